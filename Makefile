@@ -1,0 +1,38 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help run test check bench clean
+
+help:  ## What there is to make
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
+
+run: .venv/.runs  ## Simulate the quickstart scenario at full size, audit it, write its report
+	$(BIN)/fedray run scenarios/quickstart.toml
+
+test: .venv/.tests  ## Every test
+	$(BIN)/python -m pytest -q
+
+check: .venv/.tests  ## Format, lint, types, import contracts, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -m "not slow and not ray"
+
+bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
+	$(BIN)/python tests/benchmarks/bench_quickstart.py
+
+clean:  ## Remove what was made, runs excepted
+	rm -rf .venv build dist *.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.runs: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e .
+	touch $@
+
+.venv/.tests: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e '.[dev]'
+	touch $@ .venv/.runs
