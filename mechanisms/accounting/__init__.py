@@ -1,0 +1,1 @@
+"""From a sensitivity and a noise multiplier to (rho, epsilon, delta)."""

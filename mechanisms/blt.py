@@ -1,0 +1,66 @@
+"""BLT: buffered linear Toeplitz noise. C is Toeplitz with c_0 = 1 and c_i = sum_j omega_j theta_j^(i-1).
+
+Source: McMahan, Xu, Zhang 2024 ("A hassle-free algorithm for private learning in practice", multi-participation BLT)
+and Dvijotham et al. 2024 (arXiv 2404.16706).
+"""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from mechanisms.participation import MinSep
+from mechanisms.sensitivity import any_strategy_bound, pattern_sensitivity
+from mechanisms.strategy import Sensitivity, Strategy
+
+
+class BLT(Strategy):
+    """Buffered linear Toeplitz strategy; its noise needs one buffer per pair (theta_j, omega_j)."""
+
+    kind: Literal["blt"] = "blt"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
+    """Buffered linear Toeplitz."""
+    theta: Annotated[tuple[Annotated[float, Field(ge=1e-6, lt=1)], ...], Field(strict=False, min_length=1)]
+    """Decay of each buffer; distinct, from 1e-6 to below 1."""
+    omega: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False, min_length=1)]
+    """Weight of each buffer; positive."""
+    paper: ClassVar[str] = "McMahan, Xu, Zhang 2024"
+
+    @model_validator(mode="after")
+    def _buffers_match(self) -> Self:
+        if len(self.theta) != len(self.omega):
+            raise ValueError(f"theta has {len(self.theta)} entries and omega {len(self.omega)}; give one omega per theta")
+        if len(set(self.theta)) != len(self.theta):
+            raise ValueError(f"theta={list(self.theta)} must be distinct; add the omegas of equal entries")
+        radius = max(abs(np.linalg.eigvals(np.diag(self.theta) - np.array(self.omega)[None, :])))
+        if not radius <= 1.0:
+            raise ValueError(
+                f"omega={list(self.omega)}: the noise C^-1 Z would grow by {radius:g} per round; its recurrence "
+                "diag(theta) - 1 omega' must have spectral radius at most 1, so lower omega"
+            )
+        return self
+
+    def coefficients(self, rounds: int) -> NDArray[np.float64]:
+        """c_0 .. c_(rounds-1), [rounds]."""
+        exponents = np.arange(rounds - 1)
+        theta_b, omega_b = np.array(self.theta), np.array(self.omega)
+        return np.concatenate([[1.0], (omega_b * theta_b ** exponents[:, None]).sum(axis=1)])[:rounds]
+
+    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i), its geometric series summed in closed form."""
+        lag, terms = second - first, rounds - second
+        entries = np.where(lag == 0, 1.0, 0.0)
+        for theta_p, omega_p in zip(self.theta, self.omega, strict=True):
+            entries += np.where(lag > 0, omega_p * theta_p ** np.maximum(lag - 1, 0).astype(np.float64), 0.0)
+            for theta_q, omega_q in zip(self.theta, self.omega, strict=True):
+                product = theta_p * theta_q
+                series = -np.expm1((terms - 1) * np.log(product)) / (1.0 - product)
+                entries += omega_p * omega_q * theta_q ** lag.astype(np.float64) * series
+        return entries
+
+    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
+        if sum(self.omega) > 1.0:  # c_1 > c_0: outside the theorem
+            return any_strategy_bound(self, schema)
+        pattern = schema.min_sep * np.arange(schema.effective_participations)
+        value = pattern_sensitivity(self, pattern, schema.rounds)
+        return Sensitivity(value, True, "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)")

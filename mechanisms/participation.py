@@ -1,0 +1,48 @@
+"""Participation schemas: which patterns of rounds a device may show."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MinSep:
+    """(b, k)-min-sep participation over `rounds` rounds (Choquette-Choo et al. 2023, "(Amplified) banded MF", section 2).
+
+    rounds: n, counted from 0.
+    min_sep: b, least difference of the numbers of two rounds of one device; 1 permits every round.
+    max_participations: k, most rounds of one device.
+    """
+
+    rounds: int
+    min_sep: int
+    max_participations: int
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds={self.rounds} must be at least 1; nothing is released in no rounds")
+        if not self.min_sep >= 1:
+            raise ValueError(f"min_sep={self.min_sep} must be at least 1; 1 permits participation in every round")
+        if not self.max_participations >= 1:
+            raise ValueError(f"max_participations={self.max_participations} must be at least 1")
+
+    @property
+    def effective_participations(self) -> int:
+        """k' = min(k, ceil(n / b)): no pattern is longer."""
+        return min(self.max_participations, -(-self.rounds // self.min_sep))
+
+    def permits(self, pattern: Sequence[int]) -> bool:
+        """Whether a strictly increasing pattern of rounds obeys the schema."""
+        gaps = all(later - earlier >= self.min_sep for earlier, later in itertools.pairwise(pattern))
+        inside = all(0 <= index < self.rounds for index in pattern)
+        return gaps and inside and len(pattern) <= self.max_participations
+
+    def patterns(self) -> Iterator[tuple[int, ...]]:
+        """Every permitted pattern; exponentially many, for checks at small sizes."""
+        stack: list[tuple[int, ...]] = [()]
+        while stack:
+            pattern = stack.pop()
+            yield pattern
+            if len(pattern) < self.max_participations:
+                first = pattern[-1] + self.min_sep if pattern else 0
+                stack.extend((*pattern, later) for later in range(first, self.rounds))
