@@ -1,0 +1,70 @@
+"""fedray: simulate private cross-device federated learning on Ray, and audit what really happened.
+
+    import fedray
+
+    trace = fedray.simulate(fedray.Scenario.from_toml("scenarios/quickstart.toml"))
+    print(fedray.audit_trace(trace))
+
+Names are loaded when first used, so that importing fedray loads neither Ray nor torch nor jax.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedray.audit.audit import Audit, audit_trace
+    from fedray.errors import FedrayError, InputError, RunFailed, ScenarioError, Starved, TraceCorrupt, TraceError
+    from fedray.messages import RunProgress
+    from fedray.placement import Placement
+    from fedray.report.page import write_report
+    from fedray.scenario import Scenario
+    from fedray.simulation import simulate
+    from fedray.trace.reader import Trace
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Audit": "fedray.audit.audit",
+    "FedrayError": "fedray.errors",
+    "InputError": "fedray.errors",
+    "Placement": "fedray.placement",
+    "RunFailed": "fedray.errors",
+    "RunProgress": "fedray.messages",
+    "Scenario": "fedray.scenario",
+    "ScenarioError": "fedray.errors",
+    "Starved": "fedray.errors",
+    "Trace": "fedray.trace.reader",
+    "TraceCorrupt": "fedray.errors",
+    "TraceError": "fedray.errors",
+    "audit_trace": "fedray.audit.audit",
+    "simulate": "fedray.simulation",
+    "write_report": "fedray.report.page",
+}
+
+__all__ = [
+    "Audit",
+    "FedrayError",
+    "InputError",
+    "Placement",
+    "RunFailed",
+    "RunProgress",
+    "Scenario",
+    "ScenarioError",
+    "Starved",
+    "Trace",
+    "TraceCorrupt",
+    "TraceError",
+    "audit_trace",
+    "simulate",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedray' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,55 @@
+"""What can go wrong, as a tree.
+
+    FedrayError
+    ├── InputError (also ValueError)   the caller's mistake: exit code 2
+    │   ├── ScenarioError              a scenario file or override that cannot be used
+    │   └── TraceError                 a path that holds no readable trace
+    │       ├── TraceCorrupt           files are missing, truncated or break an invariant
+    │       └── TraceVersion           written under a schema this release does not read
+    └── RunFailed                      what happens to a run: exit code 1
+        ├── Starved                    too few devices checked in to commit the rounds asked for
+        ├── ShardLost                  a population shard died or stopped answering
+        └── AggregatorLost             the aggregator died or stopped answering
+
+Every message names the argument, its value, the rule it breaks and the remedy, on one line.
+"""
+
+
+class FedrayError(Exception):
+    """Root of every error fedray raises on purpose."""
+
+
+class InputError(FedrayError, ValueError):
+    """A caller's mistake; the command line exits with 2."""
+
+
+class ScenarioError(InputError):
+    """A scenario that cannot be used."""
+
+
+class TraceError(InputError):
+    """A path that holds no readable trace."""
+
+
+class TraceCorrupt(TraceError):
+    """A trace whose files are missing, truncated or break an invariant."""
+
+
+class TraceVersion(TraceError):
+    """A trace written under a schema version this release does not read."""
+
+
+class RunFailed(FedrayError):
+    """A run that could not be finished; the command line exits with 1."""
+
+
+class Starved(RunFailed):
+    """Too few devices checked in for the rounds asked for."""
+
+
+class ShardLost(RunFailed):
+    """A population shard died or stopped answering."""
+
+
+class AggregatorLost(RunFailed):
+    """The aggregator died or stopped answering."""

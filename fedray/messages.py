@@ -1,0 +1,169 @@
+"""Frozen values that cross the boundary between clients and server. Arrays are numpy; times are seconds since start."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Outcome(IntEnum):
+    """What became of a selected device. Numbers are the codes of the trace's `outcome` column."""
+
+    ACCEPTED = 0
+    """Its report arrived in time; in a committed round this is a participation."""
+    LATE = 1
+    """It reported after the round had closed."""
+    DROPPED = 2
+    """Its eligible session ended first."""
+    FAILED = 3
+    """It failed for a reason of its own."""
+    ABANDONED = 4
+    """Its report arrived in time, but the round was abandoned; nothing of it was used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Selected devices whose fate the server has decided, sorted by device id; [S] each.
+
+    reopen_seconds: whole second from which the device's timer is open again; 0 where no timer was started.
+    remembers_round: whether the device keeps the round as its last one (it does when its report was accepted).
+    """
+
+    device_ids: NDArray[np.uint64]
+    rounds: NDArray[np.uint32]
+    checkin_times: NDArray[np.float64]
+    report_times: NDArray[np.float64]
+    outcomes: NDArray[np.uint8]
+    reopen_seconds: NDArray[np.uint32]
+    remembers_round: NDArray[np.bool_]
+
+    def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
+        """The rows of devices in [first_device, end_device)."""
+        begin, end = np.searchsorted(self.device_ids, np.array([first_device, end_device], dtype=np.uint64))
+        return Settlement(*(getattr(self, name)[begin:end] for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInOrder:
+    """Asks a shard for the check-ins of one look-ahead window [start, end), after applying the settlements."""
+
+    window: int
+    start_seconds: float
+    end_seconds: float
+    checkins_per_hour: float
+    settlements: tuple[Settlement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckIns:
+    """Check-ins of a window, sorted by (time, device); [A] each.
+
+    work_seconds: time from being selected to having reported, if nothing happens.
+    failure_seconds: time from being selected to failing; infinity where the device does not fail.
+    last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be separated.
+    eligible_estimate: devices eligible at the window's start, an estimate from a fixed sample of devices.
+    open_eligible: devices eligible at the window's start whose timer is open, exact.
+    """
+
+    device_ids: NDArray[np.uint64]
+    times: NDArray[np.float64]
+    session_ends: NDArray[np.float64]
+    work_seconds: NDArray[np.float32]
+    failure_seconds: NDArray[np.float32]
+    last_rounds: NDArray[np.int32]
+    eligible_estimate: int
+    open_eligible: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOrder:
+    """Asks for the local training of one fixed group of a round's devices from the given parameters [D]."""
+
+    round_index: int
+    group: int
+    device_ids: NDArray[np.uint64]
+    parameters: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainReport:
+    """Exact partial sum of a group's clipped updates.
+
+    sum_fixed_point: [D] int64; each clipped update as multiples of clip_norm / 2^FIXED_POINT_BITS, rounded towards zero,
+        so that sums are the same in any order and no norm grows.
+    loss_sum, examples: sums over the group's devices and the examples they used.
+    clipped: devices whose update was scaled down.
+    """
+
+    round_index: int
+    group: int
+    devices: int
+    sum_fixed_point: NDArray[np.int64]
+    loss_sum: float
+    examples: int
+    clipped: int
+
+
+FIXED_POINT_BITS = 40
+"""Resolution of an update's coordinate: 2^40 steps per clip norm leave room for 2^22 clipped updates in an int64 sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One attempt at a round. `round_index` counts committed rounds; an abandoned attempt bears the number it tried for.
+
+    eligible_estimate: devices eligible at the start of the look-ahead window in which the round started.
+    """
+
+    round_index: int
+    opened: float
+    started: float
+    closed: float
+    selected: int
+    reported: int
+    accepted: int
+    is_committed: bool
+    eligible_estimate: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMetrics:
+    """What is known of the model after a round. Held-out figures are NaN in rounds without an evaluation."""
+
+    round_index: int
+    train_loss: float
+    clipped_share: float
+    evaluation_loss: float
+    evaluation_accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Loss (nats per word) and accuracy on held-out data."""
+
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPart:
+    """One partition of the trace: the rows of a run of device blocks as a Parquet file, and the digest of its columns."""
+
+    first_device: int
+    end_device: int
+    rows: int
+    digest: str
+    parquet: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How far a run is, after an attempt at a round. Seconds are simulated; metrics None without training."""
+
+    committed: int
+    count: int
+    simulated_seconds: float
+    eligible_estimate: int
+    metrics: TrainingMetrics | None
+    evaluation: TrainingMetrics | None

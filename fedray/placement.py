@@ -1,0 +1,38 @@
+"""Placement: where a run happens. May change the wall clock, never a result."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedray.errors import InputError
+
+Backend = Literal["ray", "in-process"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Shards, resources and patience of one run.
+
+    shards: population shards; None takes one per CPU of the cluster (one in-process).
+    backend: "ray" (actors) or "in-process" (the same plain classes, in this process; for tests and debugging).
+    address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.
+    object_store_megabytes: size of a local cluster's object store.
+    answer_timeout_seconds: longest wait for one answer of a shard or of the aggregator.
+    """
+
+    shards: int | None = None
+    backend: Backend = "ray"
+    address: str | None = None
+    object_store_megabytes: int = 512
+    answer_timeout_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.shards is not None and self.shards < 1:
+            raise InputError(f"shards={self.shards} must be at least 1; leave it out for one shard per CPU")
+        if self.backend not in ("ray", "in-process"):
+            raise InputError(f"backend={self.backend!r} is not one of 'ray', 'in-process'")
+        if self.address is not None and self.backend != "ray":
+            raise InputError(f"address={self.address!r} needs backend='ray'; drop the address to run in-process")
+        if self.object_store_megabytes < 80:
+            raise InputError(f"object_store_megabytes={self.object_store_megabytes} must be at least 80 (Ray's minimum)")
+        if not self.answer_timeout_seconds > 0:
+            raise InputError(f"answer_timeout_seconds={self.answer_timeout_seconds} must be positive")

@@ -1,0 +1,430 @@
+"""Scenario: everything that may change a result. A frozen value, read from TOML, written back to TOML.
+
+Each table of the file is a class below; each key is a field with its unit in its name or its description.
+`fedray schema` prints the same as a JSON schema. What may only change the wall clock is in `fedray.placement`.
+"""
+
+import difflib
+import hashlib
+import importlib.util
+import json
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedray.errors import ScenarioError
+from mechanisms.registry import BLT, AnyStrategy
+
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Spread = Annotated[float, Field(ge=0, le=3)]
+Shape = Annotated[float, Field(ge=0.01, le=1000)]
+
+
+class Table(BaseModel):
+    """A table of the file: frozen; unknown keys, NaN, infinities and wrong types are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class TimeZone(Table):
+    """One time zone and how many of the devices live in it."""
+
+    utc_offset_hours: Annotated[float, Field(ge=-12, le=14)] = 0.0
+    """Local time minus UTC, hours."""
+    share: PositiveShare = 1.0
+    """Share of the population; the shares of all zones sum to 1."""
+
+
+class Population(Table):
+    """Who the devices are."""
+
+    devices: Annotated[int, Field(gt=0, lt=2**40)]
+    """Devices in the population."""
+    time_zones: Annotated[tuple[TimeZone, ...], Field(strict=False, min_length=1)] = (TimeZone(),)
+    """Where the devices live."""
+    reach: PositiveShare = 1.0
+    """Share of the population that the task can use at all (wifi, competing tasks, caps)."""
+    unreachable: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of devices that are never eligible; 0.20 when `devices` counts installs, 0 when it counts devices seen."""
+    examples_median: Annotated[float, Field(gt=0, le=1e6)] = 60.0
+    """Median number of training examples on a device."""
+    examples_sigma: Spread = 0.6
+    """Log-standard deviation of the examples between devices."""
+    examples_max: Annotated[int, Field(gt=0, lt=2**32)] = 400
+    """Most examples a device uses in one round."""
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self) -> Self:
+        total = math.fsum(zone.share for zone in self.time_zones)
+        if abs(total - 1.0) > 1e-9:
+            raise ValueError(f"time_zones: the shares sum to {total:g}, not 1; scale them")
+        return self
+
+
+class HabitAvailability(Table):
+    """Nights on the charger and short sessions by day, the habits of each device; see clients/availability.py."""
+
+    model: Literal["habit"] = "habit"
+    """Which availability model."""
+    night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.78, 1.85)
+    """Beta parameters (alpha, beta) of a device's probability that a night has an eligible session."""
+    night_center_hours: float = 2.5
+    """Mean middle of the night session, hours after local midnight."""
+    night_center_between_hours: Annotated[float, Field(ge=0, le=1.75)] = 1.75
+    """Standard deviation of the middle between devices, hours."""
+    night_center_within_hours: Annotated[float, Field(ge=0, le=0.65)] = 0.65
+    """Standard deviation of the middle between the nights of one device, hours."""
+    night_length_hours: Annotated[float, Field(gt=0, le=24)] = 4.9
+    """Median length of a night session, hours."""
+    night_length_between: Spread = 0.85
+    """Log-standard deviation of the night length between devices."""
+    night_length_within: Spread = 0.36
+    """Log-standard deviation of the night length between the nights of one device."""
+    session_max_hours: Annotated[float, Field(gt=0, le=12)] = 12.0
+    """Longest session of either kind, hours."""
+    interruption_on_hours: Annotated[float, Field(ge=0.5)] = 8.0
+    """Mean eligible stretch between two interruptions of a night, hours (exponential)."""
+    interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.4
+    """Mean length of an interruption, hours (exponential)."""
+    day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.05
+    """Mean number of sessions by day (Poisson, per device and day)."""
+    day_habit_weight: Share = 0.55
+    """Share of the day rate that is proportional to the night propensity; the rest is Gamma."""
+    day_habit_shape: Shape = 0.35
+    """Shape of the Gamma (mean 1) part of the day rate."""
+    day_start_hours: Annotated[tuple[float, float], Field(strict=False)] = (7.5, 23.5)
+    """Earliest and latest local start of a day session, hours (uniform)."""
+    day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 38.0
+    """Median length of a day session, minutes."""
+    day_length_sigma: Spread = 0.72
+    """Log-standard deviation of a day session's length."""
+    weekend_factor: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """Factor on propensity and day rate on Saturdays and Sundays (day 0 is a Monday)."""
+
+    @model_validator(mode="after")
+    def _hours_fit_the_day(self) -> Self:
+        first, last = self.day_start_hours
+        if not 0 <= first < last <= 24:
+            raise ValueError(f"day_start_hours={list(self.day_start_hours)}: must be two rising hours within 0 to 24")
+        if not -6 <= self.night_center_hours <= 8:
+            raise ValueError(f"night_center_hours={self.night_center_hours}: must be within -6 to 8 of local midnight")
+        return self
+
+
+class Participation(Table):
+    """When a device may take part again."""
+
+    timer_hours: Annotated[float, Field(ge=0, le=87_840)] = 72.0
+    """Hours that must pass before a device may be selected again; 0 for none."""
+    round_separation: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Least difference between the numbers of two rounds of one device, which it remembers; 0 for none."""
+    timer_resets_on: Literal["accepted", "reported", "selected"] = "accepted"
+    """What starts the timer: its report is accepted; it reports at all (late included); it is selected."""
+
+
+class Latency(Table):
+    """How long a selected device takes; see clients/latency.py."""
+
+    setup_seconds: Annotated[float, Field(ge=0, le=1e6)] = 20.0
+    """Fixed time before training starts, seconds."""
+    train_seconds: Annotated[float, Field(gt=0, le=1e6)] = 90.0
+    """Median training time at the median number of examples, seconds."""
+    speed_between: Spread = 0.6
+    """Log-standard deviation of the training time between devices."""
+    speed_within: Spread = 0.3
+    """Log-standard deviation of the training time between the rounds of one device."""
+    model_megabytes: Annotated[float, Field(ge=0, le=1e6)] = 10.0
+    """Size of the model that is downloaded and of the update that is uploaded, megabytes each."""
+    downlink_megabytes_per_second: Annotated[float, Field(ge=1e-3, le=1e6)] = 4.3
+    """Median download rate."""
+    downlink_sigma: Spread = 0.47
+    """Log-standard deviation of the download rate between devices."""
+    uplink_megabytes_per_second: Annotated[float, Field(ge=1e-3, le=1e6)] = 3.3
+    """Median upload rate."""
+    uplink_sigma: Spread = 0.68
+    """Log-standard deviation of the upload rate between devices."""
+    failure_probability: Annotated[float, Field(ge=0, lt=1)] = 0.03
+    """Probability that a selected device fails for a reason of its own (crash, network)."""
+
+
+class Rounds(Table):
+    """What the server does in a round."""
+
+    count: Annotated[int, Field(gt=0, lt=2**31)]
+    """Rounds to commit."""
+    report_goal: Annotated[int, Field(gt=0)]
+    """Reports that close a round; every committed round has exactly this many accepted updates."""
+    over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
+    """Devices selected per report needed."""
+    selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
+    """Longest wait for enough devices; then the round goes on if at least report_goal wait, else it is abandoned."""
+    report_timeout_minutes: Annotated[float, Field(ge=1)] = 30.0
+    """Longest wait for the reports; then the round is abandoned."""
+    max_checkins_per_hour: Annotated[float, Field(gt=0, le=60)] = 6.0
+    """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are plenty)."""
+    pace_multiple: Annotated[float, Field(ge=1)] = 1.25
+    """Check-ins that pace steering asks for per device that rounds at full speed could select."""
+    look_ahead_minutes: Annotated[float, Field(ge=1, le=360)] = 60.0
+    """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; must divide a day."""
+    max_days: Annotated[float, Field(gt=0, le=3660)] = 366.0
+    """Simulated days after which a run that has not committed its rounds ends as starved."""
+
+    @property
+    def selection_target(self) -> int:
+        """Devices that must wait at once for a round to start: report_goal x over_selection, rounded up."""
+        return math.ceil(round(self.report_goal * self.over_selection, 9))
+
+    @model_validator(mode="after")
+    def _windows_divide_a_day(self) -> Self:
+        windows = 1440.0 / self.look_ahead_minutes
+        if abs(windows - round(windows)) > 1e-9:
+            raise ValueError(f"look_ahead_minutes={self.look_ahead_minutes:g}: must divide a day of 1440; take 30 or 60")
+        return self
+
+
+class SGD(Table):
+    """Stochastic gradient descent on a device."""
+
+    learning_rate: Positive = 1.0
+    """Step size of the local steps."""
+    batch_size: Annotated[int, Field(gt=0)] = 8
+    """Examples per local step."""
+    local_steps: Annotated[int, Field(gt=0)] = 2
+    """Local steps per round; a device with fewer examples goes round again."""
+
+
+class FedAvgMomentum(Table):
+    """Server update: momentum on the average of the clipped, noised updates (FedAvg with server momentum)."""
+
+    learning_rate: Positive = 1.0
+    """Step size of the server."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Share of the previous step that is kept."""
+
+
+class Training(Table):
+    """What is trained; without training the population, the rounds, the trace and the audit are the same."""
+
+    enabled: bool = True
+    """Whether a model is trained."""
+    task: str = "next_word"
+    """Model, data and metric: a name of clients/tasks/registry.py."""
+    cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
+    """Accepted devices of a round that really train; the noise is scaled by cohort_sample / report_goal."""
+    client: SGD = SGD()
+    """Optimiser on the device."""
+    server: FedAvgMomentum = FedAvgMomentum()
+    """Optimiser on the server."""
+    evaluate_every: Annotated[int, Field(gt=0)] = 10
+    """Rounds between two evaluations on held-out text."""
+    checkpoint_every: Annotated[int, Field(gt=0)] = 100
+    """Rounds between two checkpoints of the aggregator (model.npz, with the trace once that is written)."""
+
+
+class Privacy(Table):
+    """The noise mechanism and what it claims."""
+
+    mechanism: AnyStrategy = Field(
+        default=BLT(kind="blt", theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)),
+        description="Strategy matrix C: a table with `kind` and that kind's parameters (see mechanisms/README.md).",
+    )
+    noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
+    """Noise standard deviation over the clip norm, for C of unit scale (z of mechanisms/README.md)."""
+    clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """Largest L2 norm of a device's update."""
+    delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
+    """Delta at which epsilon is reported."""
+
+
+class Scenario(Table):
+    """A whole run, whose trace is a function of this value alone."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "scenario"
+    """Short name; letters, digits, dot, dash and underscore."""
+    description: str = ""
+    """One sentence for people."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of every draw."""
+    population: Population
+    availability: HabitAvailability = HabitAvailability()
+    participation: Participation = Participation()
+    latency: Latency = Latency()
+    rounds: Rounds
+    training: Training = Training()
+    privacy: Privacy = Privacy()
+
+    @model_validator(mode="after")
+    def _rounds_fit_the_population(self) -> Self:
+        usable = self.population.devices * self.population.reach * (1 - self.population.unreachable)
+        if self.rounds.report_goal > self.population.devices:
+            raise ValueError(
+                f"rounds.report_goal={self.rounds.report_goal}: must not exceed population.devices="
+                f"{self.population.devices}; lower the goal or raise the population"
+            )
+        if self.rounds.selection_target > usable:
+            raise ValueError(
+                f"rounds.report_goal={self.rounds.report_goal}: with over_selection={self.rounds.over_selection:g} a round "
+                f"selects {self.rounds.selection_target} devices, more than the {usable:.0f} that reach and unreachable leave; "
+                "lower the goal or raise the population"
+            )
+        if self.latency.setup_seconds >= 60 * self.rounds.report_timeout_minutes:
+            raise ValueError(
+                f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device reports within it, since "
+                f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise the timeout"
+            )
+        if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
+            raise ValueError(
+                f"training.cohort_sample={self.training.cohort_sample}: must not exceed rounds.report_goal="
+                f"{self.rounds.report_goal}; lower the sample"
+            )
+        return self
+
+    @classmethod
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
+        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError."""
+        file = Path(path)
+        try:
+            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ScenarioError(f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ScenarioError(f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ScenarioError(f"scenario {str(file)!r} is not valid TOML: {error}; correct that line") from None
+        for override in overrides:
+            _apply_override(tables, override)
+        return cls.from_tables(tables, source=str(file))
+
+    @classmethod
+    def from_tables(cls, tables: dict[str, Any], source: str = "scenario") -> Self:
+        """A scenario from nested dicts, as a TOML or JSON parser gives them. Raises ScenarioError."""
+        try:
+            return cls.model_validate(tables)
+        except ValidationError as error:
+            raise ScenarioError(f"{source}: {_explain(error, tables)}") from None
+
+    def to_tables(self) -> dict[str, Any]:
+        """Every key with its value, defaults included, as nested dicts of TOML and JSON types."""
+        return self.model_dump(mode="json")
+
+    def to_toml(self) -> str:
+        """The whole scenario as TOML, defaults included; reading it back gives an equal value."""
+        return tomli_w.dumps(self.to_tables())
+
+    def with_overrides(self, *overrides: str) -> Self:
+        """A copy with `table.key=value` texts applied. Raises ScenarioError."""
+        tables = self.to_tables()
+        for override in overrides:
+            _apply_override(tables, override)
+        return type(self).from_tables(tables)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, defaults included; the name and the description do not count."""
+        tables = {key: value for key, value in self.to_tables().items() if key not in ("name", "description")}
+        return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
+def shipped_scenarios() -> list[tuple[Path, Scenario]]:
+    """The scenario files of the `scenarios` package, with their values, in order of path."""
+    package = importlib.util.find_spec("scenarios")
+    folders = [Path(folder) for folder in (package.submodule_search_locations or [])] if package else []
+    files = sorted(file for folder in folders for file in folder.rglob("*.toml"))
+    here = Path.cwd()
+    return [(file.relative_to(here) if file.is_relative_to(here) else file, Scenario.from_toml(file)) for file in files]
+
+
+def _apply_override(tables: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    names = [name.strip() for name in key.split(".")]
+    if not separator or not all(names):
+        raise ScenarioError(f"--set {override!r}: must read table.key=value, for example rounds.report_goal=3000")
+    table = tables
+    for name in names[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ScenarioError(f"--set {override!r}: {name!r} is a value, not a table; name one of its own keys")
+    table[names[-1]] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word, such as timer_resets_on=selected
+
+
+def _explain(error: ValidationError, tables: dict[str, Any]) -> str:
+    """The first problem as one line: key, value, rule, remedy; and how many more there are."""
+    problems = error.errors(include_url=False)
+    first, more = problems[0], len(problems) - 1
+    line = _explain_one(first, tables)
+    return line + (f" (and {more} more problem{'s' if more > 1 else ''})" if more else "")
+
+
+def _explain_one(problem: Any, tables: dict[str, Any]) -> str:
+    location, kind = _key_path(problem["loc"], tables), problem["type"]
+    key = ".".join(str(part) for part in location) or "the file"
+    rule = problem["msg"].removeprefix("Value error, ")
+    match kind:
+        case "extra_forbidden":
+            table, known = _table_of(location)
+            close = difflib.get_close_matches(str(location[-1]), known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"the keys here are {', '.join(known)}"
+            return f"unknown key {key} = {problem['input']!r} in {table}; {remedy}"
+        case "missing":
+            return f"{key} is missing; add it ({_description_of(location)})"
+        case "value_error":
+            return f"{key}: {rule}" if location else rule
+        case _:
+            description = _description_of(location)
+            remedy = f"correct it ({description})" if description else "correct it; `fedray schema` lists every key"
+            return f"{key} = {problem['input']!r}: {rule[0].lower() + rule[1:]}; {remedy}"
+
+
+def _key_path(location: tuple[Any, ...], tables: dict[str, Any]) -> list[Any]:
+    """Pydantic's location without the tags that it inserts for unions: only what the file itself contains."""
+    path: list[Any] = []
+    node: Any = tables
+    for position, part in enumerate(location):
+        is_last = position == len(location) - 1
+        if isinstance(node, dict) and (part in node or is_last):
+            path.append(part)
+            node = node.get(part)
+        elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
+            path.append(part)
+            node = node[part]
+    return path
+
+
+def _table_of(location: list[Any]) -> tuple[str, list[str]]:
+    model: Any = Scenario
+    for part in location[:-1]:
+        model = _model_inside(model.model_fields[part].annotation) if part in getattr(model, "model_fields", {}) else None
+        if model is None:
+            return f"[{'.'.join(map(str, location[:-1]))}]", []
+    name = f"[{'.'.join(map(str, location[:-1]))}]" if len(location) > 1 else "the top level"
+    return name, list(model.model_fields)
+
+
+def _model_inside(annotation: Any) -> Any:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _description_of(location: list[Any]) -> str:
+    model, description = Scenario, ""
+    for part in location:
+        field = model.model_fields.get(str(part)) if model is not None else None
+        if field is None:
+            break
+        description = field.description or ""
+        model = _model_inside(field.annotation)
+    return description.rstrip(".")

@@ -1,0 +1,17 @@
+"""What made a trace: versions of fedray, Python and the packages whose code decides results."""
+
+import platform
+from importlib import metadata
+
+PACKAGES = ("fedray", "numpy", "numba", "pyarrow", "ray", "torch", "pydantic", "dp-accounting")
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions, without importing anything; a package that is not installed is left out."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

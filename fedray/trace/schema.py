@@ -1,0 +1,107 @@
+"""The trace on disk.
+
+    TRACE/
+      run.json                    what was run, on what, the parts, and the digest of the result columns
+      rounds.parquet              a row per attempt at a round, in order of time
+      participations/*.parquet    a row per selected device; a file per part (a fixed run of device blocks), so that each
+                                  device's rows are in one file; sorted by (device_id, checkin_time)
+      metrics.parquet             a row per committed round, only when a model was trained; not part of the digest
+      model.npz                   the last checkpoint of the aggregator, only when a model was trained
+      report.html                 the page, where one was written
+
+Times are seconds since the start of the run, which is midnight UTC of a Monday.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedray.messages import Outcome
+
+FORMAT = "fedray-trace"
+SCHEMA_VERSION = 1
+RUN_FILE = "run.json"
+ROUNDS_FILE = "rounds.parquet"
+METRICS_FILE = "metrics.parquet"
+MODEL_FILE = "model.npz"
+REPORT_FILE = "report.html"
+PARTICIPATIONS = "participations"
+
+OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
+"""Names in the `outcome` column; a name's place is its code in memory and in the digest."""
+STATES = ("committed", "abandoned")
+
+PARTICIPATION_SCHEMA = pa.schema(
+    [
+        pa.field("round", pa.uint32(), nullable=False),
+        pa.field("device_id", pa.uint64(), nullable=False),
+        pa.field("checkin_time", pa.float64(), nullable=False),
+        pa.field("report_time", pa.float64()),  # null: never reported
+        pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("examples", pa.uint32(), nullable=False),
+    ]
+)
+ROUND_SCHEMA = pa.schema(
+    [
+        pa.field("round", pa.uint32(), nullable=False),
+        pa.field("opened", pa.float64(), nullable=False),
+        pa.field("started", pa.float64(), nullable=False),
+        pa.field("closed", pa.float64(), nullable=False),
+        pa.field("selected", pa.uint32(), nullable=False),
+        pa.field("reported", pa.uint32(), nullable=False),
+        pa.field("accepted", pa.uint32(), nullable=False),
+        pa.field("state", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("eligible_estimate", pa.uint64(), nullable=False),
+    ]
+)
+METRIC_SCHEMA = pa.schema(
+    [
+        pa.field("round", pa.uint32(), nullable=False),
+        pa.field("train_loss", pa.float64(), nullable=False),
+        pa.field("clipped_share", pa.float64(), nullable=False),
+        pa.field("evaluation_loss", pa.float64()),  # null: not evaluated after this round
+        pa.field("evaluation_accuracy", pa.float64()),
+    ]
+)
+
+BLOCK_DEVICES = 65_536
+MAX_PARTS = 1024
+
+
+def part_devices(devices: int) -> int:
+    """Device ids per part: one block, doubled until no more than MAX_PARTS parts hold the population."""
+    size = BLOCK_DEVICES
+    while -(-devices // size) > MAX_PARTS:
+        size *= 2
+    return size
+
+
+def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[int, int]]:
+    """The parts [first, end) within a range of devices that starts and ends on parts' edges."""
+    size = part_devices(devices)
+    return [(start, min(start + size, end_device)) for start in range(first_device, end_device, size)]
+
+
+def part_file(first_device: int) -> str:
+    """A part's path within the trace."""
+    return f"{PARTICIPATIONS}/devices-{first_device:013d}.parquet"
+
+
+def columns_digest(columns: Mapping[str, NDArray]) -> str:
+    """SHA-256 over columns in order: name, type, values as little-endian bytes (NaN in one form; outcomes as codes)."""
+    digest = hashlib.sha256()
+    for name, column in columns.items():
+        values = column.astype(column.dtype.newbyteorder("<"), copy=False)
+        if values.dtype.kind == "f":
+            values = np.where(np.isnan(values), np.nan, values)
+        digest.update(f"{name}:{values.dtype.str}:{values.size};".encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
+
+
+def run_digest(part_digests: list[str], rounds_digest: str) -> str:
+    """Digest of all result columns: the parts' digests in order of device, then that of the rounds."""
+    return hashlib.sha256("\n".join([*part_digests, rounds_digest]).encode()).hexdigest()

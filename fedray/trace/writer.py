@@ -1,0 +1,202 @@
+"""Writes a trace: into a directory beside the final one, renamed at the end. Until then no trace exists under its name."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fedray.errors import InputError, RunFailed
+from fedray.messages import RoundRecord, ShardPart, TrainingMetrics
+from fedray.trace.provenance import package_versions
+from fedray.trace.schema import (
+    FORMAT,
+    METRIC_SCHEMA,
+    METRICS_FILE,
+    MODEL_FILE,
+    OUTCOMES,
+    PARTICIPATION_SCHEMA,
+    PARTICIPATIONS,
+    ROUND_SCHEMA,
+    ROUNDS_FILE,
+    RUN_FILE,
+    SCHEMA_VERSION,
+    STATES,
+    columns_digest,
+    part_file,
+    run_digest,
+)
+
+ROW_GROUP = 1 << 20
+
+
+def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArray]) -> ShardPart:
+    """One part as Parquet bytes. Columns as in PARTICIPATION_SCHEMA, in its order, outcomes as codes, NaN for no report."""
+    ordered = {name: columns[name] for name in PARTICIPATION_SCHEMA.names}
+    table = pa.table([_to_arrow(ordered[field.name], field) for field in PARTICIPATION_SCHEMA], schema=PARTICIPATION_SCHEMA)
+    buffer = io.BytesIO()
+    pq.write_table(
+        table,
+        buffer,
+        compression="zstd",
+        compression_level=1,
+        row_group_size=ROW_GROUP,
+        use_dictionary=["outcome"],  # pyright: ignore[reportArgumentType]  (the stub knows bool only)
+        column_encoding={
+            "round": "PLAIN",
+            "device_id": "DELTA_BINARY_PACKED",
+            "checkin_time": "BYTE_STREAM_SPLIT",
+            "report_time": "BYTE_STREAM_SPLIT",
+            "examples": "PLAIN",
+        },
+        write_page_checksum=True,
+    )
+    return ShardPart(first_device, end_device, table.num_rows, columns_digest(ordered), buffer.getvalue())
+
+
+def _to_arrow(column: NDArray, field: pa.Field) -> pa.Array:
+    if pa.types.is_dictionary(field.type):
+        names = OUTCOMES if field.name == "outcome" else STATES
+        return pa.DictionaryArray.from_arrays(pa.array(column.astype(np.int8)), pa.array(names))
+    missing = np.isnan(column) if field.nullable else None
+    return pa.array(column, type=field.type, mask=missing)
+
+
+def round_columns(records: Sequence[RoundRecord]) -> dict[str, NDArray]:
+    """Columns of rounds.parquet, in the schema's order; the state as a code."""
+    return {
+        "round": np.array([record.round_index for record in records], np.uint32),
+        "opened": np.array([record.opened for record in records], np.float64),
+        "started": np.array([record.started for record in records], np.float64),
+        "closed": np.array([record.closed for record in records], np.float64),
+        "selected": np.array([record.selected for record in records], np.uint32),
+        "reported": np.array([record.reported for record in records], np.uint32),
+        "accepted": np.array([record.accepted for record in records], np.uint32),
+        "state": np.array([0 if record.is_committed else 1 for record in records], np.uint8),
+        "eligible_estimate": np.array([record.eligible_estimate for record in records], np.uint64),
+    }
+
+
+class TraceWriter:
+    """A trace in the making, under `<directory>.partial-<process>`; used as a context that removes it unless finished.
+
+    Raises InputError when the directory exists already or cannot be made.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        self._partial = self.directory.with_name(f"{self.directory.name}.{os.getpid()}.partial")
+        self._made: list[Path] = []
+        self._is_kept = False
+        try:
+            if len(os.fsencode(self.directory.name)) > 200:
+                raise OSError("its name is longer than 200 bytes")
+            if os.path.lexists(self.directory) and not _is_plain_and_empty(self.directory):
+                raise InputError(f"output {str(directory)!r} exists already; name a new directory, or remove it first")
+            self._made = [folder for folder in self._partial.parents if not folder.exists()]
+            (self._partial / PARTICIPATIONS).mkdir(parents=True)
+        except OSError as error:
+            self._remove()
+            raise InputError(f"output {str(directory)!r} cannot be made ({error}); name a writable directory") from None
+        self._parts: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        if not self._is_kept:
+            self._remove()
+
+    def _remove(self) -> None:
+        """Removes what was made, directories above included; those that hold the finished trace stay."""
+        shutil.rmtree(self._partial, ignore_errors=True)
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def add_part(self, part: ShardPart) -> None:
+        """Parts may come in any order."""
+        name = part_file(part.first_device)
+        self._write(name, part.parquet)
+        self._parts.append(
+            {
+                "file": name,
+                "first_device": part.first_device,
+                "end_device": part.end_device,
+                "rows": part.rows,
+                "digest": part.digest,
+            }
+        )
+
+    def save_model(self, arrays: Mapping[str, NDArray]) -> None:
+        """The aggregator's state; replaces the one before."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+        self._write(MODEL_FILE, buffer.getvalue())
+
+    def save_metrics(self, metrics: Sequence[TrainingMetrics]) -> None:
+        """One row per committed round, in order."""
+        columns = [
+            np.array([row.round_index for row in metrics], np.uint32),
+            np.array([row.train_loss for row in metrics]),
+            np.array([row.clipped_share for row in metrics]),
+            np.array([row.evaluation_loss for row in metrics]),
+            np.array([row.evaluation_accuracy for row in metrics]),
+        ]
+        arrays = [_to_arrow(column, field) for column, field in zip(columns, METRIC_SCHEMA, strict=True)]
+        self._write_table(METRICS_FILE, pa.table(arrays, schema=METRIC_SCHEMA))
+
+    def finish(self, records: Sequence[RoundRecord], run: Mapping[str, Any]) -> Path:
+        """Writes rounds and run.json (with `run` in it), then renames the directory. Returns its path."""
+        self._parts.sort(key=lambda part: part["first_device"])
+        columns = round_columns(records)
+        arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
+        self._write_table(ROUNDS_FILE, pa.table(arrays, schema=ROUND_SCHEMA))
+        rounds_digest = columns_digest(columns)
+        document = {
+            "format": FORMAT,
+            "schema_version": SCHEMA_VERSION,
+            "digest": run_digest([part["digest"] for part in self._parts], rounds_digest),
+            "rounds_digest": rounds_digest,
+            **run,
+            "packages": package_versions(),
+            "parts": self._parts,
+        }
+        self._write(RUN_FILE, (json.dumps(document, indent=1) + "\n").encode())
+        try:
+            if self.directory.exists():
+                self.directory.rmdir()  # empty: checked at the start
+            self._partial.rename(self.directory)
+        except OSError as error:
+            self._is_kept = True
+            raise RunFailed(
+                f"the finished trace cannot be named {str(self.directory)!r} ({error}); it is kept whole in "
+                f"{str(self._partial)!r}, rename it yourself"
+            ) from None
+        return self.directory
+
+    def _write_table(self, name: str, table: pa.Table) -> None:
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+        self._write(name, buffer.getvalue())
+
+    def _write(self, name: str, content: bytes) -> None:
+        file = self._partial / name
+        try:
+            file.with_suffix(".new").write_bytes(content)
+            file.with_suffix(".new").rename(file)
+        except OSError as error:
+            raise RunFailed(f"writing {name} of {str(self.directory)!r} failed ({error}); free space and run again") from None
+
+
+def _is_plain_and_empty(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not path.is_mount() and not any(path.iterdir())

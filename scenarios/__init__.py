@@ -1,0 +1,1 @@
+"""Recipes: scenario files, and families of them. No logic of their own."""

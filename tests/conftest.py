@@ -1,0 +1,88 @@
+"""Fixtures that many tests share: a small scenario, hand-made traces, and one Ray cluster for the session."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.messages import Outcome, RoundRecord
+from fedray.scenario import Scenario
+from fedray.trace.reader import Trace
+from fedray.trace.schema import part_ranges
+from fedray.trace.writer import TraceWriter, encode_part
+
+SMALL = {
+    "name": "small",
+    "seed": 7,
+    "population": {"devices": 20_000},
+    "participation": {"timer_hours": 12.0},
+    "rounds": {"count": 12, "report_goal": 200, "look_ahead_minutes": 30.0},
+    "training": {"enabled": False},
+}
+
+
+def small_scenario(*overrides: str) -> Scenario:
+    """20,000 devices, 12 rounds of 200, no training; with overrides."""
+    return Scenario.from_tables(SMALL).with_overrides(*overrides)
+
+
+@pytest.fixture(scope="session")
+def small() -> Callable[..., Scenario]:
+    """Builds the small scenario with overrides."""
+    return small_scenario
+
+
+def write_trace(directory: Path, patterns: list[list[int]], rounds: int, scenario: Scenario | None = None) -> Path:
+    """A trace in which device i took part in exactly the rounds patterns[i]; times are made up but in order."""
+    scenario = scenario or small_scenario()
+    pairs = [(device, index) for device, pattern in enumerate(patterns) for index in sorted(pattern)]
+    devices = np.array([device for device, _ in pairs], np.uint64)
+    indices = np.array([index for _, index in pairs], np.uint32)
+    with TraceWriter(directory) as writer:
+        for first, end in part_ranges(scenario.population.devices, 0, scenario.population.devices):
+            inside = (devices >= first) & (devices < end)
+            times = 100.0 * indices[inside]
+            columns = {
+                "round": indices[inside],
+                "device_id": devices[inside],
+                "checkin_time": times + 1.0,
+                "report_time": times + 50.0,
+                "outcome": np.full(int(inside.sum()), Outcome.ACCEPTED, np.uint8),
+                "examples": np.ones(int(inside.sum()), np.uint32),
+            }
+            writer.add_part(encode_part(first, end, columns))
+        accepted = np.bincount(indices, minlength=rounds)
+        records = [
+            RoundRecord(t, 100.0 * t, 100.0 * t + 10.0, 100.0 * t + 60.0, *(3 * [int(accepted[t])]), True, 1000)
+            for t in range(rounds)
+        ]
+        document = {
+            "ended": "completed",
+            "seed": scenario.seed,
+            "scenario_digest": scenario.digest,
+            "scenario": scenario.to_tables(),
+            "written": "2026-01-01T00:00:00+00:00",
+            "wall_seconds": 0.0,
+            "shards": 1,
+        }
+        return writer.finish(records, document)
+
+
+@pytest.fixture
+def trace_of(tmp_path: Path) -> Callable[..., Trace]:
+    """Writes and opens a hand-made trace."""
+    made = iter(range(10_000))
+    return lambda patterns, rounds, scenario=None: Trace.open(
+        write_trace(tmp_path / f"trace-{next(made)}", patterns, rounds, scenario)
+    )
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One local Ray cluster for all tests that need one; everything is shut down at the end."""
+    from fedray.cluster import cluster
+    from fedray.placement import Placement
+
+    with cluster(Placement(object_store_megabytes=200)):
+        yield

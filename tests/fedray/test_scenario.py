@@ -1,0 +1,103 @@
+"""Scenarios: read, written, overridden, digested; and every mistake named with key, value, rule and remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from fedray.errors import ScenarioError
+from fedray.scenario import Scenario, shipped_scenarios
+
+
+def test_toml_round_trip_keeps_every_value(small, tmp_path: Path) -> None:
+    scenario = small("population.reach=0.7", "availability.weekend_factor=0.9")
+    file = tmp_path / "s.toml"
+    file.write_text(scenario.to_toml())
+    assert Scenario.from_toml(file) == scenario
+
+
+def test_digest_follows_the_content_not_the_name(small) -> None:
+    assert small("name='other'").digest == small().digest
+    assert small("seed=8").digest != small().digest
+    assert small("rounds.over_selection=1.31").digest != small().digest
+
+
+def test_overrides_take_toml_values_and_bare_words(small) -> None:
+    scenario = small("participation.timer_resets_on=selected", "rounds.count=3", "privacy.mechanism={kind='tree'}")
+    assert scenario.participation.timer_resets_on == "selected"
+    assert scenario.rounds.count == 3
+    assert scenario.privacy.mechanism.kind == "tree"
+
+
+def test_every_shipped_scenario_is_valid_and_described() -> None:
+    shipped = shipped_scenarios()
+    assert [path.name for path, _ in shipped] == ["quickstart.toml"]
+    assert all(scenario.description for _, scenario in shipped)
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("rounds.report_gaol=5", ["rounds.report_gaol", "5", "did you mean 'report_goal'"]),
+        ("nonsense.key=1", ["nonsense", "top level", "population"]),
+        ("rounds.report_goal=30000", ["report_goal=30000", "20000", "lower the goal"]),
+        ("rounds.report_goal=-5", ["rounds.report_goal = -5", "greater than 0", "Reports that close a round"]),
+        ("rounds.report_goal=2.5", ["rounds.report_goal = 2.5", "integer"]),
+        ("population.devices=true", ["population.devices", "True", "integer"]),
+        ("privacy.noise_multiplier=nan", ["privacy.noise_multiplier = nan", "finite", "Noise standard deviation"]),
+        ("privacy.noise_multiplier=inf", ["privacy.noise_multiplier = inf", "finite"]),
+        ("privacy.noise_multiplier=0", ["privacy.noise_multiplier = 0", "greater than or equal to 0.01"]),
+        ("privacy.delta=1.0", ["privacy.delta = 1.0", "less than 1"]),
+        ("privacy.mechanism={kind='blt',theta=[1.0],omega=[0.1]}", ["theta", "1.0", "less than 1"]),
+        ("privacy.mechanism={kind='blt',theta=[0.5,0.5],omega=[0.1,0.1]}", ["distinct"]),
+        ("privacy.mechanism={kind='blt',theta=[0.5],omega=[0.1,0.1]}", ["one omega per theta"]),
+        ("privacy.mechanism={kind='magic'}", ["privacy.mechanism", "magic", "blt"]),
+        ("population.time_zones=[{utc_offset_hours=0.0,share=0.4}]", ["shares sum to 0.4"]),
+        ("latency.setup_seconds=1800", ["report_timeout_minutes=30", "no device reports within it"]),
+        ("participation.timer_hours=1e9", ["timer_hours", "1000000000.0", "less than or equal to"]),
+        ("latency.speed_between=800", ["latency.speed_between = 800", "less than or equal to 3"]),
+        ("rounds.selection_timeout_minutes=1e-12", ["selection_timeout_minutes", "greater than or equal to 1"]),
+        ("privacy.clip_norm=1e-300", ["privacy.clip_norm", "greater than or equal to 0.000001"]),
+        ("rounds.look_ahead_minutes=7", ["look_ahead_minutes", "7", "divide a day"]),
+        ("participation.timer_resets_on=never", ["timer_resets_on", "never", "accepted"]),
+        ("rounds.report_goal", ["table.key=value"]),
+        ("name.deep=1", ["name", "not a table"]),
+        ("availability.day_start_hours=[23.0,8.0]", ["day_start_hours", "rising hours"]),
+    ],
+)
+def test_a_mistake_is_named_in_one_line_with_its_remedy(small, override: str, parts: list[str]) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        small(override)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(part in message for part in parts), message
+
+
+def test_missing_tables_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text("[population]\ndevices = 10\n")
+    with pytest.raises(ScenarioError, match="rounds is missing"):
+        Scenario.from_toml(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [(b"seed = = 1", "not valid TOML"), (b"\xff\xfe", "cannot be read"), (None, "does not exist")]
+)
+def test_files_that_are_no_scenario_are_refused(tmp_path: Path, content: bytes | None, expected: str) -> None:
+    file = tmp_path / "s.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ScenarioError, match=expected):
+        Scenario.from_toml(file)
+
+
+def test_every_field_is_described() -> None:
+    schema = Scenario.model_json_schema()
+    tables = {"Scenario": schema, **schema["$defs"]}
+    top = {"population", "availability", "participation", "latency", "rounds", "training", "privacy"}
+    undocumented = [
+        f"{table}.{name}"
+        for table, content in tables.items()
+        for name, field in content.get("properties", {}).items()
+        if not field.get("description") and name not in top
+    ]
+    assert not undocumented

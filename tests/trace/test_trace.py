@@ -1,0 +1,234 @@
+"""The trace on disk: readable with pyarrow alone, whole or not there, and refused when anything is wrong with it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
+from fedray.trace.reader import Trace
+from fedray.trace.schema import BLOCK_DEVICES, MAX_PARTS, part_devices, part_ranges
+from fedray.trace.writer import TraceWriter
+
+PATTERNS = [[0, 3], [1], [2, 4], [0, 1, 2, 3, 4]]
+
+
+def part_path(trace: Trace) -> Path:
+    return trace.path / trace.run["parts"][0]["file"]
+
+
+def replace_column(trace: Trace, name: str, values: list) -> None:
+    table = pq.read_table(part_path(trace))
+    place = table.schema.get_field_index(name)
+    changed = table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+    pq.write_table(changed, part_path(trace))
+
+
+def test_what_was_written_is_read(trace_of) -> None:
+    trace = trace_of(PATTERNS, 5)
+    trace.verify()
+    (part,) = trace.accepted()
+    assert part.device_ids.tolist() == [0, 0, 1, 2, 2, 3, 3, 3, 3, 3]
+    assert part.rounds.tolist() == [0, 3, 1, 2, 4, 0, 1, 2, 3, 4]
+    assert trace.committed_rounds == 5
+    assert trace.outcome_counts() == {"accepted": 10, "late": 0, "dropped": 0, "failed": 0, "abandoned": 0}
+
+
+def test_pyarrow_alone_reads_it(trace_of) -> None:
+    trace = trace_of(PATTERNS, 5)
+    table = pq.read_table(trace.path / "participations").to_pydict()
+    assert set(table["outcome"]) == {"accepted"}
+    assert table["round"] == [0, 3, 1, 2, 4, 0, 1, 2, 3, 4]
+    assert pq.read_table(trace.path / "rounds.parquet").to_pydict()["state"] == ["committed"] * 5
+
+
+def test_the_same_content_has_the_same_digest_and_any_change_another(trace_of) -> None:
+    first = trace_of(PATTERNS, 5)
+    assert trace_of(PATTERNS, 5).digest == first.digest
+    assert trace_of([[0, 3], [1], [2, 4], [0, 1, 2, 3]], 5).digest != first.digest
+
+
+def test_an_existing_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "mine.txt").write_text("keep")
+    with pytest.raises(InputError, match="exists already"):
+        TraceWriter(tmp_path / "t")
+    assert [file.name for file in (tmp_path / "t").iterdir()] == ["mine.txt"]
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), TraceWriter(tmp_path / "t") as writer:
+        writer.save_model({"a": np.zeros(3)})
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made"):
+        TraceWriter(tmp_path / "file" / "t")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def damage(name: str, trace: Trace) -> None:
+    run = json.loads((trace.path / "run.json").read_text())
+    part = part_path(trace)
+    match name:
+        case "missing run":
+            (trace.path / "run.json").unlink()
+        case "run is no json":
+            (trace.path / "run.json").write_text("{")
+        case "another format":
+            (trace.path / "run.json").write_text(json.dumps({**run, "format": "diary"}))
+        case "another version":
+            (trace.path / "run.json").write_text(json.dumps({**run, "schema_version": 99}))
+        case "run without parts":
+            del run["parts"]
+            (trace.path / "run.json").write_text(json.dumps(run))
+        case "odd numbers":
+            run["parts"][0]["first_device"] = "0"
+            (trace.path / "run.json").write_text(json.dumps(run))
+        case "overlapping parts":
+            run["parts"] *= 2
+            (trace.path / "run.json").write_text(json.dumps(run))
+        case "nested beyond reason":
+            (trace.path / "run.json").write_text("[" * 100_000)
+        case "a part elsewhere":
+            run["parts"][0]["file"] = "../../etc/passwd"
+            (trace.path / "run.json").write_text(json.dumps(run))
+        case "missing part":
+            part.unlink()
+        case "truncated part":
+            part.write_bytes(part.read_bytes()[:-40])
+        case "empty rounds":
+            (trace.path / "rounds.parquet").write_bytes(b"")
+        case "fewer rows":
+            pq.write_table(pq.read_table(part).slice(1), part)
+        case "other columns":
+            pq.write_table(pq.read_table(part).rename_columns(["a", "b", "c", "d", "e", "f"]), part)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "remedy"),
+    [
+        ("missing run", TraceError, "has no run.json; give the directory"),
+        ("run is no json", TraceCorrupt, "take the trace from its source"),
+        ("another format", TraceError, "give the directory"),
+        ("another version", TraceVersion, "schema_version=99, this release reads 1"),
+        ("run without parts", TraceCorrupt, "lacks parts"),
+        ("odd numbers", TraceCorrupt, "whose numbers are"),
+        ("overlapping parts", TraceCorrupt, "overlap or are out of order"),
+        ("nested beyond reason", TraceCorrupt, "cannot be read"),
+        ("a part elsewhere", TraceCorrupt, "not the name of its part"),
+        ("missing part", TraceCorrupt, "is missing"),
+        ("truncated part", TraceCorrupt, "truncated"),
+        ("empty rounds", TraceCorrupt, "truncated"),
+        ("fewer rows", TraceCorrupt, "has 9 rows, run.json says 10"),
+        ("other columns", TraceCorrupt, "has columns"),
+    ],
+)
+def test_a_damaged_trace_is_refused_on_opening(trace_of, name: str, error: type, remedy: str) -> None:
+    trace = trace_of(PATTERNS, 5)
+    damage(name, trace)
+    with pytest.raises(error, match=remedy) as caught:
+        Trace.open(trace.path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_directory_is_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="is not a directory"):
+        Trace.open(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "problem"),
+    [
+        ("device_id", [3, 0, 1, 2, 2, 3, 3, 3, 3, 3], "not sorted"),
+        ("device_id", [0, 0, 1, 2, 2, 3, 3, 3, 3, 20_000], "outside"),
+        ("round", [0, 3, 1, 2, 4, 0, 1, 2, 3, 5], "names round 5, but 5 were committed"),
+        ("round", [0, 3, 1, 2, 4, 0, 1, 2, 2, 4], "do not increase"),
+        ("round", [0, 2, 1, 2, 4, 0, 1, 2, 3, 4], "accepted rows, rounds.parquet says"),
+    ],
+)
+def test_rows_that_break_an_invariant_are_refused_on_reading(trace_of, column: str, values: list, problem: str) -> None:
+    trace = trace_of(PATTERNS, 5)
+    replace_column(trace, column, values)
+    with pytest.raises(TraceCorrupt, match=problem):
+        list(Trace.open(trace.path).accepted())
+
+
+def test_nulls_where_none_may_be_are_refused(trace_of) -> None:
+    trace = trace_of(PATTERNS, 5)
+    table = pq.read_table(part_path(trace))
+    nulls = pa.array([None] * 10, pa.uint32())
+    pq.write_table(table.set_column(0, pa.field("round", pa.uint32()), nulls), part_path(trace))
+    with pytest.raises(TraceCorrupt, match="nulls in its column 'round'"):
+        list(Trace.open(trace.path).accepted())
+
+
+def test_a_committed_round_without_participations_is_refused(trace_of) -> None:
+    with pytest.raises(TraceCorrupt, match="accepts nobody"):
+        trace_of([[0], [2]], 3)
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_only_a_plain_empty_directory_may_be_there(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "real").mkdir()
+    if kind == "link":
+        (tmp_path / "t").symlink_to(tmp_path / "real")
+    else:
+        (tmp_path / "t").write_text("")
+    with pytest.raises(InputError, match="exists already"):
+        TraceWriter(tmp_path / "t")
+
+
+def test_a_finished_trace_that_cannot_be_named_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="kept whole in") as caught, TraceWriter(tmp_path / "t") as writer:
+        (tmp_path / "t").mkdir()
+        (tmp_path / "t" / "another.txt").write_text("")
+        writer.finish([], {"ended": "completed", "seed": 0, "scenario": {}, "written": ""})
+    kept = next(tmp_path.glob("*.partial"))
+    assert str(kept) in str(caught.value)
+    assert Trace.open(kept).committed_rounds == 0
+
+
+def test_verify_notices_what_no_invariant_does(trace_of) -> None:
+    trace = trace_of(PATTERNS, 5)
+    replace_column(trace, "examples", [2] * 10)
+    with pytest.raises(TraceCorrupt, match="digest"):
+        Trace.open(trace.path).verify()
+
+
+def test_a_flipped_byte_is_noticed_or_changes_nothing(trace_of) -> None:
+    """`verify` passes only if all columns have the recorded digest; anything else is TraceCorrupt and no other error."""
+    trace = trace_of([[t] for t in range(5)] * 400, 5)
+    whole, noticed = part_path(trace).read_bytes(), 0
+    for place in range(4, len(whole), len(whole) // 40):
+        content = bytearray(whole)
+        content[place] ^= 0xFF
+        part_path(trace).write_bytes(content)
+        try:
+            Trace.open(trace.path).verify()
+        except TraceCorrupt:
+            noticed += 1
+    assert noticed > 10
+
+
+def test_a_moved_trace_is_the_same_trace(trace_of, tmp_path: Path) -> None:
+    trace = trace_of(PATTERNS, 5)
+    moved = Path(shutil.move(trace.path, tmp_path / "elsewhere"))
+    Trace.open(moved).verify()
+
+
+@pytest.mark.parametrize("devices", [1, BLOCK_DEVICES, BLOCK_DEVICES + 1, 2_380_000, 10**9, 10**11])
+def test_parts_hold_every_device_once_and_are_not_too_many(devices: int) -> None:
+    ranges = part_ranges(devices, 0, devices)
+    assert len(ranges) <= MAX_PARTS
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == devices
+    assert all(end == first for (_, end), (first, _) in zip(ranges, ranges[1:], strict=False))
+    assert part_devices(devices) % BLOCK_DEVICES == 0
