@@ -1,0 +1,70 @@
+"""The aggregator: sums clipped updates exactly, adds the mechanism's noise, takes the server step. Plain Python.
+
+Round t releases sum_t + z * clip_norm * scale * (C^-1 Z)[t], divided by the devices in the sum. `scale` is
+cohort_sample / report_goal: where only a sample of the cohort trains, noise of the sample's share keeps the
+signal-to-noise ratio of the full cohort (the practice of DP-FTRL studies). The privacy claimed is that of the full cohort.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedray.messages import FIXED_POINT_BITS, TrainReport
+from fedray.scenario import Scenario
+from server.noise import NoiseStream, noise_stream
+from server.optimizers import MomentumStep
+
+
+class ModelAggregator:
+    """Parameters, noise and optimiser of one run, on the GPU if there is one."""
+
+    def __init__(self, scenario: Scenario, device: str | None = None) -> None:
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._scenario = scenario
+        training, privacy = scenario.training, scenario.privacy
+        self._clip_norm = privacy.clip_norm
+        scale = training.cohort_sample / scenario.rounds.report_goal
+        self._noise_deviation = privacy.noise_multiplier * privacy.clip_norm * scale
+
+    def start(self, parameters: NDArray[np.float32]) -> None:
+        """Takes the initial parameters [D]."""
+        dimension = parameters.size
+        self._parameters_D = torch.tensor(parameters, device=self._device)
+        self._noise: NoiseStream = noise_stream(self._scenario.privacy.mechanism, self._scenario.seed, dimension, self._device)
+        self._optimizer = MomentumStep(self._scenario.training.server, dimension, self._device)
+
+    def commit(self, round_index: int, reports: Sequence[TrainReport]) -> NDArray[np.float32]:
+        """One round: the new parameters [D]. Raises ValueError if rounds are skipped or repeated."""
+        if round_index != self._noise.next_round:
+            raise ValueError(f"round_index={round_index} but round {self._noise.next_round} is next; noise rows are used once")
+        devices = sum(report.devices for report in reports)
+        released_D = self.release(reports)
+        self._optimizer.apply(self._parameters_D, released_D / devices)
+        return self._parameters_D.cpu().numpy().copy()
+
+    def release(self, reports: Sequence[TrainReport]) -> torch.Tensor:
+        """The noised sum [D] of the next round; advances the noise."""
+        total = np.zeros(self._parameters_D.numel(), np.int64)
+        for report in reports:
+            total += report.sum_fixed_point
+        step = self._clip_norm / 2.0**FIXED_POINT_BITS
+        sum_D = torch.from_numpy(total.astype(np.float64) * step).to(self._device, torch.float32)
+        return sum_D.add_(self._noise.next(), alpha=self._noise_deviation)
+
+    def checkpoint(self) -> dict[str, NDArray]:
+        """The whole state as named arrays."""
+        noise = {f"noise.{name}": array for name, array in self._noise.state().items()}
+        optimizer = {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
+        return {"parameters": self._parameters_D.cpu().numpy().copy(), **noise, **optimizer}
+
+    def restore(self, state: dict[str, NDArray]) -> None:
+        """Takes up a checkpoint of the same scenario."""
+        self.start(state["parameters"].astype(np.float32))
+        self._noise.load(_under("noise.", state))
+        self._optimizer.load(_under("optimizer.", state))
+
+
+def _under(prefix: str, state: dict[str, NDArray]) -> dict[str, NDArray]:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -1,0 +1,82 @@
+"""The aggregator's output has the covariance of the mechanism: what was released is what is accounted for.
+
+Every round of the real aggregator is run on zero updates. Its released sums are E = sigma M Z with M the noise map of
+mechanisms/reference.py; whitening by the reference covariance must give independent standard normals. Two statistics over
+W = L^-1 E / sigma, [rounds, D]: the total sum of squares is chi-square with rounds x D degrees of freedom, and so is the
+largest of many random one-dimensional projections after correcting for their number.
+
+False alarms: each test rejects at p < 1e-5 for a fixed seed, so one in 100,000 changes of the draws. Power: with 30 x 20,000
+values the standard deviation of the mean square is 0.18 %, so 10 % too much or too little noise is 50 deviations away.
+"""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedray.messages import TrainReport
+from fedray.scenario import Scenario
+from mechanisms import reference
+from mechanisms.blt import BLT
+from mechanisms.identity import Identity
+from mechanisms.strategy import Strategy
+from mechanisms.tree import Tree
+from server.aggregator import ModelAggregator
+
+ROUNDS, DIMENSION, ALARM = 30, 20_000, 1e-5
+STRATEGIES = [Identity(), BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)), Tree()]
+KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
+
+
+def released(scenario: Scenario, strategy: Strategy) -> np.ndarray:
+    """[ROUNDS, DIMENSION]: what the aggregator releases when every update is zero."""
+    privacy = scenario.privacy.model_copy(update={"mechanism": strategy})
+    aggregator = ModelAggregator(scenario.model_copy(update={"privacy": privacy}))
+    aggregator.start(np.zeros(DIMENSION, np.float32))
+    nothing = TrainReport(0, 0, 1, np.zeros(DIMENSION, np.int64), 0.0, 0, 0)
+    return np.stack([aggregator.release([nothing]).double().numpy() for _ in range(ROUNDS)])
+
+
+def p_values(rows: np.ndarray, strategy: Strategy, sigma: float) -> list[float]:
+    """Two-sided p-values: of the whitened sum of squares, and of the most extreme of 50 projections (Bonferroni)."""
+    M = reference.noise_map(strategy, ROUNDS)
+    whitened = np.linalg.solve(np.linalg.cholesky(M @ M.T), rows / sigma)
+    directions = np.random.default_rng(1).normal(size=(50, ROUNDS))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    squares = ((directions @ whitened) ** 2).sum(axis=1)
+    return [
+        two_sided((whitened**2).sum(), whitened.size),
+        min(1.0, 50 * min(two_sided(square, DIMENSION) for square in squares)),
+    ]
+
+
+def two_sided(square: float, freedom: int) -> float:
+    law = stats.chi2(freedom)
+    return 2 * min(law.cdf(square), law.sf(square))
+
+
+@KINDS
+def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(small, strategy: Strategy) -> None:
+    scenario = small("training.enabled=true", "privacy.noise_multiplier=3.0", "privacy.clip_norm=0.5", "training.cohort_sample=50")
+    rows = released(scenario, strategy)
+    sigma = 3.0 * 0.5 * 50 / 200  # noise multiplier x clip norm x cohort sample / report goal
+    assert min(p_values(rows, strategy, sigma)) > ALARM
+    assert p_values(1.1 * rows, strategy, sigma)[0] < ALARM
+    assert p_values(0.9 * rows, strategy, sigma)[0] < ALARM
+
+
+@KINDS
+def test_noise_of_another_mechanism_is_noticed(small, strategy: Strategy) -> None:
+    scenario = small("training.enabled=true", "privacy.noise_multiplier=1.0")
+    rows = released(scenario, strategy)
+    for other in STRATEGIES:
+        if other.kind != strategy.kind:
+            assert min(p_values(rows, other, 64 / 200)) < ALARM
+
+
+def test_coordinates_are_independent_standard_normals(small) -> None:
+    rows = released(small("training.enabled=true", "privacy.noise_multiplier=1.0"), Identity()) / (64 / 200)
+    assert stats.kstest(rows.ravel()[:100_000], stats.norm.cdf).pvalue > ALARM
+    neighbours = float((rows[:, 1:] * rows[:, :-1]).mean())
+    assert abs(neighbours) < 4.4 / np.sqrt(rows.size)  # p = 1e-5
+    rounds = float((rows[1:] * rows[:-1]).mean())
+    assert abs(rounds) < 4.4 / np.sqrt(rows.size)
