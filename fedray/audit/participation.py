@@ -1,0 +1,73 @@
+"""Who took part when: exact counts, gaps, min-sep and max participations of a trace."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.errors import TraceError
+from fedray.trace.reader import Trace
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Every participating device's rounds, device after device.
+
+    device_ids [P]: sorted. counts [P]: participations of each device, at least 1. rounds [A]: in order of (device, round).
+    """
+
+    committed_rounds: int
+    device_ids: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    rounds: NDArray[np.uint32]
+
+    @property
+    def participations(self) -> int:
+        """Accepted updates, A."""
+        return int(self.rounds.size)
+
+    @property
+    def max_participations(self) -> int:
+        """k: most participations of a device."""
+        return int(self.counts.max())
+
+    @cached_property
+    def gaps(self) -> NDArray[np.int64]:
+        """Differences between consecutive rounds of a device, all devices together [A - P]."""
+        differences = np.diff(self.rounds.astype(np.int64))
+        is_within = np.ones(self.rounds.size, np.bool_)
+        is_within[np.cumsum(self.counts)[:-1]] = False
+        return differences[is_within[1:]]
+
+    @cached_property
+    def min_sep(self) -> int:
+        """b: least gap; the number of committed rounds if nobody took part twice."""
+        return int(self.gaps.min()) if self.gaps.size else self.committed_rounds
+
+    def with_count(self, count: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """(device ids [Q], patterns [Q, count]) of the devices with exactly that many participations."""
+        chosen = self.counts == count
+        first = (np.cumsum(self.counts) - self.counts)[chosen]
+        return self.device_ids[chosen], self.rounds[first[:, None] + np.arange(count)].astype(np.int64)
+
+    def before(self, round_index: int) -> "Patterns":
+        """The participations in rounds 0 .. round_index - 1; devices without any are left out."""
+        kept = self.rounds < round_index
+        starts = np.cumsum(self.counts) - self.counts
+        counts = np.add.reduceat(kept.astype(np.int64), starts)
+        some = counts > 0
+        return Patterns(round_index, self.device_ids[some], counts[some], self.rounds[kept])
+
+
+def read_patterns(trace: Trace) -> Patterns:
+    """The patterns of a trace. Raises TraceError if no round was committed, TraceCorrupt if its rows break an invariant."""
+    if trace.committed_rounds == 0:
+        raise TraceError(f"trace {str(trace.path)!r} has no committed round, so nothing was released; there is nothing to audit")
+    device_ids, counts, rounds = [], [], []
+    for part in trace.accepted():
+        starts = np.flatnonzero(np.concatenate([[True], part.device_ids[1:] != part.device_ids[:-1]])[: part.device_ids.size])
+        device_ids.append(part.device_ids[starts])
+        counts.append(np.diff(np.append(starts, part.device_ids.size)))
+        rounds.append(part.rounds)
+    return Patterns(trace.committed_rounds, np.concatenate(device_ids), np.concatenate(counts), np.concatenate(rounds))

@@ -1,0 +1,139 @@
+"""The audit against brute force: every device of random small traces, with C materialised in float64."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedray.audit.audit import audit_trace
+from fedray.audit.ledger import privacy_over_rounds
+from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.errors import InputError
+from mechanisms import reference
+from mechanisms.blt import BLT
+from mechanisms.identity import Identity
+from mechanisms.participation import MinSep
+from mechanisms.tree import Tree
+
+STRATEGIES = [
+    Identity(),
+    BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)),
+    BLT(theta=(0.7, 0.4), omega=(0.9, 0.5)),
+    Tree(),
+]
+
+
+def covering(patterns: list[list[int]], rounds: int) -> list[list[int]]:
+    """The patterns, and one more device in each round that would else have nobody."""
+    taken = {index for pattern in patterns for index in pattern}
+    return [*patterns, *([index] for index in range(rounds) if index not in taken)]
+
+
+def as_patterns(patterns: list[list[int]], rounds: int) -> Patterns:
+    kept = [(device, sorted(pattern)) for device, pattern in enumerate(patterns) if pattern]
+    return Patterns(
+        rounds,
+        np.array([device for device, _ in kept], np.uint64),
+        np.array([len(pattern) for _, pattern in kept]),
+        np.concatenate([np.array(pattern, np.uint32) for _, pattern in kept]),
+    )
+
+
+@st.composite
+def traces(draw) -> tuple[int, list[list[int]]]:
+    rounds = draw(st.integers(1, 30))
+    patterns = draw(st.lists(st.sets(st.integers(0, rounds - 1), max_size=7), min_size=1, max_size=12))
+    return rounds, covering([sorted(pattern) for pattern in patterns], rounds)
+
+
+@given(traces(), st.sampled_from(STRATEGIES))
+@settings(max_examples=400, deadline=None)
+def test_trace_sensitivity_is_the_largest_over_every_device(trace, strategy) -> None:
+    rounds, patterns = trace
+    C = reference.strategy_matrix(strategy, rounds)
+    each = [float(np.linalg.norm(C[:, pattern].sum(axis=1))) for pattern in patterns if pattern]
+    found = trace_sensitivity(strategy, as_patterns(patterns, rounds))
+    assert found.value == pytest.approx(max(each), rel=1e-12)
+    assert patterns[found.device_id] == list(found.rounds)
+    assert reference.pattern_sensitivity(strategy, found.rounds, rounds) == pytest.approx(found.value, rel=1e-12)
+
+
+@given(traces(), st.sampled_from(STRATEGIES))
+@settings(max_examples=100, deadline=None)
+def test_no_trace_exceeds_its_own_schema(trace, strategy) -> None:
+    rounds, patterns = trace
+    found = as_patterns(patterns, rounds)
+    schema = MinSep(rounds, found.min_sep, found.max_participations)
+    assert all(schema.permits(pattern) for pattern in patterns)
+    assert trace_sensitivity(strategy, found).value <= strategy.schema_sensitivity(schema).value * (1 + 1e-12)
+
+
+@given(traces())
+@settings(max_examples=100, deadline=None)
+def test_min_sep_and_max_participations_are_counted_exactly(trace) -> None:
+    rounds, patterns = trace
+    found = as_patterns(patterns, rounds)
+    gaps = [b - a for pattern in patterns for a, b in zip(pattern, pattern[1:], strict=False)]
+    assert sorted(found.gaps.tolist()) == sorted(gaps)
+    assert found.min_sep == min(gaps, default=rounds)
+    assert found.max_participations == max(len(pattern) for pattern in patterns)
+    assert found.participations == sum(len(pattern) for pattern in patterns)
+
+
+@given(traces(), st.sampled_from(STRATEGIES))
+@settings(max_examples=40, deadline=None)
+def test_the_ledger_audits_each_prefix(trace, strategy) -> None:
+    rounds, patterns = trace
+    for entry in privacy_over_rounds(strategy, as_patterns(patterns, rounds), 2.0, 1e-6, entries=4):
+        C = reference.strategy_matrix(strategy, entry.rounds)
+        prefixes = [[index for index in pattern if index < entry.rounds] for pattern in patterns]
+        expected = max(float(np.linalg.norm(C[:, pattern].sum(axis=1))) for pattern in prefixes if pattern)
+        assert entry.sensitivity == pytest.approx(expected, rel=1e-12)
+        assert entry.rho == pytest.approx(expected**2 / 8)
+    assert entry.rounds == rounds
+
+
+@given(traces())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_patterns_survive_the_disk(trace_of, trace) -> None:
+    rounds, patterns = trace
+    read = read_patterns(trace_of(patterns, rounds))
+    direct = as_patterns(patterns, rounds)
+    assert (read.rounds == direct.rounds).all()
+    assert (read.counts == direct.counts).all()
+    assert (read.device_ids == direct.device_ids).all()
+
+
+def test_the_json_of_an_audit_has_what_is_promised(trace_of) -> None:
+    audit = audit_trace(trace_of([[0, 4, 8], [1, 6], [2], [3], [5], [7]], 9))
+    document = json.loads(json.dumps(audit.to_json()))
+    assert document["rounds"] == 9
+    assert document["devices"] == 6
+    assert document["participations"] == 9
+    assert document["min_sep"] == 4
+    assert document["max_participations"] == 3
+    assert [m["name"] for m in document["mechanisms"]] == ["blt", "identity", "tree"]
+    for mechanism in document["mechanisms"]:
+        assert {"trace_exact", "schema", "schema_is_exact"} <= mechanism["sensitivity"].keys()
+        assert mechanism["rho"] == pytest.approx(mechanism["sensitivity"]["trace_exact"] ** 2 / (2 * 49))
+        assert reference.gaussian_delta(mechanism["sensitivity"]["trace_exact"] / 7, mechanism["epsilon"]) <= 1e-10
+    assert str(audit).startswith("rounds (committed)")
+
+
+def test_another_multiplier_and_delta_are_taken(trace_of) -> None:
+    trace = trace_of([[0, 1], [2]], 3)
+    audit = audit_trace(trace, noise_multiplier=2.0, delta=1e-5)
+    assert audit.mechanisms[0].noise_multiplier == 2.0
+    assert audit.mechanisms[0].delta == 1e-5
+    assert audit.mechanisms[0].rho > audit_trace(trace).mechanisms[0].rho
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"noise_multiplier": 0.0}, {"noise_multiplier": float("nan")}, {"delta": 0.0}, {"delta": 1.0}]
+)
+def test_impossible_figures_are_refused(trace_of, arguments) -> None:
+    with pytest.raises(InputError, match="must be"):
+        audit_trace(trace_of([[0]], 1), **arguments)
