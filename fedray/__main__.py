@@ -1,0 +1,5 @@
+"""`python -m fedray`."""
+
+from fedray.cli import main
+
+main()

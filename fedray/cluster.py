@@ -1,0 +1,94 @@
+"""Starts a local Ray cluster, or joins one, with fedray's code on every worker's path; leaves nothing running afterwards."""
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedray.errors import InputError
+from fedray.placement import Placement
+
+PACKAGES = ("fedray", "clients", "server", "mechanisms", "scenarios")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@contextlib.contextmanager
+def cluster(placement: Placement) -> Iterator[float]:
+    """Within: Ray is up; gives its free CPUs. A cluster that was up already is used as it is, and left up.
+
+    Workers do not inherit this process's sys.path, so a local cluster's workers get it by PYTHONPATH, and a cluster that is
+    joined gets the five packages. Raises InputError when the address cannot be joined.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    if ray.is_initialized():
+        if placement.address is not None:
+            raise InputError(
+                f"address={placement.address!r} cannot be joined (this process is in a Ray cluster already); leave the address out"
+            )
+        yield _free_cpus()
+        return
+    if placement.address is None:
+        with _python_path_for_children():  # a runtime environment would do the same, seconds later
+            ray.init(
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",  # a local cluster talks to nobody else
+                object_store_memory=placement.object_store_megabytes * 1024 * 1024,
+            )
+    else:
+        modules = [str(ROOT / package) for package in PACKAGES]
+        try:
+            _probe(placement.address)
+            ray.init(
+                address=placement.address,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                runtime_env={"py_modules": modules},
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"address={placement.address!r} cannot be joined ({reason}); start a cluster with `ray start --head`, "
+                "or leave the address out for a local one"
+            ) from None
+    try:
+        yield _free_cpus()
+    finally:
+        ray.shutdown()
+
+
+def _free_cpus() -> float:
+    """CPUs nobody holds; all of them where none is free, so that actors wait for their turn."""
+    import ray
+
+    return ray.available_resources().get("CPU", 0.0) or ray.cluster_resources().get("CPU", 1.0)
+
+
+def _probe(address: str) -> None:
+    """Raises OSError if nobody listens at host:port; Ray itself would keep trying for many minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if separator and port.isdigit():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
+            pass
+
+
+@contextlib.contextmanager
+def _python_path_for_children() -> Iterator[None]:
+    """Within: processes started from here find what this one finds."""
+    before = os.environ.get("PYTHONPATH")
+    paths = [str(ROOT), *(path for path in sys.path if path)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -1,0 +1,1 @@
+"""Trace and audit as tables, plots, a progress bar, and one self-contained page."""

@@ -1,0 +1,40 @@
+"""What README shows works: its scenario, its program, its commands."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedray.scenario import Scenario
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+
+
+def block(language: str) -> str:
+    found = re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_scenario_is_valid() -> None:
+    scenario = Scenario.from_tables(tomllib.loads(block("toml")))
+    assert scenario.rounds.report_goal == 1000
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_program_runs(capsys, tmp_path: Path, monkeypatch) -> None:
+    """At full size, 20 rounds."""
+    program = block("python").replace('"scenarios/', f'"{Path(__file__).resolve().parents[2]}/scenarios/')
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "README.md", "exec"), {})
+    assert re.search(r"participations \(accepted\) +130,000\n", capsys.readouterr().out)
+
+
+def test_every_command_is_shown() -> None:
+    from fedray.cli import app
+
+    commands = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    assert commands == set(re.findall(r"^fedray (\w+)", README.split("## Commands")[1], flags=re.MULTILINE))

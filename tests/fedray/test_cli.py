@@ -1,0 +1,185 @@
+"""The command: what it prints, its exit codes, and one line for every mistake."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedray.cli import main
+
+SMALL_RUN = ["--set", "population.devices=20000", "--set", "rounds.report_goal=200", "--set", "rounds.count=6"]
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command run in this process."""
+    before, sys.argv = sys.argv, ["fedray", *arguments]
+    try:
+        main()
+    except SystemExit as done:
+        code = int(done.code or 0)
+    finally:
+        sys.argv = before
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def trace(small, tmp_path_factory) -> Path:
+    from fedray.placement import Placement
+    from fedray.simulation import simulate
+
+    return simulate(small(), Placement(1, "in-process"), tmp_path_factory.mktemp("cli") / "trace").path
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_run_prints_one_json_object_and_writes_trace_and_report(capsys, small, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(small("training.enabled=true", "rounds.count=4", "training.evaluate_every=2").to_toml())
+    code, out, _ = run(capsys, "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--shards", "2", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["rounds"] == 4
+    assert document["participations"] == 800
+    assert Path(document["report"]).stat().st_size > 1_000_000
+    assert (tmp_path / "t" / "metrics.parquet").exists()
+    code, again, _ = run(capsys, "audit", str(tmp_path / "t"), "--json", "--verify")
+    assert code == 0
+    assert {key: document[key] for key in json.loads(again)} == json.loads(again)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_run_prints_tables_and_paths_for_people(capsys, small, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(small().to_toml())
+    code, out, _ = run(capsys, "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"))
+    assert code == 0
+    assert all(word in out for word in ("rounds (committed)", "min-sep", "rho, trace", "epsilon at delta=1e-10", "report.html"))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_starved_run_exits_with_1_and_keeps_its_trace(capsys, small, tmp_path: Path) -> None:
+    starving = small("population.devices=2000", "participation.timer_hours=2000.0", "rounds.count=500", "rounds.max_days=2.0")
+    (tmp_path / "s.toml").write_text(starving.to_toml())
+    code, out, err = run(capsys, "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--json")
+    assert code == 1
+    assert json.loads(out)["ended"].startswith("starved")
+    assert "ran out with" in err
+
+
+def test_audit_takes_another_multiplier(capsys, trace: Path) -> None:
+    code, out, _ = run(capsys, "audit", str(trace), "--noise-multiplier", "3.5", "--delta", "1e-6", "--json")
+    assert code == 0
+    used = json.loads(out)["mechanisms"][0]
+    assert (used["noise_multiplier"], used["delta"]) == (3.5, 1e-6)
+
+
+def test_report_writes_where_it_is_told(capsys, trace: Path, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "report", str(trace), "--out", str(tmp_path / "page.html"))
+    assert code == 0
+    assert out.strip() == str(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_schema_and_scenarios(capsys) -> None:
+    code, out, _ = run(capsys, "schema")
+    assert code == 0
+    assert json.loads(out)["title"] == "Scenario"
+    code, out, _ = run(capsys, "scenarios")
+    assert code == 0
+    assert "quickstart.toml" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "missing.toml"], "does not exist; `fedray scenarios` lists"),
+        (["run", "BAD.toml"], "is not valid TOML"),
+        (["run", "GOOD.toml", "--set", "rounds.goal=1"], "unknown key rounds.goal"),
+        (["run", "GOOD.toml", "--set", "rounds.report_goal=999999"], "must not exceed population.devices"),
+        (["run", "GOOD.toml", "--set", "privacy.noise_multiplier=nan"], "privacy.noise_multiplier = nan"),
+        (["run", "GOOD.toml", "--set", "privacy.clip_norm=-1"], "privacy.clip_norm = -1"),
+        (["run", "GOOD.toml", "--shards", "0"], "shards=0 must be at least 1"),
+        (["run", "GOOD.toml", "--out", "FULL"], "exists already"),
+        (["run", "GOOD.toml", "--set", "training.enabled=true", "--set", "training.task=chess"], "must be one of next_word"),
+        (["audit", "missing"], "is not a directory"),
+        (["audit", "FULL"], "has no run.json"),
+        (["audit", "TRACE", "--noise-multiplier", "0"], "noise_multiplier=0.0 must be from 0.01"),
+        (["audit", "TRACE", "--delta", "2"], "delta=2.0 must be from 1e-30 to below 1"),
+        (["audit", "TRACE", "--delta", "tiny"], "--delta"),
+        (["report", "TRACE", "--out", "missing/page.html"], "cannot be written"),
+        (["run", "GOOD.toml", "--out", "."], "exists already"),
+        (["run", "GOOD.toml", "--out", "x" * 300], "cannot be made"),
+        (["run", "GOOD.toml", "--address", "127.0.0.1:1", "--out", "new/t"], "cannot be joined"),
+        (["report", "TRACE", "--out", "."], "is a directory; name a file in it"),
+        (["dance"], "No such command"),
+        (["run"], "Missing argument"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_2(
+    capsys, small, trace: Path, tmp_path: Path, monkeypatch, arguments, expected
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "GOOD.toml").write_text(small().to_toml())
+    (tmp_path / "BAD.toml").write_text("seed = = 1\n")
+    (tmp_path / "FULL").mkdir()
+    (tmp_path / "FULL" / "mine.txt").write_text("keep")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run(capsys, *[str(trace) if word == "TRACE" else word for word in arguments])
+    assert code == 2
+    assert out == ""
+    assert err.startswith("fedray: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert expected in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["audit", "report"])
+@pytest.mark.parametrize(
+    ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 1")]
+)
+def test_damaged_traces_get_one_line_and_exit_code_2(
+    capsys, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
+) -> None:
+    copy = Path(shutil.copytree(trace, tmp_path / "copy"))
+    if damage == "truncated":
+        part = next((copy / "participations").iterdir())
+        part.write_bytes(part.read_bytes()[:-100])
+    else:
+        run_file = copy / "run.json"
+        run_file.write_text(run_file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+    before = sorted(copy.rglob("*"))
+    code, out, err = run(capsys, command, str(copy))
+    assert (code, out) == (2, "")
+    assert err.startswith("fedray: ")
+    assert err.count("\n") == 1
+    assert expected in err
+    assert sorted(copy.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["scenarios"]])
+def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
+    assert_not_loaded(["ray", "torch", "jax", "dp_accounting", "plotly", "numba"], arguments)
+
+
+def test_audit_loads_neither_ray_nor_torch_nor_jax(trace: Path) -> None:
+    assert_not_loaded(["ray", "torch", "jax"], ["audit", str(trace), "--json"])
+
+
+def test_report_loads_neither_ray_nor_torch_nor_jax(trace: Path, tmp_path: Path) -> None:
+    assert_not_loaded(["ray", "torch", "jax"], ["report", str(trace), "--out", str(tmp_path / "p.html")])
+
+
+def assert_not_loaded(modules: list[str], arguments: list[str]) -> None:
+    program = (
+        "import sys\nfrom fedray.cli import main\nsys.argv = ['fedray', *sys.argv[2:]]\nbanned = sys.argv and set()\n"
+        "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code\n"
+        f"loaded = [name for name in {modules!r} if name in sys.modules]\nassert not loaded, loaded\n"
+    )
+    program = program.replace("sys.argv[2:]", "sys.argv[1:]").replace("banned = sys.argv and set()\n", "")
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

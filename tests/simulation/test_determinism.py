@@ -1,0 +1,97 @@
+"""Same scenario and seed, same trace: for any number of shards, in-process or on Ray, trained or not; another seed, another."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import simulate
+from fedray.trace.reader import Trace
+
+OVERRIDES = ("population.devices=400000", "rounds.count=25", "rounds.report_goal=900", "participation.timer_hours=6.0")
+
+
+@pytest.fixture(scope="module")
+def reference(small, tmp_path_factory) -> Trace:
+    return simulate(small(*OVERRIDES), Placement(1, "in-process"), tmp_path_factory.mktemp("one") / "t")
+
+
+@pytest.mark.parametrize("shards", [2, 5])
+def test_sharding_changes_nothing(reference: Trace, small, tmp_path: Path, shards: int) -> None:
+    trace = simulate(small(*OVERRIDES), Placement(shards, "in-process"), tmp_path / "t")
+    assert trace.digest == reference.digest
+    assert_equal_tables(trace, reference)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_ray_changes_nothing(reference: Trace, small, tmp_path: Path, shards: int) -> None:
+    trace = simulate(small(*OVERRIDES), Placement(shards), tmp_path / "t")
+    assert trace.digest == reference.digest
+    assert_equal_tables(trace, reference)
+
+
+def test_the_same_seed_repeats_and_another_does_not(reference: Trace, small, tmp_path: Path) -> None:
+    again = simulate(small(*OVERRIDES), Placement(1, "in-process"), tmp_path / "a")
+    other = simulate(small(*OVERRIDES, "seed=8"), Placement(1, "in-process"), tmp_path / "b")
+    assert again.digest == reference.digest
+    assert other.digest != reference.digest
+
+
+def test_the_look_ahead_window_is_part_of_the_scenario_not_of_the_machine(reference: Trace) -> None:
+    """Rates are set per window, so its length may change results; therefore it counts in the scenario's digest."""
+    changed = Scenario.from_tables(reference.scenario).with_overrides("rounds.look_ahead_minutes=15.0")
+    assert changed.digest != reference.run["scenario_digest"]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_training_is_the_same_on_ray_and_in_process_and_leaves_the_trace_alone(small, tmp_path: Path) -> None:
+    """Groups are fixed and sums exact, so here even the model is the same to the bit (same machine, same torch)."""
+    untrained = simulate(small(), Placement(1, "in-process"), tmp_path / "0")
+    trained = "training.enabled=true", "training.evaluate_every=5", "training.checkpoint_every=4"
+    here = simulate(small(*trained), Placement(1, "in-process"), tmp_path / "a")
+    there = simulate(small(*trained), Placement(3), tmp_path / "b")
+    assert here.digest == there.digest == untrained.digest
+    with (
+        np.load(here.path / "model.npz", allow_pickle=False) as one,
+        np.load(there.path / "model.npz", allow_pickle=False) as other,
+    ):
+        assert set(one) == set(other)
+        assert all((one[name] == other[name]).all() for name in one)
+    assert here.metrics is not None
+    assert there.metrics is not None
+    assert all(np.array_equal(here.metrics[name], there.metrics[name], equal_nan=True) for name in here.metrics)
+    evaluated = np.flatnonzero(~np.isnan(here.metrics["evaluation_accuracy"]))
+    assert evaluated.tolist() == [4, 9, 11]
+    assert untrained.metrics is None
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_driver_in_another_directory_finds_the_code(small, tmp_path: Path) -> None:
+    """Ray's workers do not inherit sys.path: a driver started elsewhere, with the repository on its path only."""
+    (tmp_path / "s.toml").write_text(small("rounds.count=2").to_toml())
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import fedray\n"
+        "t = fedray.simulate(fedray.Scenario.from_toml('s.toml'), fedray.Placement(shards=2), out='t'); print(t.digest)"
+    )
+    repository = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", program, repository], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    expected = simulate(small("rounds.count=2"), Placement(1, "in-process"), tmp_path / "here")
+    assert done.stdout.strip() == expected.digest
+
+
+def assert_equal_tables(one: Trace, other: Trace) -> None:
+    """Equal result columns, read with pyarrow alone."""
+    for name in ("participations", "rounds.parquet"):
+        assert pq.read_table(one.path / name).equals(pq.read_table(other.path / name))
