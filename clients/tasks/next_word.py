@@ -26,7 +26,7 @@ SUCCESSOR_PROBABILITY = 0.55
 TOPIC_CONCENTRATION = 0.3
 START = WORDS
 """The token before the first word."""
-EMBEDDING, HIDDEN = 32, 64
+EMBEDDING, HIDDEN = 32, 48
 HELD_OUT_DEVICES, HELD_OUT_SENTENCES = 128, 4
 _HELD_OUT = 1 << 40
 """Ids from here on are no devices: the scenario's population stays below."""
