@@ -34,7 +34,9 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."),
     ] = None,
-    shards: Annotated[int | None, typer.Option(help="Population shards [default: one per CPU].")] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Population shards [default: one per CPU; at most one per 65,536 ids].")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join: auto, ray://host:port [default: a local one].")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -80,9 +82,11 @@ def audit(
         opened.verify()
     result = audit_trace(opened, noise_multiplier, delta)
     if as_json:
-        _print_json(result.to_json())
+        _print_json({**result.to_json(), "digest_verified": verify})
     else:
         _print_audit(result)
+        if verify:
+            typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
 
 
 @app.command()

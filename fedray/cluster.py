@@ -3,8 +3,10 @@
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +35,7 @@ def cluster(placement: Placement) -> Iterator[float]:
             )
         yield _free_cpus()
         return
+    on_termination = signal.getsignal(signal.SIGTERM)
     if placement.address is None:
         with _python_path_for_children():  # a runtime environment would do the same, seconds later
             ray.init(
@@ -58,6 +61,8 @@ def cluster(placement: Placement) -> Iterator[float]:
                 f"address={placement.address!r} cannot be joined ({reason}); start a cluster with `ray start --head`, "
                 "or leave the address out for a local one"
             ) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_termination)  # Ray's own handler may end the process before it has cleaned up
     try:
         yield _free_cpus()
     finally:

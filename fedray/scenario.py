@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Spread = Annotated[float, Field(ge=0, le=3)]
 Shape = Annotated[float, Field(ge=0.01, le=1000)]
+
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class Table(BaseModel):
@@ -247,19 +251,26 @@ class Privacy(Table):
 class Scenario(Table):
     """A whole run, whose trace is a function of this value alone."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "scenario"
-    """Short name; letters, digits, dot, dash and underscore."""
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)] = "scenario"
+    """Short name; letters, digits, dot, dash and underscore. A file without one is named by its file's name."""
     description: str = ""
     """One sentence for people."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of every draw."""
     population: Population
+    """Table: who the devices are; `devices` is required."""
     availability: HabitAvailability = HabitAvailability()
+    """Table: when devices are eligible."""
     participation: Participation = Participation()
+    """Table: when a device may take part again."""
     latency: Latency = Latency()
+    """Table: how long a selected device takes."""
     rounds: Rounds
+    """Table: what the server does in a round; `count` and `report_goal` are required."""
     training: Training = Training()
+    """Table: what is trained."""
     privacy: Privacy = Privacy()
+    """Table: the noise mechanism and what it claims."""
 
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
@@ -299,7 +310,9 @@ class Scenario(Table):
             raise ScenarioError(f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file") from None
         except tomllib.TOMLDecodeError as error:
             raise ScenarioError(f"scenario {str(file)!r} is not valid TOML: {error}; correct that line") from None
-        for override in overrides:
+        if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
+            tables.setdefault("name", file.stem)
+        for override in [overrides] if isinstance(overrides, str) else overrides:
             _apply_override(tables, override)
         return cls.from_tables(tables, source=str(file))
 

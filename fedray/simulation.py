@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from clients.tasks.registry import check_task_name
 from fedray.cluster import cluster
-from fedray.errors import Starved
+from fedray.errors import InputError, Starved
 from fedray.messages import RoundRecord, RunProgress, ShardPart
 from fedray.placement import Placement
 from fedray.scenario import Scenario
@@ -44,6 +45,8 @@ def simulate(
     placement = placement or Placement()
     if scenario.training.enabled:
         check_task_name(scenario.training.task)
+    if placement.address is None:
+        _check_memory(scenario.population.devices)
     started = time.perf_counter()
     with TraceWriter(out or default_directory(scenario)) as writer, _workers(scenario, placement) as workers:
         ended, records = _run(scenario, workers, writer, on_progress)
@@ -62,6 +65,19 @@ def simulate(
             },
         )
     return Trace.open(path)
+
+
+BYTES_PER_DEVICE = 64
+"""Rough need of a shard: habits, latency, timer, and a day's runs."""
+
+
+def _check_memory(devices: int) -> None:
+    needed, physical = devices * BYTES_PER_DEVICE, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > physical:
+        raise InputError(
+            f"population.devices={devices} needs {needed / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}; "
+            "lower it, or join a cluster with --address"
+        )
 
 
 def default_directory(scenario: Scenario) -> Path:

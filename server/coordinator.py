@@ -107,11 +107,21 @@ class Coordinator:
             self._selection.start_window(check_ins, window, start, start + self._window_seconds)
             yield window, check_ins.eligible_estimate
             window += 1
+        raise Starved(self._why_starved())
+
+    def _why_starved(self) -> str:
+        scenario, rounds = self._scenario, self._scenario.rounds
         committed = sum(record.is_committed for record in self.records)
-        raise Starved(
-            f"rounds.max_days={self._scenario.rounds.max_days:g} ran out with {committed} of {self._scenario.rounds.count} "
-            f"rounds committed; lower rounds.report_goal={self._rules.report_goal} or participation.timer_hours="
-            f"{self._scenario.participation.timer_hours:g}, or raise population.devices={self._scenario.population.devices}"
+        failed = sum(record.selected > 0 and not record.is_committed for record in self.records)
+        text = f"rounds.max_days={rounds.max_days:g} ran out with {committed} of {rounds.count} rounds committed; "
+        if failed > committed:
+            return text + (
+                f"{failed} were abandoned with too few reports, so raise rounds.report_timeout_minutes="
+                f"{rounds.report_timeout_minutes:g} or rounds.over_selection={rounds.over_selection:g}"
+            )
+        return text + (
+            f"too few devices checked in, so lower rounds.report_goal={rounds.report_goal} or participation.timer_hours="
+            f"{scenario.participation.timer_hours:g}, or raise population.devices={scenario.population.devices} or rounds.max_days"
         )
 
     def _ask(self, window: int, checkins_per_hour: float) -> list[Pending[CheckIns]]:

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.errors import InputError, TraceCorrupt
+from fedray.errors import InputError, ScenarioError, TraceCorrupt
+from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
 from mechanisms.accounting.pld import check_delta, gaussian_epsilon
 from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
@@ -170,6 +171,7 @@ def audit_trace(trace: Trace | str | Path, noise_multiplier: float | None = None
     Raises InputError for impossible figures, TraceError for what cannot be read.
     """
     opened = trace if isinstance(trace, Trace) else Trace.open(trace)
+    _check_scenario(opened)
     strategy, stated_multiplier, stated_delta = _privacy_of(opened)
     multiplier = stated_multiplier if noise_multiplier is None else noise_multiplier
     used_delta = stated_delta if delta is None else delta
@@ -182,6 +184,16 @@ def audit_trace(trace: Trace | str | Path, noise_multiplier: float | None = None
     others = [other for other in (Identity(), Tree()) if other.kind != strategy.kind]
     mechanisms = [_audit_mechanism(each, each is strategy, patterns, multiplier, used_delta) for each in (strategy, *others)]
     return Audit(opened.path, opened.digest, opened.run["ended"], patterns, tuple(mechanisms), strategy, _assumptions(opened))
+
+
+def _check_scenario(trace: Trace) -> None:
+    """The scenario in run.json is the one that was run: an edited noise multiplier would make any claim."""
+    try:
+        digest = Scenario.from_tables(trace.scenario).digest
+    except ScenarioError as error:
+        raise TraceCorrupt(f"{trace.path}: its scenario is not one of this release ({error}); use its own") from None
+    if digest != trace.run.get("scenario_digest"):
+        raise TraceCorrupt(f"{trace.path}: its scenario does not have the recorded digest, so it was edited; take the trace again")
 
 
 def _assumptions(trace: Trace) -> tuple[str, ...]:

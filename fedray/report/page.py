@@ -10,8 +10,7 @@ import jinja2
 import tomli_w
 
 from fedray.audit.audit import Audit
-from fedray.errors import InputError, ScenarioError, TraceCorrupt
-from fedray.scenario import Scenario
+from fedray.errors import InputError
 from fedray.trace.reader import Trace
 
 
@@ -36,10 +35,6 @@ def render(trace: Trace, audit: Audit) -> str:
     """The page as text."""
     from plotly.offline import get_plotlyjs
 
-    try:
-        Scenario.from_tables(trace.scenario)
-    except ScenarioError as error:
-        raise TraceCorrupt(f"{trace.path}: its scenario is not one of this release ({error}); use its own") from None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedray.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
@@ -20,7 +21,7 @@ def run_progress(scenario: Scenario, is_shown: bool) -> Iterator[Callable[[RunPr
         yield lambda progress: None
         return
     if not console.is_terminal:
-        yield _plain_lines
+        yield _PlainLines()
         return
     columns = (
         SpinnerColumn(),
@@ -39,10 +40,18 @@ def run_progress(scenario: Scenario, is_shown: bool) -> Iterator[Callable[[RunPr
             raise
 
 
-def _plain_lines(progress: RunProgress) -> None:
-    """A line per tenth of the run, for logs."""
-    if progress.committed % max(1, progress.count // 10) == 0:
-        print(f"round {progress.committed}/{progress.count}  {_describe(progress)}", file=sys.stderr)
+class _PlainLines:
+    """A line every fifteen seconds, and one at the end, for logs."""
+
+    SECONDS = 15.0
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, progress: RunProgress) -> None:
+        if progress.committed == progress.count or time.monotonic() - self._last >= self.SECONDS:
+            self._last = time.monotonic()
+            print(f"round {progress.committed}/{progress.count}  {_describe(progress)}", file=sys.stderr)
 
 
 def _describe(progress: RunProgress) -> str:

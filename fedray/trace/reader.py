@@ -20,6 +20,7 @@ from fedray.trace.schema import (
     METRICS_FILE,
     OUTCOMES,
     PARTICIPATION_SCHEMA,
+    PARTICIPATIONS,
     ROUND_SCHEMA,
     ROUNDS_FILE,
     RUN_FILE,
@@ -58,6 +59,10 @@ class Trace:
         check_rounds(trace.rounds, f"{directory / ROUNDS_FILE}")
         for part in trace.run["parts"]:
             _check_file(directory / part["file"], PARTICIPATION_SCHEMA, part["rows"])
+        known = {Path(part["file"]).name for part in trace.run["parts"]}
+        strays = sorted(file.name for file in (directory / PARTICIPATIONS).glob("*") if file.name not in known)
+        if strays:
+            raise TraceCorrupt(f"{directory / PARTICIPATIONS} holds {strays[0]!r}, which is no part of the trace; move it away")
         return trace
 
     @property

@@ -8,7 +8,7 @@ def check_noise_multiplier(noise_multiplier: float) -> None:
     if not LEAST_NOISE_MULTIPLIER <= noise_multiplier <= MOST_NOISE_MULTIPLIER:
         raise ValueError(
             f"noise_multiplier={noise_multiplier} must be from {LEAST_NOISE_MULTIPLIER:g} to {MOST_NOISE_MULTIPLIER:g}; "
-            "with less noise there is no guarantee worth the name"
+            "less is no guarantee, more leaves nothing to learn"
         )
 
 

@@ -11,7 +11,7 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.ledger import privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.errors import InputError
+from fedray.errors import InputError, TraceCorrupt
 from mechanisms import reference
 from mechanisms.blt import BLT
 from mechanisms.identity import Identity
@@ -129,6 +129,14 @@ def test_another_multiplier_and_delta_are_taken(trace_of) -> None:
     assert audit.mechanisms[0].noise_multiplier == 2.0
     assert audit.mechanisms[0].delta == 1e-5
     assert audit.mechanisms[0].rho > audit_trace(trace).mechanisms[0].rho
+
+
+def test_an_edited_scenario_is_noticed(trace_of) -> None:
+    trace = trace_of([[0]], 1)
+    file = trace.path / "run.json"
+    file.write_text(file.read_text().replace('"noise_multiplier": 7.0', '"noise_multiplier": 20.0'))
+    with pytest.raises(TraceCorrupt, match="it was edited"):
+        audit_trace(trace.path)
 
 
 @pytest.mark.parametrize(

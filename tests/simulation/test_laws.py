@@ -140,9 +140,14 @@ def test_a_run_that_starves_says_so_and_keeps_what_it_has(tmp_path: Path, small)
 
 def test_a_run_without_a_single_round_leaves_nothing(tmp_path: Path, small) -> None:
     scenario = small("population.devices=300", "rounds.max_days=1.0")
-    with pytest.raises(Starved, match="0 of 12 rounds committed; lower rounds.report_goal=200"):
+    with pytest.raises(Starved, match="0 of 12 rounds committed; too few devices checked in, so lower rounds.report_goal=200"):
         simulate(scenario, IN_PROCESS, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_whose_rounds_are_all_abandoned_names_the_timeout(tmp_path: Path, small) -> None:
+    with pytest.raises(Starved, match="abandoned with too few reports, so raise rounds.report_timeout_minutes=1 "):
+        simulate(small("rounds.report_timeout_minutes=1.0", "rounds.max_days=0.2"), IN_PROCESS, tmp_path / "t")
 
 
 def test_late_and_dropped_are_what_over_selection_says(tmp_path: Path, small) -> None:

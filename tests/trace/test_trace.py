@@ -89,6 +89,8 @@ def damage(name: str, trace: Trace) -> None:
         case "run without parts":
             del run["parts"]
             (trace.path / "run.json").write_text(json.dumps(run))
+        case "a stray file":
+            (part.parent / "zzz.parquet").write_bytes(part.read_bytes())
         case "odd numbers":
             run["parts"][0]["first_device"] = "0"
             (trace.path / "run.json").write_text(json.dumps(run))
@@ -120,6 +122,7 @@ def damage(name: str, trace: Trace) -> None:
         ("another format", TraceError, "give the directory"),
         ("another version", TraceVersion, "schema_version=99, this release reads 1"),
         ("run without parts", TraceCorrupt, "lacks parts"),
+        ("a stray file", TraceCorrupt, "holds 'zzz.parquet', which is no part"),
         ("odd numbers", TraceCorrupt, "whose numbers are"),
         ("overlapping parts", TraceCorrupt, "overlap or are out of order"),
         ("nested beyond reason", TraceCorrupt, "cannot be read"),
