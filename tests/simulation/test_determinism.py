@@ -54,10 +54,12 @@ def test_the_look_ahead_window_is_part_of_the_scenario_not_of_the_machine(refere
 @pytest.mark.usefixtures("ray_cluster")
 def test_training_is_the_same_on_ray_and_in_process_and_leaves_the_trace_alone(small, tmp_path: Path) -> None:
     """Groups are fixed and sums exact, so here even the model is the same to the bit (same machine, same torch)."""
-    untrained = simulate(small(), Placement(1, "in-process"), tmp_path / "0")
-    trained = "training.enabled=true", "training.evaluate_every=5", "training.checkpoint_every=4"
+    devices = "population.devices=200000"  # four parts, so that three shards really train
+    untrained = simulate(small(devices), Placement(1, "in-process"), tmp_path / "0")
+    trained = devices, "training.enabled=true", "training.evaluate_every=5", "training.checkpoint_every=4"
     here = simulate(small(*trained), Placement(1, "in-process"), tmp_path / "a")
     there = simulate(small(*trained), Placement(3), tmp_path / "b")
+    assert there.run["shards"] == 3
     assert here.digest == there.digest == untrained.digest
     with (
         np.load(here.path / "model.npz", allow_pickle=False) as one,

@@ -1,4 +1,4 @@
-"""Laws that hold in every simulated run (population.md section 5 of the design; Xu et al. 2023), over random small scenarios."""
+"""Laws that hold in every simulated run (Xu et al. 2023, section on min-sep and timers), over random small scenarios."""
 
 import tempfile
 from pathlib import Path
