@@ -23,12 +23,11 @@ class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
     State per device: the second from which its timer is open (uint32) and, if rounds must be separated, its last round (int32).
-    Everything else is derived. Windows are asked for in order, once each.
+    Everything else is derived. Windows are asked for in order; the present one may be asked for again.
     """
 
     def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:
         self.first_device, self.end_device = first_device, end_device
-        self._scenario = scenario
         self._devices = device_model(scenario)
         self._habit = habit_model(scenario, self._devices)
         self._latency = latency_model(scenario, self._devices)

@@ -3,7 +3,6 @@
 Every fast path of the mechanisms, of the aggregator's noise and of the audit is tested against this file.
 """
 
-import itertools
 import math
 
 import numpy as np
@@ -96,8 +95,3 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
         return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
     return phi(mu / 2 - epsilon / mu) - math.exp(epsilon) * phi(-mu / 2 - epsilon / mu)
-
-
-def all_patterns(rounds: int) -> list[tuple[int, ...]]:
-    """Every non-empty pattern of rounds."""
-    return [p for size in range(1, rounds + 1) for p in itertools.combinations(range(rounds), size)]

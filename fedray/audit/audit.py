@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
@@ -17,7 +16,7 @@ from fedray.trace.reader import Trace
 from mechanisms.accounting.pld import check_delta, gaussian_epsilon
 from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
 from mechanisms.participation import MinSep
-from mechanisms.registry import AnyStrategy, Identity, Tree
+from mechanisms.registry import Identity, Tree
 from mechanisms.strategy import Sensitivity, Strategy
 
 ASSUMPTIONS = (
@@ -80,15 +79,27 @@ class Audit:
     ended: str
     patterns: Patterns
     mechanisms: tuple[MechanismAudit, ...]
-    strategy: Strategy
-    """The run's own mechanism."""
-    assumptions: tuple[str, ...]
-    """What the figures rest on, in plain words."""
+    scenario: Scenario
+    """What was run."""
 
     @property
     def trained_with_scaled_noise(self) -> bool:
         """Whether a model was trained on a sample of each cohort, with noise to scale."""
-        return len(self.assumptions) > len(ASSUMPTIONS)
+        return self.scenario.training.enabled
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the figures rest on, in plain words."""
+        if not self.trained_with_scaled_noise:
+            return ASSUMPTIONS
+        sample, goal = self.scenario.training.cohort_sample, self.scenario.rounds.report_goal
+        return (
+            *ASSUMPTIONS,
+            f"In each round {sample} of the {goal} accepted devices really trained, and the noise on their sum was scaled by "
+            f"{sample} / {goal}, so that the signal-to-noise ratio is that of the full cohort, as is the practice of DP-FTRL "
+            "studies. The privacy stated is that of the full cohort with full noise; this simulation's own model has no such "
+            "guarantee.",
+        )
 
     @property
     def rounds(self) -> int:
@@ -119,7 +130,7 @@ class Audit:
     def ledger(self) -> list[LedgerEntry]:
         """Privacy over rounds of the run's own mechanism; computed when first asked for."""
         used = self.mechanisms[0]
-        return privacy_over_rounds(self.strategy, self.patterns, used.noise_multiplier, used.delta)
+        return privacy_over_rounds(self.scenario.privacy.mechanism, self.patterns, used.noise_multiplier, used.delta)
 
     def participation_histogram(self) -> dict[int, int]:
         """Devices by number of participations, from 1."""
@@ -171,10 +182,10 @@ def audit_trace(trace: Trace | str | Path, noise_multiplier: float | None = None
     Raises InputError for impossible figures, TraceError for what cannot be read.
     """
     opened = trace if isinstance(trace, Trace) else Trace.open(trace)
-    _check_scenario(opened)
-    strategy, stated_multiplier, stated_delta = _privacy_of(opened)
-    multiplier = stated_multiplier if noise_multiplier is None else noise_multiplier
-    used_delta = stated_delta if delta is None else delta
+    scenario = _scenario_of(opened)
+    strategy: Strategy = scenario.privacy.mechanism
+    multiplier = scenario.privacy.noise_multiplier if noise_multiplier is None else noise_multiplier
+    used_delta = scenario.privacy.delta if delta is None else delta
     try:
         check_noise_multiplier(multiplier)
         check_delta(used_delta)
@@ -183,41 +194,18 @@ def audit_trace(trace: Trace | str | Path, noise_multiplier: float | None = None
     patterns = read_patterns(opened)
     others = [other for other in (Identity(), Tree()) if other.kind != strategy.kind]
     mechanisms = [_audit_mechanism(each, each is strategy, patterns, multiplier, used_delta) for each in (strategy, *others)]
-    return Audit(opened.path, opened.digest, opened.run["ended"], patterns, tuple(mechanisms), strategy, _assumptions(opened))
+    return Audit(opened.path, opened.digest, opened.run["ended"], patterns, tuple(mechanisms), scenario)
 
 
-def _check_scenario(trace: Trace) -> None:
-    """The scenario in run.json is the one that was run: an edited noise multiplier would make any claim."""
+def _scenario_of(trace: Trace) -> Scenario:
+    """The scenario in run.json, which must be the one that was run: an edited noise multiplier would make any claim."""
     try:
-        digest = Scenario.from_tables(trace.scenario).digest
+        scenario = Scenario.from_tables(trace.scenario)
     except ScenarioError as error:
         raise TraceCorrupt(f"{trace.path}: its scenario is not one of this release ({error}); use its own") from None
-    if digest != trace.run.get("scenario_digest"):
+    if scenario.digest != trace.run.get("scenario_digest"):
         raise TraceCorrupt(f"{trace.path}: its scenario does not have the recorded digest, so it was edited; take the trace again")
-
-
-def _assumptions(trace: Trace) -> tuple[str, ...]:
-    training, rounds = trace.scenario.get("training", {}), trace.scenario.get("rounds", {})
-    if not training.get("enabled"):
-        return ASSUMPTIONS
-    sample, goal = training.get("cohort_sample"), rounds.get("report_goal")
-    return (
-        *ASSUMPTIONS,
-        f"In each round {sample} of the {goal} accepted devices really trained, and the noise on their sum was scaled by "
-        f"{sample} / {goal}, so that the signal-to-noise ratio is that of the full cohort, as is the practice of DP-FTRL studies. "
-        "The privacy stated is that of the full cohort with full noise; this simulation's own model has no such guarantee.",
-    )
-
-
-def _privacy_of(trace: Trace) -> tuple[Strategy, float, float]:
-    try:
-        privacy = trace.scenario["privacy"]
-        strategy: Strategy = TypeAdapter(AnyStrategy).validate_python(privacy["mechanism"])
-        return strategy, float(privacy["noise_multiplier"]), float(privacy["delta"])
-    except (KeyError, TypeError, ValueError, OverflowError, ValidationError):
-        raise TraceCorrupt(
-            f"{trace.path}: its scenario's privacy table cannot be read; take the trace from its source again"
-        ) from None
+    return scenario
 
 
 def _audit_mechanism(
