@@ -291,6 +291,12 @@ class Scenario(Table):
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device reports within it, since "
                 f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise the timeout"
             )
+        most_rounds = self.privacy.mechanism.most_rounds
+        if most_rounds is not None and self.rounds.count > most_rounds:
+            raise ValueError(
+                f"rounds.count={self.rounds.count}: the {self.privacy.mechanism.kind} mechanism was made for {most_rounds} rounds "
+                "and has no noise beyond; lower the count or optimise it for more"
+            )
         if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed rounds.report_goal="

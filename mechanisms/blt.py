@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from mechanisms.participation import MinSep
-from mechanisms.sensitivity import any_strategy_bound, pattern_sensitivity
-from mechanisms.strategy import Sensitivity, Strategy
+from mechanisms.toeplitz import ToeplitzStrategy
 
 
-class BLT(Strategy):
+class BLT(ToeplitzStrategy):
     """Buffered linear Toeplitz strategy; its noise needs one buffer per pair (theta_j, omega_j)."""
 
     kind: Literal["blt"] = "blt"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
@@ -40,11 +38,26 @@ class BLT(Strategy):
             )
         return self
 
-    def coefficients(self, rounds: int) -> NDArray[np.float64]:
+    def first_column(self, rounds: int) -> NDArray[np.float64]:
         """c_0 .. c_(rounds-1), [rounds]."""
         exponents = np.arange(rounds - 1)
         theta_b, omega_b = np.array(self.theta), np.array(self.omega)
-        return np.concatenate([[1.0], (omega_b * theta_b ** exponents[:, None]).sum(axis=1)])[:rounds]
+        return np.concatenate([[1.0], theta_b ** exponents[:, None] @ omega_b])
+
+    def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
+        """Coefficients of C^-1, [rounds], by the recurrence of the noise itself (Algorithm 3)."""
+        theta_b, omega_b = np.array(self.theta), np.array(self.omega)
+        inverse = np.empty(rounds)
+        inverse[0] = 1.0
+        S = np.ones(len(self.theta))
+        for t in range(1, rounds):
+            inverse[t] = -(omega_b @ S)
+            S = theta_b * S + inverse[t]
+        return inverse
+
+    def is_non_increasing(self, rounds: int) -> bool:
+        """As theta < 1 and omega > 0, all but c_1 <= c_0 always holds; decided by the parameters, not by rounded coefficients."""
+        return rounds == 1 or sum(self.omega) <= 1.0
 
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         """G[i, j] = sum_{s < n-j} c_s c_(s+j-i), its geometric series summed in closed form."""
@@ -57,10 +70,3 @@ class BLT(Strategy):
                 series = -np.expm1((terms - 1) * np.log(product)) / (1.0 - product)
                 entries += omega_p * omega_q * theta_q ** lag.astype(np.float64) * series
         return entries
-
-    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        if sum(self.omega) > 1.0:  # c_1 > c_0: outside the theorem
-            return any_strategy_bound(self, schema)
-        pattern = schema.min_sep * np.arange(schema.effective_participations)
-        value = pattern_sensitivity(self, pattern, schema.rounds)
-        return Sensitivity(value, True, "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)")

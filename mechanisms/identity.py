@@ -5,20 +5,19 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.participation import MinSep
-from mechanisms.strategy import Sensitivity, Strategy
+from mechanisms.toeplitz import ToeplitzStrategy
 
 
-class Identity(Strategy):
+class Identity(ToeplitzStrategy):
     """Independent Gaussian noise in every round (McMahan et al. 2018)."""
 
     kind: Literal["identity"] = "identity"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Independent noise."""
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
 
+    def first_column(self, rounds: int) -> NDArray[np.float64]:
+        return np.eye(1, rounds)[0]
+
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         del rounds
         return (first == second).astype(np.float64)
-
-    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        return Sensitivity(schema.effective_participations**0.5, True, "orthonormal columns: sqrt(min(k, ceil(n/b)))")

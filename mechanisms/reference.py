@@ -3,16 +3,25 @@
 Every fast path of the mechanisms, of the aggregator's noise and of the audit is tested against this file.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.band_fhu import BandFHU
+from mechanisms.bisr import BISR
 from mechanisms.blt import BLT
 from mechanisms.identity import Identity
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Strategy
+from mechanisms.toeplitz import Toeplitz
 from mechanisms.tree import Tree
+from mechanisms.tree_full import TreeFull
+from mechanisms.triangular import MatrixFile
 
 
 def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
@@ -21,56 +30,123 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
         case Identity():
             return np.eye(rounds)
         case BLT():
-            C = np.eye(rounds)
-            for row in range(rounds):
-                for column in range(row):
-                    power = row - column - 1
-                    C[row, column] = sum(w * t**power for t, w in zip(strategy.theta, strategy.omega, strict=True))
-            return C
+            buffers = list(zip(strategy.theta, strategy.omega, strict=True))
+            return _toeplitz([1.0, *(sum(w * t ** (i - 1) for t, w in buffers) for i in range(1, rounds))])
+        case Toeplitz():
+            return _toeplitz([*strategy.coefficients, *([0.0] * rounds)][:rounds])
+        case BandFHU():
+            return _toeplitz([math.comb(2 * i, i) / 4**i if i < strategy.bands else 0.0 for i in range(rounds)])
+        case BISR():
+            inverse = [Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)) for i in range(min(rounds, strategy.bands))]
+            c = [Fraction(1)]
+            for i in range(1, rounds):
+                c.append(-sum((inverse[j] * c[i - j] for j in range(1, min(i + 1, len(inverse)))), Fraction(0)))
+            return _toeplitz([float(each) for each in c])
+        case MatrixFile():
+            return strategy.matrix[:rounds, :rounds].copy()
         case Tree():
-            return np.array([[float(start <= t < end) for t in range(rounds)] for start, end in tree_nodes(rounds)])
+            return _node_matrix(tree_nodes(strategy, rounds), rounds)
+        case TreeFull():
+            nodes = _node_matrix(tree_nodes(Tree(completion=strategy.completion), strategy.rounds), strategy.rounds)
+            upper: NDArray[np.float64] = np.linalg.qr(nodes[:, ::-1]).R
+            R = upper[::-1, ::-1]  # nodes' nodes = R'R, R lower triangular
+            return (np.sign(np.diag(R))[:, None] * R)[:rounds, :rounds]
         case _:
             raise ValueError(f"strategy kind {strategy.kind!r} has no reference matrix; add it to mechanisms/reference.py")
 
 
 def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """M, [rounds, rows of C]: the noise added in round t is z * clip_norm * (M Z)[t], Z standard normal."""
+    """M, [rounds, draws]: the noise added in round t is z * clip_norm * (M Z)[t], Z standard normal.
+
+    Draws are the rows of C; of a completed tree, also one per virtual subtree, for the whole of its estimate.
+    """
     match strategy:
         case Tree():
-            prefixes = np.array([_honaker_prefix(rounds, end) for end in range(1, rounds + 1)])
-            return np.diff(prefixes, axis=0, prepend=np.zeros((1, prefixes.shape[1])))
+            columns = [*tree_nodes(strategy, rounds), *virtual_subtrees(strategy, rounds)]
+            prefixes = _tree_prefixes(strategy, rounds, {column: place for place, column in enumerate(columns)})
+            return np.diff(prefixes, axis=0, prepend=np.zeros((1, len(columns))))
         case _:
             return np.linalg.inv(strategy_matrix(strategy, rounds)).astype(np.float64)
 
 
-def tree_nodes(rounds: int) -> list[tuple[int, int]]:
-    """Complete dyadic nodes [start, end) within [0, rounds), leaves first."""
-    heights = range(rounds.bit_length())
-    return [(s << h, (s + 1) << h) for h in heights for s in range(rounds >> h)]
+class Node(NamedTuple):
+    """A dyadic node: its real rounds [start, end), and its height. A virtual subtree has none: start = end."""
+
+    start: int
+    end: int
+    height: int
 
 
-def _honaker_prefix(rounds: int, end: int) -> NDArray[np.float64]:
-    """Weights on the nodes' noise in the estimate of the sum of rounds [0, end): its dyadic parts, each estimated from below."""
-    nodes = {node: index for index, node in enumerate(tree_nodes(rounds))}
-    weights = np.zeros(len(nodes))
-    start = 0
-    while start < end:
-        size = 1 << ((end - start).bit_length() - 1)
-        weights += _honaker_node(nodes, start, start + size)[0]
-        start += size
-    return weights
+def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
+    """Nodes with a real round, of every tree of the forest, leaves first."""
+    return [node for first, end in _restarts(strategy, rounds) for node in _nodes_of_one(first, end, strategy.completion)]
 
 
-def _honaker_node(nodes: dict[tuple[int, int], int], start: int, end: int) -> tuple[NDArray[np.float64], float]:
+def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
+    """Of completed trees: the subtrees without a real round, as large as they come; known by end and height."""
+    if not strategy.completion:
+        return []
+    return [
+        Node(end, end, height)
+        for first, end in _restarts(strategy, rounds)
+        for height in range((end - first - 1).bit_length())
+        if not (end - first - 1) >> height & 1
+    ]
+
+
+def _toeplitz(coefficients: list[float]) -> NDArray[np.float64]:
+    n = len(coefficients)
+    return np.array([[coefficients[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
+
+
+def _node_matrix(nodes: list[Node], rounds: int) -> NDArray[np.float64]:
+    return np.array([[float(node.start <= t < node.end) for t in range(rounds)] for node in nodes])
+
+
+def _restarts(strategy: Tree, rounds: int) -> Iterator[tuple[int, int]]:
+    return itertools.pairwise([0, *(restart for restart in strategy.restarts if restart < rounds), rounds])
+
+
+def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
+    for height in range((end - first).bit_length() + 1):
+        for start in range(first, end, 1 << height):
+            last = start + (1 << height)
+            if last <= end or (has_completion and height <= (end - first - 1).bit_length()):
+                yield Node(start, min(last, end), height)
+
+
+def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDArray[np.float64]:
+    """Weights on the draws in the estimate of each prefix sum: finished trees, and the present one's dyadic parts from below."""
+    prefixes, finished = np.zeros((rounds, len(columns))), np.zeros(len(columns))
+    for first, end in _restarts(strategy, rounds):
+        for last in range(first + 1, end + 1):
+            prefixes[last - 1] += finished
+            start = first
+            while start < last:
+                height = (last - start).bit_length() - 1
+                prefixes[last - 1] += _honaker_node(columns, start, end, height)[0]
+                start += 1 << height
+        if strategy.completion:
+            prefixes[end - 1] = finished + _honaker_node(columns, first, end, (end - first - 1).bit_length())[0]
+        finished = prefixes[end - 1]
+    return prefixes
+
+
+def _honaker_node(columns: dict[Node, int], start: int, end: int, height: int) -> tuple[NDArray[np.float64], float]:
     """A node's estimate and its variance: its own noise and the sum of its children's estimates, by inverse variance."""
-    own = np.zeros(len(nodes))
-    own[nodes[start, end]] = 1.0
-    if end - start == 1:
+    own = np.zeros(len(columns))
+    if start >= end:  # virtual: one draw stands for the whole estimate
+        variance = 1.0
+        for _ in range(height):
+            variance = 2 * variance / (1 + 2 * variance)
+        own[columns[Node(end, end, height)]] = math.sqrt(variance)
+        return own, variance
+    own[columns[Node(start, min(start + (1 << height), end), height)]] = 1.0
+    if height == 0:
         return own, 1.0
-    middle = (start + end) // 2
     (left, left_variance), (right, right_variance) = (
-        _honaker_node(nodes, start, middle),
-        _honaker_node(nodes, middle, end),
+        _honaker_node(columns, start, end, height - 1),
+        _honaker_node(columns, start + (1 << (height - 1)), end, height - 1),
     )
     below = left_variance + right_variance
     weight = below / (1.0 + below)
@@ -86,6 +162,11 @@ def schema_sensitivity(strategy: Strategy, schema: MinSep) -> float:
     """Largest pattern sensitivity over every pattern the schema permits, one by one."""
     C = strategy_matrix(strategy, schema.rounds)
     return max(float(np.linalg.norm(C[:, list(pattern)].sum(axis=1))) for pattern in schema.patterns())
+
+
+def error_variances(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
+    """Variance of each prefix sum's noise at unit scale: squared row norms of A M."""
+    return (np.cumsum(noise_map(strategy, rounds), axis=0) ** 2).sum(axis=1)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

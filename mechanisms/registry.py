@@ -4,10 +4,20 @@ from typing import Annotated
 
 from pydantic import Field
 
+from mechanisms.band_fhu import BandFHU
+from mechanisms.banded import Banded
+from mechanisms.bisr import BISR
 from mechanisms.blt import BLT
+from mechanisms.dense import Dense
 from mechanisms.identity import Identity
+from mechanisms.matrix import Matrix
+from mechanisms.toeplitz import Toeplitz
 from mechanisms.tree import Tree
+from mechanisms.tree_full import TreeFull
 
-__all__ = ["BLT", "AnyStrategy", "Identity", "Tree"]
+__all__ = ["BISR", "BLT", "AnyStrategy", "BandFHU", "Banded", "Dense", "Identity", "Matrix", "Toeplitz", "Tree", "TreeFull"]
 
-AnyStrategy = Annotated[Identity | BLT | Tree, Field(discriminator="kind")]
+AnyStrategy = Annotated[
+    Identity | BLT | Toeplitz | BandFHU | BISR | Banded | Dense | Matrix | Tree | TreeFull,
+    Field(discriminator="kind"),
+]

@@ -1,10 +1,19 @@
-"""Sensitivity of a strategy: of one pattern, of many patterns (a trace), and a bound for any schema.
+"""Sensitivity of a strategy: of one pattern, of many (a trace), and of all that a (b, k) schema permits. At clip norm 1.
 
-All at clip norm 1. G = C'C is entrywise non-negative for every strategy here, so the worst contributions of a device are
-all equal, and sqrt(sum of G[i, j] over the pattern's pairs) is exact for every model dimension
-(Choquette-Choo et al. 2023, Proposition E.1 and its converse for G >= 0).
+One device with pattern pi contributes unit vectors u_i, i in pi, and changes C X by a norm whose square is
+sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where they are:
+
+1. a pattern with G >= 0 on it: all u_i alike are worst, sqrt(sum G[i, j]), exact in every dimension; with negative entries
+   sqrt(sum |G[i, j]|) is an upper bound (Choquette-Choo et al. 2023, Proposition E.1), and the largest value over unit vectors
+   is exact for models of at least |pi| parameters          `PatternSensitivities`, `pattern_sensitivity`
+2. a trace: the largest over its devices                     `fedray.audit.sensitivity`
+3. a non-increasing Toeplitz C under (b, k): Theorem 3.1     `toeplitz.py`
+4. at most b bands under (b, k): dynamic program             `orthogonal_sensitivity`
+5. any C under (b, k): upper and lower bound                 `any_strategy_sensitivity`
+6. a binary tree under (b, k): dynamic program               `tree.py`
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,63 +26,176 @@ if TYPE_CHECKING:
     from mechanisms.strategy import Strategy
 
 
-GRAM_TABLE_ROUNDS = 4096
-"""Up to this many rounds, G is tabulated once (128 MiB at most) and looked up; beyond, entries are computed as needed."""
+GRAM_TABLE_ROUNDS = 10_000
+"""Up to this many rounds, G is tabulated once (800 MB at most) and looked up; beyond, entries are computed as needed."""
+
+ROUNDING = 1e-12
+"""Relative size of what float64 sums of these lengths may differ by; no decision rests on less."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatternValues:
+    """Sensitivities of patterns. values [P]; is_exact [P]: False marks an upper bound (some G[i, j] of the pattern is negative)."""
+
+    values: NDArray[np.float64]
+    is_exact: NDArray[np.bool_]
 
 
 class PatternSensitivities:
-    """Exact sensitivities of many patterns of one strategy over a number of rounds."""
+    """Sensitivities of many patterns of one strategy over a number of rounds."""
 
     def __init__(self, strategy: "Strategy", rounds: int) -> None:
+        strategy.check_rounds(rounds)
         self._strategy, self._rounds = strategy, rounds
         self._table: NDArray[np.float64] | None = None
 
-    def of(self, patterns: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sensitivities [P] of patterns [P, c], each row strictly increasing within [0, rounds). Raises ValueError."""
+    def of(self, patterns: NDArray[np.int64]) -> PatternValues:
+        """Of patterns [P, c], each row strictly increasing within [0, rounds). Raises ValueError."""
         patterns = np.asarray(patterns, dtype=np.int64)
         is_inside = bool((patterns >= 0).all() and (patterns < self._rounds).all())
         if not (is_inside and (np.diff(patterns, axis=1) > 0).all()):
             raise ValueError(f"patterns must increase strictly within 0 to rounds-1={self._rounds - 1}; sort them, drop repeats")
-        columns = np.ascontiguousarray(patterns.T)
-        squared = np.zeros(len(patterns))
-        for position, later in enumerate(columns):
-            for earlier in columns[:position]:
-                squared += 2.0 * self._gram(earlier, later, len(patterns))
-            squared += self._gram(later, later, len(patterns))
+        if len(patterns) < patterns.shape[1]:
+            squared, is_exact = self._row_by_row(patterns)
+        else:
+            squared, is_exact = self._pair_by_pair(patterns)
         if not np.isfinite(squared).all():
             raise ValueError(f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} rounds; refused")
-        return np.sqrt(squared)
+        return PatternValues(np.sqrt(squared), is_exact)
 
-    def _gram(self, first: NDArray[np.int64], second: NDArray[np.int64], patterns: int) -> NDArray[np.float64]:
-        if self._table is None and patterns > self._rounds <= GRAM_TABLE_ROUNDS:
-            index = np.arange(self._rounds)
-            low, high = np.minimum(index[:, None], index), np.maximum(index[:, None], index)
-            self._table = self._strategy.gram_entries(low, high, self._rounds)
+    def _pair_by_pair(self, patterns: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        columns = np.ascontiguousarray(patterns.T)
+        squared, is_exact = np.zeros(len(patterns)), np.ones(len(patterns), np.bool_)
+        for position, later in enumerate(columns):
+            for earlier in columns[:position]:
+                entries = self._gram(earlier, later)
+                if entries.min(initial=0.0) < 0:
+                    is_exact &= entries >= 0
+                    np.abs(entries, out=entries)
+                entries *= 2.0
+                squared += entries
+            squared += self._gram(later, later)
+        return squared, is_exact
+
+    def _row_by_row(self, patterns: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        blocks = [self.gram_of(pattern) for pattern in patterns]
+        return np.array([np.abs(block).sum() for block in blocks]), np.array([bool((block >= 0).all()) for block in blocks])
+
+    def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
+        """Of one pattern [c]; where G has negative entries, exact for models of c or more parameters, a bound for fewer."""
+        found, rows = self.of(pattern[None, :]), tuple(pattern.tolist())
+        if found.is_exact[0]:
+            value = float(found.values[0])
+            return Sensitivity(value, True, "Choquette-Choo et al. 2023, Proposition E.1 (G >= 0: aligned)", value, rows)
+        upper, lower = unit_vector_sensitivity(self.gram_of(pattern))
+        theorem = "largest over unit contributions, by a dual certificate (exact for models of as many parameters as rounds here)"
+        return Sensitivity(upper, _agree(lower, upper, 1e-9), theorem, lower, rows)
+
+    def gram_of(self, pattern: NDArray[np.int64]) -> NDArray[np.float64]:
+        """G[pattern, pattern], [c, c]."""
+        return self._gram(np.minimum(pattern[:, None], pattern), np.maximum(pattern[:, None], pattern))
+
+    def _gram(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+        if self._table is None and first.size > self._rounds <= GRAM_TABLE_ROUNDS:
+            self._table = self._strategy.gram(self._rounds)
         if self._table is None:
             return self._strategy.gram_entries(first, second, self._rounds)
         return self._table.ravel()[first * self._rounds + second]
 
 
-def pattern_sensitivity(strategy: "Strategy", pattern: NDArray[np.int64], rounds: int) -> float:
-    """Exact sensitivity of one device's strictly increasing pattern of rounds [c]."""
-    return float(PatternSensitivities(strategy, rounds).of(np.asarray(pattern)[None, :])[0])
+def pattern_sensitivity(strategy: "Strategy", pattern: NDArray[np.int64], rounds: int) -> Sensitivity:
+    """Of one device's strictly increasing pattern of rounds [c]; see `PatternSensitivities.exact`."""
+    return PatternSensitivities(strategy, rounds).exact(np.asarray(pattern, dtype=np.int64))
 
 
-def any_strategy_bound(strategy: "Strategy", schema: MinSep) -> Sensitivity:
-    """Upper bound for any C (Choquette-Choo et al. 2023, Theorem 3 and Algorithm 4).
+def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
+    """(upper, lower) bounds, equal but for rounding, on max over unit vectors of sqrt(sum G[i, j] <u_i, u_j>), G [c, c] p.s.d.
 
-    With r_i the largest sum of |G[i, j]| over a pattern's rounds j, the squared sensitivity is at most the largest sum of
-    r_i over a pattern's rounds i.
+    Lower: a stationary point of block coordinate ascent, u_i = the direction of sum_{j != i} G[i, j] u_j, in c dimensions
+    (Wang, Chang, Kolter 2018, "The mixing method"). Upper: weak duality; for any y with diag(y) - G p.s.d. the square is at
+    most sum y. y_i = ||sum_j G[i, j] u_j|| is optimal at the optimum; the least eigenvalue makes up for the rest.
+    """
+    c = len(G)
+    U = np.random.default_rng(0).normal(size=(c, c))
+    U /= np.linalg.norm(U, axis=1, keepdims=True)
+    value = 0.0
+    for _ in range(20_000):
+        for i in range(c):
+            direction = G[i] @ U - G[i, i] * U[i]
+            norm = np.linalg.norm(direction)
+            if norm > 0:
+                U[i] = direction / norm
+        previous, value = value, float(((G @ U) * U).sum())
+        if value - previous <= 1e-15 * value:
+            break
+    y = np.linalg.norm(G @ U, axis=1)
+    short = max(0.0, -float(np.linalg.eigvalsh(np.diag(y) - G)[0]))
+    return float(np.sqrt(max(value, y.sum() + c * short))), float(np.sqrt(value))
+
+
+def orthogonal_sensitivity(squared_norms: NDArray[np.float64], schema: MinSep) -> Sensitivity:
+    """Exact where columns at least b apart are orthogonal, as with at most b bands; squared_norms [n] are G's diagonal.
+
+    f(i, j) = max(f(i+1, j), G[i, i] + f(i+b, j-1)) (Choquette-Choo et al. 2023, Theorem 2, Algorithms 3 and 5).
+    """
+    square, pattern = _best_pattern(squared_norms, schema)
+    value = square**0.5
+    return Sensitivity(value, True, "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)", value, pattern)
+
+
+def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivity:
+    """Upper bound for any C, and a lower bound; exact for one participation, and where the two agree.
+
+    With r_i the largest sum of |G[i, j]| over a pattern's rounds j that may join i, the squared sensitivity is at most the
+    largest sum of r_i over a pattern's rounds i (Choquette-Choo et al. 2023, Theorem 3 and Algorithm 4; up to 5 % loose on
+    dense C).
     """
     n = schema.rounds
-    index = np.arange(n)
+    strategy.check_rounds(n)
+    table = strategy.gram(n) if n <= GRAM_TABLE_ROUNDS else None
+    diagonal = table.diagonal().copy() if table is not None else strategy.gram_entries(np.arange(n), np.arange(n), n)
+    if schema.effective_participations == 1:
+        worst = int(diagonal.argmax())
+        value = float(diagonal[worst]) ** 0.5
+        return Sensitivity(value, True, "one participation: the largest column norm", value, (worst,))
+
+    def rows(index: NDArray[np.int64]) -> NDArray[np.float64]:
+        return table[index] if table is not None else strategy.gram_rows(index, n)
+
     row_sums = np.empty(n)
     for start in range(0, n, 256):
-        rows = index[start : start + 256, None]
-        low, high = np.minimum(rows, index), np.maximum(rows, index)
-        row_sums[start : start + 256] = _best_pattern_sums(np.abs(strategy.gram_entries(low, high, n)), schema)
-    squared = float(_best_pattern_sums(row_sums[None, :], schema)[0])
-    return Sensitivity(squared**0.5, False, "Choquette-Choo et al. 2023, Theorem 3 (upper bound for any C)")
+        index = np.arange(start, min(start + 256, n))
+        row_sums[index] = _best_pattern_sums(np.abs(rows(index)), schema)
+    upper = float(_best_pattern_sums(row_sums[None, :], schema)[0]) ** 0.5
+    lower, pattern = _lower_bound(rows, row_sums, schema)
+    if _agree(lower, upper, ROUNDING):
+        return Sensitivity(upper, True, "Choquette-Choo et al. 2023, Theorem 3, attained by a pattern", upper, pattern)
+    return Sensitivity(upper, False, "Choquette-Choo et al. 2023, Theorem 3 (upper bound for any C)", lower, pattern)
+
+
+def _lower_bound(rows, row_sums: NDArray[np.float64], schema: MinSep) -> tuple[float, tuple[int, ...]]:
+    """The best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the bound's own, each improved.
+
+    x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx is no worse than x.
+    """
+    n, b, longest = schema.rounds, schema.min_sep, schema.effective_participations
+    last_start = n - 1 - (longest - 1) * b
+    starts = np.unique(np.linspace(0, last_start, 16).astype(int)) if last_start >= 0 else np.array([0])
+    candidates = [tuple(range(start, min(n, start + longest * b), b)) for start in starts.tolist()]
+    candidates.append(_best_pattern(row_sums, schema)[1])
+    best, best_pattern = 0.0, (0,)
+    for pattern in candidates:
+        square = -1.0
+        while True:
+            chosen = np.array(pattern)
+            weights = rows(chosen).sum(axis=0)
+            if float(weights[chosen].sum()) <= square * (1 + ROUNDING):
+                break
+            square = float(weights[chosen].sum())
+            if square > best:
+                best, best_pattern = square, tuple(pattern)
+            pattern = _best_pattern(weights, schema)[1]
+    return best**0.5, best_pattern
 
 
 def _best_pattern_sums(weights: NDArray[np.float64], schema: MinSep) -> NDArray[np.float64]:
@@ -84,5 +206,32 @@ def _best_pattern_sums(weights: NDArray[np.float64], schema: MinSep) -> NDArray[
         current = np.zeros_like(previous)
         taken = weights + previous[:, schema.min_sep :]
         current[:, :n] = np.maximum.accumulate(taken[:, ::-1], axis=1)[:, ::-1]
-        previous = current
+        previous = np.maximum(current, previous)
     return previous[:, 0]
+
+
+def _best_pattern(weights: NDArray[np.float64], schema: MinSep) -> tuple[float, tuple[int, ...]]:
+    """The same dynamic program over weights [n], with the pattern that attains it."""
+    n, b = weights.size, schema.min_sep
+    layers = [np.zeros(n + b)]
+    for _ in range(schema.effective_participations):
+        layer = np.zeros(n + b)
+        layer[:n] = np.maximum.accumulate((weights + layers[-1][b:])[::-1])[::-1]
+        layers.append(np.maximum(layer, layers[-1]))
+    pattern: list[int] = []
+    position, left = 0, schema.effective_participations
+    while left and position < n:
+        value = layers[left][position]
+        while left and layers[left - 1][position] >= value:
+            left -= 1
+        if not left:
+            break
+        # The last place from which the value is still reached is the participation's own.
+        position = int(np.flatnonzero(layers[left][position:n] >= value)[-1]) + position
+        pattern.append(position)
+        position, left = position + b, left - 1
+    return float(layers[-1][0]), tuple(pattern)
+
+
+def _agree(lower: float, upper: float, tolerance: float) -> bool:
+    return upper <= lower * (1 + tolerance)

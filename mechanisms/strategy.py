@@ -17,18 +17,21 @@ class Sensitivity:
 
     is_exact: the value is attained by some device's contributions; False: a proven upper bound, possibly loose.
     theorem: what proves it.
+    lower_bound: what the contributions of a device with `worst_pattern` attain; equal to the value where that is exact.
     """
 
     value: float
     is_exact: bool
     theorem: str
+    lower_bound: float
+    worst_pattern: tuple[int, ...]
 
 
 class Strategy(BaseModel, ABC):
-    """An immutable strategy matrix, for any number of rounds. Serialises to JSON as its `kind` and its parameters.
+    """An immutable strategy matrix. Serialises to JSON as its `kind` and its parameters.
 
-    A subclass says its Gram matrix G = C'C (rounds x rounds), entry by entry. fedray admits strategies with G >= 0
-    only: then a pattern's exact sensitivity is the aligned case, sqrt(sum of G over the pattern's pairs).
+    A subclass says its Gram matrix G = C'C, entry by entry, and the error of its decoder; most are one of two families,
+    `mechanisms.toeplitz.ToeplitzStrategy` and `mechanisms.triangular.TriangularStrategy`, which say both.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
@@ -38,10 +41,38 @@ class Strategy(BaseModel, ABC):
 
     paper: ClassVar[str]
 
+    @property
+    def most_rounds(self) -> int | None:
+        """Rounds after which nothing may be released; None where C has a meaning for any number of rounds."""
+        return None
+
+    def check_rounds(self, rounds: int) -> None:
+        """Raises ValueError unless 1 <= rounds <= most_rounds."""
+        if rounds < 1:
+            raise ValueError(f"rounds={rounds} must be at least 1; nothing is released in no rounds")
+        if self.most_rounds is not None and rounds > self.most_rounds:
+            raise ValueError(
+                f"rounds={rounds} is more than this {self.kind} strategy has ({self.most_rounds}); noise beyond would repeat "
+                "rows or have none: optimise it for more rounds"
+            )
+
     @abstractmethod
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         """G[first, second] elementwise, for 0 <= first <= second < rounds (shapes alike)."""
 
+    def gram(self, rounds: int) -> NDArray[np.float64]:
+        """G, [rounds, rounds]."""
+        return self.gram_rows(np.arange(rounds), rounds)
+
+    def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+        """G[rows], [R, rounds]."""
+        index = np.arange(rounds)
+        return self.gram_entries(np.minimum(rows[:, None], index), np.maximum(rows[:, None], index), rounds)
+
     @abstractmethod
     def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
         """Largest sensitivity of any pattern that the schema permits."""
+
+    @abstractmethod
+    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+        """Squared norms of the rows of B = A C^-1, [rounds]: variance of each prefix sum at noise of unit scale."""

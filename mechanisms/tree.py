@@ -1,90 +1,208 @@
-"""Tree aggregation, online: binary-tree noise with Honaker's estimate from below (DP-FTRL as deployed).
+"""Binary trees: C has one row per dyadic node, 1 in the rounds under it. The forest and its sensitivity; the online mechanism.
 
-C has one row per complete dyadic node: 1 in the rounds under it. Without completion, only nodes whose whole range lies in
-[0, rounds) exist, a forest when rounds is no power of two; so a node's noise is drawn when its last round is.
+Without completion, only nodes whose whole range has been released exist, a forest when the rounds are no power of two; so a
+node's noise is drawn when its last round is. With completion, virtual rounds of zeros fill the tree to the next power of two
+at its end: the last estimate of the tree gets better, the sensitivity larger. A restart begins a new tree.
 Source: Kairouz et al. 2021 ("Practical and private (deep) learning without sampling or shuffling", section 2 and appendix
-D); Honaker 2015; the published runs of Xu et al. 2023 use this accounting.
+D); Honaker 2015; restarts: Xu et al. 2023, Algorithm 1. The published runs of Xu et al. use it without completion.
 """
 
-from functools import cache
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity, Strategy
 
 NO_ROUND = -(2**62)
-Frontier = tuple[tuple[tuple[int, int], ...], ...]
-"""Per number of participations: (squared sensitivity, last round) pairs, none of which beats another in both."""
+
+
+class Subtree(NamedTuple):
+    """A complete binary tree over rounds [start, start + 2^height), of which the first `real` happen."""
+
+    start: int
+    height: int
+    real: int
+
+
+class Best(NamedTuple):
+    """A pattern within a subtree: squared sensitivity, last round (or one long before), and what it was joined from."""
+
+    square: int
+    last: int
+    parts: "tuple[Best, Best, int] | None"
+
+    def rounds(self) -> list[int]:
+        """The pattern, counted from the subtree's first round."""
+        if self.parts is None:
+            return [] if self.last == NO_ROUND else [self.last]
+        left, right, half = self.parts
+        return left.rounds() + [half + r for r in right.rounds()]
+
+
+NOBODY = Best(0, NO_ROUND, None)
+Frontier = tuple[tuple[Best, ...], ...]
+"""Per number of participations: patterns of which none beats another in both square and earlier last round."""
+
+
+def forest(rounds: int, restarts: tuple[int, ...] = (), has_completion: bool = False) -> list[Subtree]:
+    """The trees over [0, rounds), in order; those of one restart are the binary digits of its rounds, or one if completed."""
+    starts = [0, *(restart for restart in restarts if restart < rounds)]
+    return [
+        Subtree(start + tree.start, tree.height, tree.real)
+        for start, end in zip(starts, [*starts[1:], rounds], strict=True)
+        for tree in _one_forest(end - start, has_completion)
+    ]
+
+
+def _one_forest(rounds: int, has_completion: bool) -> Iterator[Subtree]:
+    if has_completion:
+        yield Subtree(0, (rounds - 1).bit_length(), rounds)
+        return
+    start = 0
+    for height in reversed(range(rounds.bit_length())):
+        if rounds >> height & 1:
+            yield Subtree(start, height, 1 << height)
+            start += 1 << height
+
+
+def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
+    """G, [rounds, rounds]: the number of nodes that have both rounds under them."""
+    G = np.zeros((rounds, rounds))
+    for tree in trees:
+        for height in range(tree.height + 1):
+            for start in range(tree.start, tree.start + tree.real, 1 << height):
+                end = min(start + (1 << height), tree.start + tree.real)
+                G[start:end, start:end] += 1.0
+    return G
+
+
+def forest_sensitivity(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
+    """Exact: the largest sum over nodes of (participations under the node)^2 (Kairouz et al. 2021, appendix D)."""
+    best = _largest_square(trees, schema.min_sep, schema.effective_participations)
+    value = best.square**0.5
+    theorem = "Kairouz et al. 2021, appendix D (dynamic program over the tree)"
+    return Sensitivity(value, True, theorem, value, tuple(best.rounds()))
 
 
 class Tree(Strategy):
-    """Tree aggregation with Honaker's estimate; without restarts and without completion."""
+    """Tree aggregation with Honaker's estimate from below (TreeAgg)."""
 
     kind: Literal["tree"] = "tree"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Binary tree, online."""
-    paper: ClassVar[str] = "Kairouz et al. 2021"
+    restarts: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
+    """Rounds at which a new tree starts, increasing; those beyond the rounds that happen do nothing."""
+    completion: bool = False
+    """Whether virtual rounds of zeros complete each tree at its end; a larger sensitivity for a better last estimate."""
+    paper: ClassVar[str] = "Kairouz et al. 2021; Honaker 2015"
+
+    @model_validator(mode="after")
+    def _restarts_increase(self) -> Self:
+        if any(later <= earlier for earlier, later in zip(self.restarts, self.restarts[1:], strict=False)):
+            raise ValueError(f"restarts={list(self.restarts)} must increase; sort them, drop repeats")
+        return self
+
+    def forest(self, rounds: int) -> list[Subtree]:
+        """Its trees over that many rounds."""
+        return forest(rounds, self.restarts, self.completion)
 
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """G[i, j] = number of complete nodes that have both rounds under them."""
+        """G[i, j] = number of nodes that have both rounds under them."""
         entries = np.zeros(np.broadcast_shapes(first.shape, second.shape))
-        for height in range(rounds.bit_length()):
-            node = second >> height
-            entries += (node == first >> height) & ((node + 1) << height <= rounds)
+        for tree in self.forest(rounds):
+            inside = (first >= tree.start) & (second < tree.start + tree.real)
+            for height in range(tree.height + 1):
+                entries += inside & ((first - tree.start) >> height == (second - tree.start) >> height)
         return entries
 
+    def gram(self, rounds: int) -> NDArray[np.float64]:
+        return forest_gram(self.forest(rounds), rounds)
+
     def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        squared = _largest_square(schema.rounds, schema.min_sep, schema.effective_participations)
-        return Sensitivity(squared**0.5, True, "Kairouz et al. 2021, appendix D (dynamic program over the tree)")
+        return forest_sensitivity(tuple(self.forest(schema.rounds)), schema)
+
+    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+        """Variance of each prefix's estimate: a sum over its dyadic parts and the finished trees, each from below.
+
+        A node of height h estimated from below has variance v_h = 2 v_(h-1) / (1 + 2 v_(h-1)), v_0 = 1 (Honaker 2015).
+        """
+        v = honaker_variances(rounds.bit_length() + 1)
+        variances, finished = np.zeros(rounds), 0.0
+        starts = [0, *(restart for restart in self.restarts if restart < rounds)]
+        for start, end in zip(starts, [*starts[1:], rounds], strict=True):
+            lengths = np.arange(1, end - start + 1)
+            present = np.sum([np.where(lengths >> h & 1, v[h], 0.0) for h in range(len(v))], axis=0)
+            if self.completion:
+                present[-1] = v[(end - start - 1).bit_length()]
+            variances[start:end] = finished + present
+            finished = variances[end - 1]
+        return variances
 
 
-def _largest_square(rounds: int, min_sep: int, max_participations: int) -> int:
-    """Largest sum over nodes of (participations under the node)^2, over all patterns of the schema.
+def honaker_variances(heights: int) -> list[float]:
+    """v_0 .. v_(heights-1): variance of a complete node's estimate from below, at noise of unit scale."""
+    v = [1.0]
+    for _ in range(heights - 1):
+        v.append(2.0 * v[-1] / (1.0 + 2.0 * v[-1]))
+    return v
 
-    Nodes of one height look alike, so a subtree's answer depends only on its height and on how many of its first rounds are
-    barred by an earlier participation. The forest's trees, largest first, are the binary digits of `rounds`.
-    """
 
-    @cache
-    def subtree(height: int, barred: int) -> Frontier:
+@lru_cache(maxsize=64)
+def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations: int) -> Best:
+    """Nodes of one height look alike, so a subtree's answer depends only on its height, on how many of its first rounds are
+    barred by an earlier participation, and on how many of its rounds are real."""
+    known: dict[tuple[int, int, int], Frontier] = {}
+
+    def subtree(height: int, barred: int, real: int) -> Frontier:
         size = 1 << height
-        if barred >= size:
-            return (((0, NO_ROUND),),)
-        if size <= min_sep:  # room for one participation, which every level of the subtree counts once
-            return (((0, NO_ROUND),), ((height + 1, barred),))
-        half = size >> 1
-        joined = _join(subtree(height - 1, barred), half, lambda start: subtree(height - 1, start), barred)
-        return tuple(tuple((square + count * count, last) for square, last in pairs) for count, pairs in enumerate(joined))
+        real, barred = min(real, size), max(barred, 0)
+        if barred >= real:
+            return ((NOBODY,),)
+        key = (height, barred, real)
+        if key not in known:
+            known[key] = solve(height, barred, real)
+        return known[key]
 
-    def _join(left: Frontier, half: int, right_of, barred: int) -> Frontier:
-        best: list[list[tuple[int, int]]] = [[] for _ in range(max_participations + 1)]
-        for left_count, pairs in enumerate(left):
-            for left_square, left_last in pairs:
-                start = max(barred if left_count == 0 else left_last + min_sep, half) - half
-                for right_count, right_pairs in enumerate(right_of(start)):
-                    if left_count + right_count > max_participations:
-                        break
-                    for right_square, right_last in right_pairs:
-                        last = left_last if right_count == 0 else half + right_last
-                        best[left_count + right_count].append((left_square + right_square, last))
-        while len(best) > 1 and not best[-1]:
-            best.pop()
-        return tuple(_undominated(pairs) for pairs in best)
+    def solve(height: int, barred: int, real: int) -> Frontier:
+        if 1 << height <= min_sep:  # room for one participation, which every level of the subtree counts once
+            return ((NOBODY,), (Best(height + 1, barred, None),))
+        half = 1 << (height - 1)
+        joined = join(
+            subtree(height - 1, barred, real),
+            half,
+            2 * half - min_sep,
+            barred,
+            lambda start: subtree(height - 1, start, real - half),
+        )
+        return tuple(tuple(best._replace(square=best.square + count**2) for best in each) for count, each in enumerate(joined))
 
-    total: Frontier = (((0, NO_ROUND),),)
-    offset = 0
-    for height in reversed(range(rounds.bit_length())):
-        if rounds >> height & 1:
-            total = _join(total, offset, lambda start, height=height: subtree(height, start), 0)
-            offset += 1 << height
-    return max(square for pairs in total for square, _ in pairs)
+    def join(left: Frontier, half: int, free: int, barred: int, right_of: Callable[[int], Frontier]) -> Frontier:
+        """Patterns of the left part, whose size is `half`, with what may follow them in the right part."""
+        joined: list[list[Best]] = [[] for _ in range(max_participations + 1)]
+        for left_count, each in enumerate(left):
+            for a in each:
+                rights = right_of(max(a.last + min_sep, barred) - half)
+                for count, others in enumerate(rights[: max_participations + 1 - left_count], start=left_count):
+                    joined[count] += [Best(a.square + b.square, max(a.last, half + b.last), (a, b, half)) for b in others]
+        while len(joined) > 1 and not joined[-1]:
+            joined.pop()
+        return tuple(_undominated(each, free) for each in joined)
+
+    total: Frontier = ((NOBODY,),)
+    for tree in trees:
+        end = tree.start + tree.real
+        total = join(total, tree.start, end - min_sep, 0, lambda start, tree=tree: subtree(tree.height, start, tree.real))
+    return max((best for each in total for best in each), key=lambda best: best.square)
 
 
-def _undominated(pairs: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    kept: list[tuple[int, int]] = []
-    for square, last in sorted(pairs, key=lambda pair: (pair[1], -pair[0])):
-        if not kept or square > kept[-1][0]:
-            kept.append((square, last))
+def _undominated(candidates: list[Best], free: int) -> tuple[Best, ...]:
+    """The best by last round; last rounds up to `free` bar nothing that follows."""
+    kept: list[Best] = []
+    for best in sorted(candidates, key=lambda best: (max(best.last, free), -best.square)):
+        if not kept or best.square > kept[-1].square:
+            kept.append(best)
     return tuple(kept)

@@ -32,7 +32,9 @@ class ModelAggregator:
         """Takes the initial parameters [D]."""
         dimension = parameters.size
         self._parameters_D = torch.tensor(parameters, device=self._device)
-        self._noise: NoiseStream = noise_stream(self._scenario.privacy.mechanism, self._scenario.seed, dimension, self._device)
+        self._noise: NoiseStream = noise_stream(
+            self._scenario.privacy.mechanism, self._scenario.seed, dimension, self._device, self._scenario.rounds.count
+        )
         self._optimizer = MomentumStep(self._scenario.training.server, dimension, self._device)
 
     def commit(self, round_index: int, reports: Sequence[TrainReport]) -> NDArray[np.float32]:

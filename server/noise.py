@@ -1,146 +1,315 @@
 """Streams of correlated noise: row t of C^-1 Z (of a tree: of its decoder times Z), in torch, one class per recurrence.
 
-Z's rows are addressed by (seed, round, level) under 128-bit keys, so round t's noise is the same after a restart and on any
-device, and no two rows share draws. State is float32 [.., D].
-Statistics and recurrences are held to mechanisms/reference.py by tests/server/test_noise.py.
+    IndependentNoise    identity
+    BufferedNoise       BLT: one buffer per (theta, omega)
+    OutputRecurrence    banded Toeplitz, band-FHU, banded, dense, matrix, full tree: from the last `bands - 1` outputs
+    InputConvolution    BISR: from the last `bands - 1` draws
+    TreeNoise           online tree: one buffer per height
+
+A stream is made for a number of rounds and refuses to go beyond: a row that was accounted for nowhere, or given twice, would
+break the guarantee. Rows are in place: what `next` returns is overwritten by the next call. State is float32 [.., D], and every
+step reads and writes it once, near the memory's bandwidth. Statistics and recurrences are held to mechanisms/reference.py by
+tests/server/test_noise.py and tests/statistical.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.rng import Stream, stream_generator
+from mechanisms.bisr import BISR
 from mechanisms.blt import BLT
 from mechanisms.identity import Identity
 from mechanisms.strategy import Strategy
-from mechanisms.tree import Tree
+from mechanisms.toeplitz import ToeplitzStrategy
+from mechanisms.tree import Tree, honaker_variances
+from mechanisms.triangular import TriangularStrategy
+from server.draws import BLOCK, VIRTUAL, NormalDraws
 
 
 class NoiseStream(ABC):
-    """Noise of unit scale for rounds 0, 1, 2, ... of one run; each row is given once."""
+    """Noise of unit scale for rounds 0 .. rounds-1 of one run, on coordinates [first, first + D); each row is given once."""
 
-    def __init__(self, seed: int, dimension: int, device: torch.device) -> None:
-        self._seed, self._dimension, self._device = seed, dimension, device
+    def __init__(self, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+        self._draws, self._rounds = draws, rounds
+        self._out = torch.empty(dimension, device=device)
         self.next_round = 0
 
     def next(self) -> Tensor:
-        """The next round's noise [D]."""
-        row = self._row(self.next_round)
+        """The next round's noise [D]; the tensor is reused by the next call. Raises ValueError after the last round."""
+        if self.next_round >= self._rounds:
+            raise ValueError(
+                f"round {self.next_round} has no noise: this stream was made for {self._rounds} rounds, which is what is accounted "
+                "for, and a repeated row would reveal differences; plan for more rounds"
+            )
+        self._row(self.next_round)
         self.next_round += 1
-        return row
+        return self._out
 
     def state(self) -> dict[str, NDArray]:
         """Named arrays from which `load` restores the stream."""
         return {"next_round": np.array(self.next_round), "buffers": self._buffers().cpu().numpy().copy()}
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Restores a state of a stream of the same strategy, seed and dimension. Raises ValueError."""
+        """Restores a state of a stream of the same strategy, rounds, seed and coordinates. Raises ValueError."""
         expected, found = tuple(self._buffers().shape), state["buffers"].shape
         if expected != found:
             raise ValueError(f"buffers have shape {found}, this stream has {expected}; load the state of the same scenario")
         self.next_round = int(state["next_round"])
         self._buffers().copy_(torch.from_numpy(np.array(state["buffers"])))
 
-    def _normal(self, round_index: int, level: int) -> Tensor:
-        """Independent standard normals [D] at address (round, level)."""
-        generator = stream_generator(self._seed, Stream.NOISE, round_index, level)
-        return torch.from_numpy(generator.standard_normal(self._dimension, np.float32)).to(self._device)
+    @abstractmethod
+    def _row(self, round_index: int) -> None:
+        """Writes the round's noise to `_out`."""
 
     @abstractmethod
-    def _row(self, round_index: int) -> Tensor: ...
+    def _buffers(self) -> Tensor:
+        """The state, [.., D]."""
 
-    @abstractmethod
-    def _buffers(self) -> Tensor: ...
+    def _zeros(self, rows: int) -> Tensor:
+        return torch.zeros(rows, self._out.numel(), device=self._out.device)
 
 
 class IndependentNoise(NoiseStream):
     """C = I."""
 
-    def _row(self, round_index: int) -> Tensor:
-        return self._normal(round_index, 0)
+    def _row(self, round_index: int) -> None:
+        self._draws.fill(self._out, round_index)
 
     def _buffers(self) -> Tensor:
-        return torch.empty(0, self._dimension, device=self._device)
+        return self._out[None, :0]
 
 
-class BLTNoise(NoiseStream):
+class BufferedNoise(NoiseStream):
     """out_t = z_t - omega' S; S = diag(theta) S + out_t (multi-participation BLT, Algorithm 3). S is [buffers, D]."""
 
-    def __init__(self, strategy: BLT, seed: int, dimension: int, device: torch.device) -> None:
-        super().__init__(seed, dimension, device)
-        self._theta_b = torch.tensor(strategy.theta, dtype=torch.float32, device=device)
-        self._omega_b = torch.tensor(strategy.omega, dtype=torch.float32, device=device)
-        self._S = torch.zeros(len(strategy.theta), dimension, device=device)
+    def __init__(self, strategy: BLT, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+        super().__init__(draws, dimension, device, rounds)
+        self._theta, self._omega = strategy.theta, strategy.omega
+        self._S = self._zeros(len(strategy.theta))
 
-    def _row(self, round_index: int) -> Tensor:
-        out = self._normal(round_index, 0)
-        out.addmv_(self._S.T, self._omega_b, alpha=-1.0)
-        self._S.mul_(self._theta_b[:, None]).add_(out)
-        return out
+    def _row(self, round_index: int) -> None:
+        self._draws.fill(self._out, round_index)
+        self.step()
+
+    def step(self) -> None:
+        """The recurrence alone, on the draw in `_out`."""
+        if self._out.device.type == "cpu":
+            theta, omega = np.array(self._theta, np.float32), np.array(self._omega, np.float32)
+            _buffered_step(self._S.numpy(), self._out.numpy(), theta, omega)
+        else:
+            self._fused(self._S, self._out, self._theta, self._omega)
+
+    @cached_property
+    def _fused(self) -> Callable[..., None]:
+        return torch.compile(buffered_step, dynamic=False)  # one kernel: every buffer is read and written once
 
     def _buffers(self) -> Tensor:
         return self._S
 
 
+CHUNK = 4096
+"""Coordinates of one pass: the buffers' chunk stays in the core's cache between reading and writing."""
+
+
+@numba.njit(parallel=True, error_model="numpy")
+def _buffered_step(S, out, theta, omega):
+    for chunk in numba.prange((out.size + CHUNK - 1) // CHUNK):
+        low, high = chunk * CHUNK, min(out.size, (chunk + 1) * CHUNK)
+        o = out[low:high]
+        for b in range(S.shape[0]):
+            s, weight = S[b, low:high], omega[b]
+            for i in range(high - low):
+                o[i] -= weight * s[i]
+        for b in range(S.shape[0]):
+            s, weight = S[b, low:high], theta[b]
+            for i in range(high - low):
+                s[i] = weight * s[i] + o[i]
+
+
+def buffered_step(S_bD: Tensor, out_D: Tensor, theta: Sequence[float], omega: Sequence[float]) -> None:
+    """The same step for a compiler to fuse: all of it elementwise over coordinates."""
+    total_D = out_D
+    for buffer_D, weight in zip(S_bD, omega, strict=True):
+        total_D = total_D - weight * buffer_D
+    for buffer_D, weight in zip(S_bD, theta, strict=True):
+        buffer_D.copy_(weight * buffer_D + total_D)
+    out_D.copy_(total_D)
+
+
+class _Ring(NoiseStream):
+    """A stream whose state is its last `memory` rows: row r stands in slot r modulo memory."""
+
+    def __init__(self, memory: int, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+        super().__init__(draws, dimension, device, rounds)
+        self._ring = self._zeros(memory)
+
+    def _add_weighted(self, round_index: int, weights: NDArray[np.float64]) -> None:
+        """Adds weights[j - 1] times the row of round t - j, for j = 1 .. min(t, memory)."""
+        memory = len(self._ring)
+        by_slot = np.zeros(memory)
+        lags = np.arange(1, min(round_index, memory) + 1)
+        by_slot[(round_index - lags) % memory] = weights[: lags.size]
+        self._out.addmv_(self._ring.T, torch.tensor(by_slot, dtype=torch.float32, device=self._out.device))
+
+    def _keep(self, round_index: int, row_D: Tensor) -> None:
+        self._ring[round_index % len(self._ring)].copy_(row_D)
+
+    def _buffers(self) -> Tensor:
+        return self._ring
+
+
+class OutputRecurrence(_Ring):
+    """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution.
+
+    row(t) gives C[t, t], C[t, t-1], ..., as many as there are bands (zeros may be left out at the end).
+    """
+
+    def __init__(
+        self,
+        row: Callable[[int], NDArray[np.float64]],
+        bands: int,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
+    ) -> None:
+        super().__init__(bands - 1, draws, dimension, device, rounds)
+        self._row_of_C = row
+
+    def _row(self, round_index: int) -> None:
+        weights = self._row_of_C(round_index)
+        self._draws.fill(self._out, round_index)
+        if len(self._ring):
+            self._add_weighted(round_index, -weights[1:])
+        if weights[0] != 1.0:
+            self._out.div_(float(weights[0]))
+        if len(self._ring):
+            self._keep(round_index, self._out)
+
+
+class InputConvolution(_Ring):
+    """out_t = sum_j d_j z_{t-j}, d the coefficients of C^-1, d_0 = 1."""
+
+    def __init__(self, inverse: NDArray[np.float64], draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+        super().__init__(max(1, len(inverse) - 1), draws, dimension, device, rounds)
+        self._inverse = inverse
+        self._draw = torch.empty_like(self._out)
+
+    def _row(self, round_index: int) -> None:
+        self._draws.fill(self._draw, round_index)
+        self._out.copy_(self._draw)
+        self._add_weighted(round_index, np.append(self._inverse[1:], [0.0])[: len(self._ring)])
+        self._keep(round_index, self._draw)
+
+
 class TreeNoise(NoiseStream):
     """Binary tree with Honaker's estimate from below: the noise of the prefix sum minus that of the one before.
 
-    A complete node's estimate joins its own noise and its children's estimates by inverse variance. Slot h of the buffers holds
-    the estimate of the complete node of height h that the present prefix uses; the last slot holds the previous prefix's noise.
+    A complete node's estimate joins its own noise and its children's estimates by inverse variance. Buffer h holds the estimate
+    of the complete node of height h that the present prefix uses; the last buffer holds the previous prefix's noise.
     """
 
-    LEVELS = 32
+    def __init__(self, strategy: Tree, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+        super().__init__(draws, dimension, device, rounds)
+        starts = [0, *(restart for restart in strategy.restarts if restart < rounds)]
+        self._start_of_end = dict(zip([*starts[1:], rounds], starts, strict=True))
+        self._starts, self._has_completion = np.array(starts), strategy.completion
+        heights = rounds.bit_length() + 1
+        self._variances = honaker_variances(heights + 1)
+        self._slots = self._zeros(heights + 1)
+        self._node, self._draw = torch.empty_like(self._out), torch.empty_like(self._out)
 
-    def __init__(self, seed: int, dimension: int, device: torch.device) -> None:
-        super().__init__(seed, dimension, device)
-        self._slots = torch.zeros(1, dimension, device=device)
-        self._weights = [1.0]
-        variance = 1.0
-        for _ in range(self.LEVELS):
-            below = 2.0 * variance
-            variance = below / (1.0 + below)
-            self._weights.append(variance)
-
-    def _row(self, round_index: int) -> Tensor:
-        node = self._normal(round_index, 0)
+    def _row(self, round_index: int) -> None:
+        start = int(self._starts[np.searchsorted(self._starts, round_index, side="right") - 1])
+        place, previous = round_index - start, self._slots[-1]
+        if place == 0:
+            previous.zero_()
+        self._draws.fill(self._node, round_index)
         height = 0
-        while round_index >> height & 1:  # the node's left sibling is complete: so is their parent
-            weight = self._weights[height + 1]
-            node = weight * self._normal(round_index, height + 1) + (1.0 - weight) * (self._slots[height] + node)
+        while place >> height & 1:  # the node's left sibling is complete: so is their parent
+            self._join(round_index, height, self._slots[height])
             height += 1
-        prefix = node.clone()
-        for higher in range(height + 1, self._slots.shape[0] - 1):
-            if round_index >> higher & 1:
-                prefix += self._slots[higher]
-        out = prefix - self._slots[-1]
-        self._store(height, node, prefix)
-        return out
+        self._slots[height].copy_(self._node)
+        if self._has_completion and round_index + 1 in self._start_of_end:
+            self._complete(round_index, place, height)
+            self._out.copy_(self._node)
+        else:
+            self._out.copy_(self._node)
+            for higher in range(height + 1, place.bit_length()):
+                if place >> higher & 1:
+                    self._out.add_(self._slots[higher])
+        self._draw.copy_(self._out)
+        self._out.sub_(previous)
+        previous.copy_(self._draw)
 
-    def _store(self, height: int, node: Tensor, prefix: Tensor) -> None:
-        while self._slots.shape[0] <= height + 1:
-            self._slots = torch.cat([self._slots[:-1], torch.zeros(1, self._dimension, device=self._device), self._slots[-1:]])
-        self._slots[height] = node
-        self._slots[-1] = prefix
+    def _join(self, round_index: int, height: int, sibling_D: Tensor) -> None:
+        """Makes of the node at `height` and its sibling their parent."""
+        weight = self._variances[height + 1]
+        self._node.add_(sibling_D).mul_(1.0 - weight)
+        self._draws.fill(self._draw, round_index, height + 1)
+        self._node.add_(self._draw, alpha=weight)
 
-    def load(self, state: dict[str, NDArray]) -> None:
-        self._slots = torch.zeros(len(state["buffers"]), self._dimension, device=self._device)
-        super().load(state)
+    def _complete(self, round_index: int, place: int, height: int) -> None:
+        """Goes on to the root of the next power of two; a virtual sibling's whole estimate is one draw of its variance."""
+        while place >> height:
+            if place >> height & 1:
+                sibling = self._slots[height]
+            else:
+                sibling = torch.empty_like(self._out)
+                self._draws.fill(sibling, round_index, VIRTUAL + height)
+                sibling.mul_(self._variances[height] ** 0.5)
+            self._join(round_index, height, sibling)
+            height += 1
 
     def _buffers(self) -> Tensor:
         return self._slots
 
 
-def noise_stream(strategy: Strategy, seed: int, dimension: int, device: torch.device) -> NoiseStream:
-    """The stream of a strategy. Raises ValueError for a strategy without one."""
+def noise_stream(
+    strategy: Strategy, seed: int, dimension: int, device: torch.device, rounds: int, first_coordinate: int = 0
+) -> NoiseStream:
+    """The stream of a strategy for so many rounds, on coordinates [first, first + dimension) of the model.
+
+    Raises ValueError for a strategy without one, or of fewer rounds.
+    """
+    strategy.check_rounds(rounds)
+    where = (NormalDraws(seed, first_coordinate, device), dimension, device, rounds)
     match strategy:
         case Identity():
-            return IndependentNoise(seed, dimension, device)
+            return IndependentNoise(*where)
         case BLT():
-            return BLTNoise(strategy, seed, dimension, device)
+            return BufferedNoise(strategy, *where)
         case Tree():
-            return TreeNoise(seed, dimension, device)
+            return TreeNoise(strategy, *where)
+        case BISR():
+            return InputConvolution(np.trim_zeros(strategy.inverse_first_column(rounds), "b"), *where)
+        case ToeplitzStrategy():
+            c = np.trim_zeros(strategy.first_column(rounds), "b")
+            return OutputRecurrence(lambda t: c, len(c), *where)
+        case TriangularStrategy():
+            C, bands = strategy.matrix, min(strategy.bands, rounds)
+            return OutputRecurrence(lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands, *where)
         case _:
             raise ValueError(f"strategy kind {strategy.kind!r} has no noise stream; add one to server/noise.py")
+
+
+def sharded_noise(strategy: Strategy, seed: int, dimension: int, devices: Sequence[torch.device], rounds: int) -> list[NoiseStream]:
+    """Streams of consecutive shards of the coordinates, one per device, split at whole blocks of draws.
+
+    On CPUs, their rows joined are the row of one stream.
+    """
+    if not devices:
+        raise ValueError("devices=[] must name at least one device; a stream has to live somewhere")
+    blocks = -(-dimension // BLOCK)
+    edges = [min(dimension, BLOCK * (blocks * index // len(devices))) for index in range(len(devices) + 1)]
+    edges[-1] = dimension
+    return [
+        noise_stream(strategy, seed, end - first, device, rounds, first)
+        for device, first, end in zip(devices, edges, edges[1:], strict=False)
+    ]

@@ -33,7 +33,7 @@ ASSUMPTIONS = (
 class MechanismAudit:
     """One mechanism on this trace. `is_used` tells the run's own mechanism from those shown for comparison.
 
-    trace: exact. schema: of the (min-sep, max participations) that the trace obeys, exact or an upper bound as it says.
+    trace: exact, or an upper bound, as it says. schema: of the (min-sep, max participations) that the trace obeys, likewise.
     rho, epsilon: from the trace's sensitivity; schema_rho, schema_epsilon: from the schema's.
     """
 
@@ -56,6 +56,7 @@ class MechanismAudit:
             "noise_multiplier": self.noise_multiplier,
             "sensitivity": {
                 "trace_exact": self.trace.value,
+                "trace_is_exact": self.trace.is_exact,
                 "schema": self.schema.value,
                 "schema_is_exact": self.schema.is_exact,
                 "schema_theorem": self.schema.theorem,
@@ -229,9 +230,10 @@ def _audit_mechanism(
 
 def _mechanism_column(mechanism: MechanismAudit) -> dict[str, str]:
     kind = "exact" if mechanism.schema.is_exact else "upper bound"
+    trace_kind = "exact" if mechanism.trace.is_exact else "upper bound"
     return {
         "noise multiplier": f"{mechanism.noise_multiplier:g}",
-        "sensitivity, trace": f"{mechanism.trace.value:.6f} (exact)",
+        "sensitivity, trace": f"{mechanism.trace.value:.6f} ({trace_kind})",
         "sensitivity, (b, k)": f"{mechanism.schema.value:.6f} ({kind})",
         "rho, trace": f"{mechanism.rho:.6f}",
         "rho, (b, k)": f"{mechanism.schema_rho:.6f}",

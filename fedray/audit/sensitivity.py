@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedray.audit.participation import Patterns
 from mechanisms.participation import MinSep
@@ -10,13 +11,19 @@ from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import Strategy
 
 CHUNK = 1 << 18
+MOST_CERTIFICATES = 200
+"""Patterns of one chunk with negative Gram entries whose bound is made exact; were more needed, the bound stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSensitivity:
-    """Exact, at clip norm 1: no (b, k) schema that this trace obeys gives less. With a device and the rounds that attain it."""
+    """At clip norm 1; no (b, k) schema that this trace obeys gives less. With a device and the rounds that attain it.
+
+    is_exact: False marks an upper bound, which only strategies with negative Gram entries can leave.
+    """
 
     value: float
+    is_exact: bool
     device_id: int
     rounds: tuple[int, ...]
 
@@ -29,15 +36,36 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
     """
     n, b = patterns.committed_rounds, patterns.min_sep
     sensitivities = PatternSensitivities(strategy, n)
-    best = TraceSensitivity(0.0, 0, ())
+    best = TraceSensitivity(0.0, True, 0, ())
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
         if best.value > 0 and strategy.schema_sensitivity(MinSep(n, b, int(count))).value <= best.value:
             break
         device_ids, rounds = patterns.with_count(int(count))
         for start in range(0, len(rounds), CHUNK):
-            values = sensitivities.of(rounds[start : start + CHUNK])
-            place = int(values.argmax())
-            if values[place] > best.value:
-                row = start + place
-                best = TraceSensitivity(float(values[place]), int(device_ids[row]), tuple(rounds[row].tolist()))
+            chunk = slice(start, start + CHUNK)
+            best = _larger(best, sensitivities, device_ids[chunk], rounds[chunk])
+    return best
+
+
+def _larger(
+    best: TraceSensitivity, sensitivities: PatternSensitivities, device_ids: NDArray[np.uint64], rounds: NDArray[np.int64]
+) -> TraceSensitivity:
+    """The larger of what was found so far and these devices' largest."""
+    found = sensitivities.of(rounds)
+    if found.is_exact.all():
+        place = int(found.values.argmax())
+        larger = TraceSensitivity(float(found.values[place]), True, int(device_ids[place]), tuple(rounds[place].tolist()))
+        return larger if larger.value > best.value else best
+    tried: set[tuple[int, ...]] = set()
+    for place in np.argsort(-found.values, kind="stable").tolist():
+        if found.values[place] <= best.value:
+            return best
+        pattern = tuple(rounds[place].tolist())
+        if len(tried) == MOST_CERTIFICATES:
+            return TraceSensitivity(float(found.values[place]), False, int(device_ids[place]), pattern)
+        if pattern not in tried:
+            tried.add(pattern)
+            exact = sensitivities.exact(rounds[place])
+            if exact.value > best.value:
+                best = TraceSensitivity(exact.value, exact.is_exact, int(device_ids[place]), pattern)
     return best

@@ -6,64 +6,152 @@ import torch
 
 from fedray.messages import FIXED_POINT_BITS, TrainReport
 from mechanisms import reference
-from mechanisms.blt import BLT
-from mechanisms.identity import Identity
+from mechanisms.registry import BISR, BLT, Banded, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
 from mechanisms.strategy import Strategy
-from mechanisms.tree import Tree
+from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
-from server.noise import noise_stream
+from server.draws import BLOCK, VIRTUAL, NormalDraws
+from server.noise import NoiseStream, buffered_step, noise_stream, sharded_noise
 
 CPU = torch.device("cpu")
-STRATEGIES = [Identity(), BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)), Tree()]
+ROUNDS = 45
+LAGS = np.abs(np.subtract.outer(np.arange(ROUNDS), np.arange(ROUNDS)))
+STRATEGIES = [
+    Identity(),
+    BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)),
+    Toeplitz(coefficients=(0.8, 0.5, 0.25)),
+    BandFHU(bands=6),
+    BISR(bands=1),
+    BISR(bands=6),
+    Banded.from_matrix(lower_factor(np.where(LAGS < 4, 0.6**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"),
+    Dense.from_matrix(lower_factor(0.9**LAGS), "dense.npy"),
+    Matrix.from_matrix(np.tril(np.cos(LAGS)) + np.eye(ROUNDS), "matrix.npy"),
+    Tree(),
+    Tree(restarts=(1, 13, 20, 99)),
+    Tree(completion=True),
+    Tree(restarts=(13, 20), completion=True),
+    TreeFull(rounds=ROUNDS),
+]
 KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
 
 
-def reference_rows(strategy: Strategy, rounds: int, seed: int, dimension: int) -> np.ndarray:
+def stream_of(strategy: Strategy, rounds: int = ROUNDS, seed: int = 3, dimension: int = 17) -> NoiseStream:
+    return noise_stream(strategy, seed, dimension, CPU, rounds)
+
+
+def draw(round_index: int, level: int = 0, seed: int = 3, dimension: int = 17) -> np.ndarray:
+    row = torch.empty(dimension)
+    NormalDraws(seed, 0, CPU).fill(row, round_index, level)
+    return row.double().numpy()
+
+
+def reference_rows(strategy: Strategy, rounds: int) -> np.ndarray:
     """The noise map times the very draws that the stream makes, in float64."""
-    stream = noise_stream(strategy, seed, dimension, CPU)
     if isinstance(strategy, Tree):
-        nodes = reference.tree_nodes(rounds)
-        Z = np.stack([stream._normal(end - 1, (end - start).bit_length() - 1).double().numpy() for start, end in nodes])
-    else:
-        Z = np.stack([stream._normal(t, 0).double().numpy() for t in range(rounds)])
-    return reference.noise_map(strategy, rounds) @ Z
+        nodes = [draw(node.end - 1, node.height) for node in reference.tree_nodes(strategy, rounds)]
+        virtual = [draw(node.end - 1, VIRTUAL + node.height) for node in reference.virtual_subtrees(strategy, rounds)]
+        return reference.noise_map(strategy, rounds) @ np.stack([*nodes, *virtual])
+    return reference.noise_map(strategy, rounds) @ np.stack([draw(t) for t in range(rounds)])
 
 
 @KINDS
-@pytest.mark.parametrize("rounds", [1, 2, 8, 45])
+@pytest.mark.parametrize("rounds", [1, 2, 8, ROUNDS])
 def test_a_stream_is_the_reference_map_of_its_own_draws(strategy: Strategy, rounds: int) -> None:
-    stream = noise_stream(strategy, 3, 17, CPU)
-    rows = np.stack([stream.next().numpy() for _ in range(rounds)])
-    np.testing.assert_allclose(rows, reference_rows(strategy, rounds, 3, 17), atol=2e-5)  # float32 state
+    stream = stream_of(strategy, rounds)
+    rows = np.stack([stream.next().numpy().copy() for _ in range(rounds)])
+    np.testing.assert_allclose(rows, reference_rows(strategy, rounds), atol=2e-5)  # float32 state
 
 
 @KINDS
 def test_a_restored_stream_goes_on_with_the_same_rows(strategy: Strategy) -> None:
-    stream = noise_stream(strategy, 3, 17, CPU)
+    stream, other = stream_of(strategy), stream_of(strategy)
     for _ in range(11):
         stream.next()
     state = stream.state()
     rows = [stream.next().numpy().copy() for _ in range(9)]
-    other = noise_stream(strategy, 3, 17, CPU)
     other.load(state)
     assert all((other.next().numpy() == row).all() for row in rows)
 
 
-def test_a_state_of_another_shape_is_refused() -> None:
-    state = noise_stream(STRATEGIES[1], 3, 17, CPU).state()
-    with pytest.raises(ValueError, match="buffers have shape"):
-        noise_stream(STRATEGIES[1], 3, 18, CPU).load(state)
-
-
 @KINDS
-def test_rounds_seeds_and_nodes_never_share_a_draw(strategy: Strategy) -> None:
+def test_no_row_is_given_beyond_the_rounds_that_are_accounted_for(strategy: Strategy) -> None:
+    stream = stream_of(strategy, 5)
+    for _ in range(5):
+        stream.next()
+    with pytest.raises(ValueError, match="round 5 has no noise"):
+        stream.next()
+
+
+def test_strategies_of_fewer_rounds_have_no_stream() -> None:
+    with pytest.raises(ValueError, match=f"rounds={ROUNDS + 1} is more than this banded strategy has"):
+        stream_of(STRATEGIES[6], ROUNDS + 1)
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="buffers have shape"):
+        stream_of(STRATEGIES[1], dimension=18).load(stream_of(STRATEGIES[1]).state())
+
+
+def test_rounds_seeds_levels_and_blocks_never_share_a_draw() -> None:
     rows = [
-        noise_stream(strategy, seed, 4, CPU)._normal(t, level).numpy().tobytes()
+        draw(t, level, seed, 2 * BLOCK)[block * BLOCK : block * BLOCK + 4].tobytes()
         for seed in (0, 1)
-        for t in range(30)
-        for level in (0, 1, 2)
+        for t in range(5)
+        for level in (0, 1, VIRTUAL)
+        for block in (0, 1)
     ]
     assert len(set(rows)) == len(rows)
+
+
+@pytest.mark.parametrize("address", [(-1, 0), (1 << 22, 0), (0, 128)])
+def test_what_has_no_address_is_refused(address) -> None:
+    with pytest.raises(ValueError, match="has no address"):
+        draw(*address)
+
+
+@pytest.mark.parametrize("strategy", [STRATEGIES[1], STRATEGIES[3], STRATEGIES[9]], ids=lambda s: s.kind)
+@pytest.mark.parametrize("shards", [1, 2, 3, 5])
+def test_shards_joined_are_the_one_stream(strategy: Strategy, shards: int) -> None:
+    dimension = 3 * BLOCK + 1000
+    whole = noise_stream(strategy, 3, dimension, CPU, 3)
+    parts = sharded_noise(strategy, 3, dimension, [CPU] * shards, 3)
+    for _ in range(3):
+        assert torch.equal(torch.cat([part.next() for part in parts]), whole.next())
+
+
+def test_shards_start_at_whole_blocks() -> None:
+    with pytest.raises(ValueError, match="first_coordinate=5 must be a multiple"):
+        noise_stream(Identity(), 3, 10, CPU, 3, first_coordinate=5)
+    with pytest.raises(ValueError, match="must name at least one device"):
+        sharded_noise(Identity(), 3, 10, [], 3)
+
+
+def test_the_step_that_a_gpu_compiles_is_the_one_that_a_cpu_takes() -> None:
+    stream = stream_of(STRATEGIES[1], dimension=10_000)
+    S, out = torch.zeros(2, 10_000), torch.empty(10_000)
+    for t in range(20):
+        NormalDraws(3, 0, CPU).fill(out, t)
+        buffered_step(S, out, (0.95, 0.6), (0.2, 0.3))
+        torch.testing.assert_close(stream.next(), out, rtol=0, atol=1e-5)  # float32 sums in another order
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@KINDS
+def test_on_a_gpu_too_streams_are_restorable_and_correlated_as_the_reference(strategy: Strategy) -> None:
+    """Covariance over 200,000 coordinates: each entry within 6 standard errors."""
+    device, dimension, rounds = torch.device("cuda"), 200_000, 9
+    stream = noise_stream(strategy, 3, dimension, device, rounds)
+    rows = torch.stack([stream.next().clone() for _ in range(rounds)]).double()
+    M = reference.noise_map(strategy, rounds)
+    expected = M @ M.T
+    error = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / dimension)
+    assert (np.abs((rows @ rows.T / dimension).cpu().numpy() - expected) < 6 * error).all()
+    again = noise_stream(strategy, 3, dimension, device, rounds)
+    for _ in range(4):
+        again.next()
+    other = noise_stream(strategy, 3, dimension, device, rounds)
+    other.load(again.state())
+    assert torch.equal(other.next(), rows[4].float())
 
 
 def reports(*updates: np.ndarray, clip_norm: float = 1.0, round_index: int = 0) -> list[TrainReport]:
@@ -107,7 +195,7 @@ def test_sums_do_not_depend_on_the_order_of_the_groups(small) -> None:
 
 @KINDS
 def test_a_restored_aggregator_goes_on_to_the_same_bits(small, strategy: Strategy) -> None:
-    scenario = small("training.enabled=true").model_copy(update={})
+    scenario = small("training.enabled=true")
     scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update={"mechanism": strategy})})
     one, other = ModelAggregator(scenario), ModelAggregator(scenario)
     one.start(np.zeros(6, np.float32))

@@ -16,14 +16,24 @@ from scipy import stats
 from fedray.messages import TrainReport
 from fedray.scenario import Scenario
 from mechanisms import reference
-from mechanisms.blt import BLT
-from mechanisms.identity import Identity
+from mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree, TreeFull
 from mechanisms.strategy import Strategy
-from mechanisms.tree import Tree
+from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
 
 ROUNDS, DIMENSION, ALARM = 30, 20_000, 1e-5
-STRATEGIES = [Identity(), BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)), Tree()]
+LAGS = np.abs(np.subtract.outer(np.arange(ROUNDS), np.arange(ROUNDS)))
+STRATEGIES: list[Strategy] = [
+    Identity(),
+    BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)),
+    Toeplitz(coefficients=(1.0, 0.4, 0.3)),
+    BandFHU(bands=8),
+    BISR(bands=2),
+    Banded.from_matrix(lower_factor(np.where(LAGS < 6, 0.8**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"),
+    Tree(),
+    Tree(restarts=(11,), completion=True),
+    TreeFull(rounds=ROUNDS),
+]
 KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
 
 
@@ -56,7 +66,13 @@ def two_sided(square: float, freedom: int) -> float:
 
 @KINDS
 def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(small, strategy: Strategy) -> None:
-    scenario = small("training.enabled=true", "privacy.noise_multiplier=3.0", "privacy.clip_norm=0.5", "training.cohort_sample=50")
+    scenario = small(
+        "training.enabled=true",
+        "privacy.noise_multiplier=3.0",
+        "privacy.clip_norm=0.5",
+        "training.cohort_sample=50",
+        f"rounds.count={ROUNDS}",
+    )
     rows = released(scenario, strategy)
     sigma = 3.0 * 0.5 * 50 / 200  # noise multiplier x clip norm x cohort sample / report goal
     assert min(p_values(rows, strategy, sigma)) > ALARM
@@ -66,15 +82,17 @@ def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(sma
 
 @KINDS
 def test_noise_of_another_mechanism_is_noticed(small, strategy: Strategy) -> None:
-    scenario = small("training.enabled=true", "privacy.noise_multiplier=1.0")
+    scenario = small("training.enabled=true", "privacy.noise_multiplier=1.0", f"rounds.count={ROUNDS}")
     rows = released(scenario, strategy)
     for other in STRATEGIES:
-        if other.kind != strategy.kind:
+        if other is not strategy:
             assert min(p_values(rows, other, 64 / 200)) < ALARM
 
 
 def test_coordinates_are_independent_standard_normals(small) -> None:
-    rows = released(small("training.enabled=true", "privacy.noise_multiplier=1.0"), Identity()) / (64 / 200)
+    rows = released(small("training.enabled=true", "privacy.noise_multiplier=1.0", f"rounds.count={ROUNDS}"), Identity()) / (
+        64 / 200
+    )
     assert stats.kstest(rows.ravel()[:100_000], stats.norm.cdf).pvalue > ALARM
     neighbours = float((rows[:, 1:] * rows[:, :-1]).mean())
     assert abs(neighbours) < 4.4 / np.sqrt(rows.size)  # p = 1e-5

@@ -1,0 +1,30 @@
+"""BandFHU, or BSR: the banded square root. c_i = binom(2i, i) / 4^i for i < bands, the series of (1 - x)^(-1/2) cut off.
+
+Without the cut C is the square root of the prefix-sum workload A. Source: Fichtenberger, Henzinger, Upadhyay 2022 ("Constant
+matters"); Kalinin and Lampert 2024 ("Banded square root matrix factorization").
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from mechanisms.toeplitz import ToeplitzStrategy
+
+
+class BandFHU(ToeplitzStrategy):
+    """Square root of the prefix sum, cut off after `bands` coefficients; nothing to optimise but their number."""
+
+    kind: Literal["band-fhu"] = "band-fhu"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
+    """Banded square root."""
+    bands: Annotated[int, Field(ge=1)]
+    """Coefficients kept, the diagonal's included."""
+    paper: ClassVar[str] = "Kalinin, Lampert 2024"
+
+    def first_column(self, rounds: int) -> NDArray[np.float64]:
+        c = np.zeros(rounds)
+        kept = min(self.bands, rounds)
+        i = np.arange(1, kept)
+        c[:kept] = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
+        return c

@@ -1,0 +1,40 @@
+"""Error and loss of a strategy for the prefix sums (McMahan, Xu, Zhang 2024, equations of section 3)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mechanisms.participation import MinSep
+from mechanisms.strategy import Sensitivity, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Deviation of the noise on prefix sums, at clip norm 1.
+
+    max_error, rms_error: largest and root mean square over rounds, at noise of unit scale.
+    max_loss, rms_loss: the same at noise scaled by the sensitivity, that is, at equal privacy (mu = 1).
+    """
+
+    sensitivity: Sensitivity
+    max_error: float
+    rms_error: float
+
+    @property
+    def max_loss(self) -> float:
+        """MaxLoss = sensitivity x max_error."""
+        return self.sensitivity.value * self.max_error
+
+    @property
+    def rms_loss(self) -> float:
+        """RmsLoss = sensitivity x rms_error."""
+        return self.sensitivity.value * self.rms_error
+
+
+def loss(strategy: Strategy, schema: MinSep) -> Loss:
+    """Of a strategy under a schema. Raises ValueError where the strategy has fewer rounds than the schema."""
+    strategy.check_rounds(schema.rounds)
+    variances = strategy.error_variances(schema.rounds)
+    if not np.isfinite(variances).all():
+        raise ValueError(f"strategy {strategy!r} has no finite error over {schema.rounds} rounds; its C is near singular")
+    return Loss(strategy.schema_sensitivity(schema), float(variances.max()) ** 0.5, float(variances.mean()) ** 0.5)

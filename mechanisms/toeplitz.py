@@ -1,0 +1,99 @@
+"""Toeplitz strategies: C[i, j] = c_(i-j). The family, and the member given by its coefficients (banded Toeplitz, BandToep).
+
+Source: McMahan, Xu, Zhang 2024 (Theorem 3.1, Proposition 3.3); McKenna 2024 (banded Toeplitz, "Scaling up the banded matrix
+factorization mechanism for large scale differentially private ML").
+"""
+
+from abc import abstractmethod
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from mechanisms.participation import MinSep
+from mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
+from mechanisms.strategy import Sensitivity, Strategy
+
+
+class ToeplitzStrategy(Strategy):
+    """A strategy of constant diagonals, for any number of rounds."""
+
+    @abstractmethod
+    def first_column(self, rounds: int) -> NDArray[np.float64]:
+        """c_0 .. c_(rounds-1), [rounds]; c_0 is positive."""
+
+    def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
+        """Coefficients of C^-1, [rounds]: the power series of 1 / c, by forward substitution."""
+        from scipy.signal import lfilter  # 0.3 s to import
+
+        impulse = np.zeros(rounds)
+        impulse[0] = 1.0
+        return np.asarray(lfilter([1.0], np.trim_zeros(self.first_column(rounds), "b"), impulse))
+
+    def is_non_increasing(self, rounds: int) -> bool:
+        """Whether c_0 >= c_1 >= ... >= 0 over that many rounds: the condition of Theorem 3.1."""
+        c = self.first_column(rounds)
+        return bool((c >= 0).all() and (np.diff(c) <= 0).all())
+
+    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+        """sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1 (McMahan, Xu, Zhang 2024, Proposition 3.3)."""
+        return np.cumsum(np.cumsum(self.inverse_first_column(rounds)) ** 2)
+
+    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs."""
+        c = self.first_column(rounds)
+        lags = (second - first).ravel()
+        order = np.argsort(lags, kind="stable")
+        terms = (rounds - second).ravel()[order]
+        entries = np.empty(lags.size)
+        distinct, starts = np.unique(lags[order], return_index=True)
+        for lag, begin, end in zip(distinct, starts, [*starts[1:], lags.size], strict=True):
+            entries[order[begin:end]] = np.cumsum(c[: rounds - lag] * c[lag:])[terms[begin:end] - 1]
+        return entries.reshape(np.shape(second - first))
+
+    def gram(self, rounds: int) -> NDArray[np.float64]:
+        c = self.first_column(rounds)
+        G = np.zeros((rounds, rounds))
+        for lag in range(int(np.flatnonzero(c)[-1]) + 1):
+            diagonal = np.cumsum(c[: rounds - lag] * c[lag:])[::-1]
+            G.ravel()[lag : (rounds - lag) * rounds : rounds + 1] = diagonal
+            G.ravel()[lag * rounds :: rounds + 1] = diagonal
+        return G
+
+    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
+        c, b, n = self.first_column(schema.rounds), schema.min_sep, schema.rounds
+        if self.is_non_increasing(n):
+            column_sum = np.zeros(n)
+            for start in range(0, schema.effective_participations * b, b):
+                column_sum[start:] += c[: n - start]
+            value = float(np.linalg.norm(column_sum))
+            pattern = tuple(range(0, schema.effective_participations * b, b))
+            return Sensitivity(
+                value, True, "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)", value, pattern
+            )
+        if int(np.flatnonzero(c)[-1]) < b:
+            return orthogonal_sensitivity(np.cumsum(c * c)[::-1], schema)
+        return any_strategy_sensitivity(self, schema)
+
+
+class Toeplitz(ToeplitzStrategy):
+    """A Toeplitz strategy given by its coefficients; those beyond are zero."""
+
+    kind: Literal["toeplitz"] = "toeplitz"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
+    """Toeplitz, by its coefficients."""
+    coefficients: Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
+    """c_0, c_1, ...; c_0 is positive. As many as there are bands."""
+    paper: ClassVar[str] = "McKenna 2024"
+
+    @model_validator(mode="after")
+    def _invertible(self) -> Self:
+        if not self.coefficients[0] > 0:
+            raise ValueError(f"coefficients start with {self.coefficients[0]}; c_0 must be positive for C to be invertible")
+        return self
+
+    def first_column(self, rounds: int) -> NDArray[np.float64]:
+        c = np.zeros(rounds)
+        given = self.coefficients[:rounds]
+        c[: len(given)] = given
+        return c

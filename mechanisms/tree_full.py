@@ -1,0 +1,50 @@
+"""TreeAgg-Full: the binary tree with the best linear decoder, A C^+ (Moore-Penrose).
+
+The tree's matrix T has one row per node. Its mechanism is the square one with C'C = T'T, C lower triangular: the same
+sensitivity for every pattern, and A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A T^+)', so the same error; and C can be streamed.
+Source: Denisov et al. 2022, section 5 and appendix; Honaker 2015 ("Efficient use of differentially private binary trees").
+"""
+
+from functools import lru_cache
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from mechanisms.participation import MinSep
+from mechanisms.strategy import Sensitivity
+from mechanisms.tree import forest, forest_gram, forest_sensitivity
+from mechanisms.triangular import MOST_ROUNDS, TriangularStrategy, lower_factor
+
+
+class TreeFull(TriangularStrategy):
+    """Tree aggregation with the full estimate, for a fixed number of rounds."""
+
+    kind: Literal["tree-full"] = "tree-full"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
+    """Binary tree, full decoder."""
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+    """Rounds of the run; the decoder depends on them."""
+    completion: bool = False
+    """Whether virtual rounds of zeros fill the tree to the next power of two."""
+    paper: ClassVar[str] = "Denisov et al. 2022; Honaker 2015"
+
+    @property
+    def most_rounds(self) -> int:
+        return self.rounds
+
+    @property
+    def matrix(self) -> NDArray[np.float64]:
+        return _factor(self.rounds, self.completion)
+
+    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
+        """By the tree's own program, where the whole run is asked for; else as for any matrix."""
+        self.check_rounds(schema.rounds)
+        if schema.rounds == self.rounds:
+            return forest_sensitivity(tuple(forest(self.rounds, (), self.completion)), schema)
+        return super().schema_sensitivity(schema)
+
+
+@lru_cache(maxsize=4)
+def _factor(rounds: int, has_completion: bool) -> NDArray[np.float64]:
+    return lower_factor(forest_gram(forest(rounds, (), has_completion), rounds))

@@ -1,0 +1,150 @@
+"""Strategies held as a whole lower-triangular matrix C, [N, N]; over fewer rounds, its leading block (what was released by then).
+
+Matrices live in `.npy` files beside the JSON that names them, with their SHA-256, so that a claim names one matrix for good.
+"""
+
+import hashlib
+from abc import abstractmethod
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
+
+from mechanisms.participation import MinSep
+from mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
+from mechanisms.strategy import Sensitivity, Strategy
+
+MOST_ROUNDS = 20_000
+"""Above, a matrix is 3.2 GB and its products take minutes; use a Toeplitz strategy or a BLT."""
+
+
+class TriangularStrategy(Strategy):
+    """A strategy with a matrix of its own."""
+
+    @property
+    @abstractmethod
+    def matrix(self) -> NDArray[np.float64]:
+        """C, [N, N], lower triangular, read-only."""
+
+    @property
+    def most_rounds(self) -> int:
+        return len(self.matrix)
+
+    @cached_property
+    def bands(self) -> int:
+        """Diagonals up to the last with an entry other than zero: C[i, j] = 0 for i - j >= bands."""
+        C = self.matrix
+        last_rows = len(C) - 1 - np.argmax(C[::-1] != 0, axis=0)
+        return int((last_rows - np.arange(len(C))).max()) + 1
+
+    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+        self.check_rounds(rounds)
+        columns = np.ascontiguousarray(self.matrix[:rounds, :rounds].T)
+        pairs = list(zip(np.ravel(first).tolist(), np.ravel(second).tolist(), strict=True))
+        return np.array([columns[i, j:] @ columns[j, j:] for i, j in pairs]).reshape(np.shape(first))
+
+    def gram(self, rounds: int) -> NDArray[np.float64]:
+        self.check_rounds(rounds)
+        C = self.matrix[:rounds, :rounds]
+        return C.T @ C
+
+    def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+        self.check_rounds(rounds)
+        C = self.matrix[:rounds, :rounds]
+        return C[:, rows].T @ C
+
+    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
+        self.check_rounds(schema.rounds)
+        if self.bands <= schema.min_sep:
+            C = self.matrix[: schema.rounds, : schema.rounds]
+            return orthogonal_sensitivity(np.einsum("ij,ij->j", C, C), schema)
+        return any_strategy_sensitivity(self, schema)
+
+    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+        """Row by row from A C^-1, by forward substitution."""
+        from scipy.linalg import solve_triangular  # 0.3 s to import
+
+        self.check_rounds(rounds)
+        inverse = solve_triangular(self.matrix[:rounds, :rounds], np.eye(rounds), lower=True, overwrite_b=True, check_finite=False)
+        B = np.cumsum(inverse, axis=0, out=inverse)
+        return np.einsum("ij,ij->i", B, B)
+
+
+class MatrixFile(TriangularStrategy):
+    """A matrix read from a `.npy` file.
+
+    `file` is taken from the directory of the JSON or TOML that names it (validation context `directory`), or from the
+    working directory. Two are equal if kind and matrix are.
+    """
+
+    file: Annotated[str, Field(min_length=1)]
+    """A .npy file: C, [rounds, rounds], float64, lower triangular, every number finite, the diagonal positive."""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of the matrix in row-major float64; filled in when the file is read, checked where given."""
+    _matrix: NDArray[np.float64] = PrivateAttr()
+
+    @property
+    def matrix(self) -> NDArray[np.float64]:
+        return self._matrix
+
+    @classmethod
+    def from_matrix(cls, matrix: NDArray[np.float64], file: str) -> Self:
+        """A strategy held in memory, to be saved (`mechanisms.files`) under the name `file`. Raises ValueError."""
+        return cls.model_validate({"kind": cls.model_fields["kind"].default, "file": file}, context={"matrix": matrix})
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        context: dict[str, Any] = info.context or {}
+        given = context.get("matrix")
+        C = _checked(_load(Path(context.get("directory", ".")) / self.file) if given is None else given, self.file)
+        digest = hashlib.sha256(C.tobytes()).hexdigest()
+        if self.sha256 not in ("", digest):
+            raise ValueError(f"file={self.file!r} holds another matrix (sha256 {digest}) than the one named; find that one")
+        self._matrix = C
+        object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MatrixFile) and (self.kind, self.sha256) == (other.kind, other.sha256)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.sha256))
+
+
+def _load(path: Path) -> NDArray:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"file={str(path)!r} cannot be read as a .npy matrix ({error}); save it with numpy.save") from None
+
+
+def _checked(given: NDArray, name: str) -> NDArray[np.float64]:
+    if given.dtype.kind not in "fiu" or given.ndim != 2 or given.shape[0] != given.shape[1] or given.size == 0:
+        raise ValueError(f"file={name!r} holds {given.dtype} of shape {given.shape}; C must be a square matrix of real numbers")
+    if len(given) > MOST_ROUNDS:
+        raise ValueError(f"file={name!r} has {len(given)} rounds, more than {MOST_ROUNDS}; use a Toeplitz strategy or a BLT")
+    C = np.array(given, np.float64, order="C")
+    for rule, is_broken in (
+        ("every number must be finite", ~np.isfinite(C)),
+        ("C must be lower triangular, as noise may not depend on later rounds", np.triu(C, 1) != 0),
+        ("the diagonal must be positive, for C to be invertible", np.eye(len(C), dtype=bool) & ~(C > 0)),
+    ):
+        if is_broken.any():
+            i, j = np.argwhere(is_broken)[0].tolist()
+            raise ValueError(f"file={name!r}: C[{i}, {j}] = {C[i, j]}; {rule}")
+    C.flags.writeable = False
+    return C
+
+
+def lower_factor(G: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The lower-triangular C, diagonal positive, with C'C = G, [n, n] positive definite.
+
+    With the exchange matrix P: L = cholesky(P G P), C = P L' P (Choquette-Choo et al. 2023, Proposition 4.1). The columns of C
+    have the norms sqrt(G[i, i]). cholesky(G) itself has them in its rows: another mechanism, of larger sensitivity.
+    """
+    C = np.array(np.linalg.cholesky(G[::-1, ::-1]).T[::-1, ::-1], np.float64, order="C")
+    C.flags.writeable = False
+    return C
