@@ -1,9 +1,10 @@
 """The `fedray` command: thin; every behaviour is in the package. Exit codes: 0 done, 1 a run failed, 2 bad usage or input."""
 
+import contextlib
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,6 +105,83 @@ def report(
     typer.echo(str(write_report(opened, audit_trace(opened), out or opened.path / REPORT_FILE)))
 
 
+RoundsOption = Annotated[int | None, typer.Option("--rounds", metavar="N", help="Rounds n.")]
+MinSepOption = Annotated[
+    int | None, typer.Option("--min-sep", metavar="B", help="Min-sep b: least difference of two rounds of one device.")
+]
+MaxParticipationsOption = Annotated[
+    int | None, typer.Option("--max-participations", metavar="K", help="Most participations k of one device.")
+]
+NoiseMultiplierOption = Annotated[
+    float, typer.Option("--noise-multiplier", metavar="Z", help="Noise multiplier for mu, rho and epsilon.")
+]
+DeltaOption = Annotated[float, typer.Option("--delta", metavar="D", help="Delta of epsilon.")]
+
+
+@app.command()
+def optimize(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or identity."),
+    ],
+    rounds: RoundsOption = None,
+    min_sep: MinSepOption = None,
+    max_participations: MaxParticipationsOption = None,
+    buffers: Annotated[int | None, typer.Option(metavar="D", help="Buffers of a blt [default: 4].")] = None,
+    bands: Annotated[
+        int | None, typer.Option(metavar="B", help="Bands [default: min-sep; for band-fhu and bisr those of least loss].")
+    ] = None,
+    objective: Annotated[str | None, typer.Option(metavar="max|rms", help="Which loss [default: max for blt, else rms].")] = None,
+    targets: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="JSON list of weighted outcomes (rounds, min_sep, max_participations, weight) for a blt."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the mechanism as JSON (a matrix beside it as .npy).")
+    ] = None,
+    noise_multiplier: NoiseMultiplierOption = 1.0,
+    delta: DeltaOption = 1e-10,
+    has_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse results under ~/.cache/fedray.")] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Optimise a noise mechanism for (rounds, min-sep, max participations), or for weighted outcomes; or build one."""
+    from fedray.design import find_mechanism, read_request
+
+    request = read_request(kind, rounds, min_sep, max_participations, buffers, bands, objective, targets)
+    with _status(f"optimising {kind}") as on_progress:
+        found = find_mechanism(request, noise_multiplier, delta, out, has_cache, on_progress)
+    if as_json:
+        _print_json(found.to_json())
+        return
+    _print_figures(found.figures)
+    for other in found.others:
+        _print_figures(other)
+    if out is not None:
+        typer.echo(f"mechanism  {out}")
+
+
+@app.command()
+def mechanism(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A mechanism as JSON; `fedray optimize --out` writes one.")],
+    rounds: RoundsOption = None,
+    min_sep: MinSepOption = None,
+    max_participations: MaxParticipationsOption = None,
+    noise_multiplier: NoiseMultiplierOption = 1.0,
+    delta: DeltaOption = 1e-10,
+    as_json: JsonFlag = False,
+) -> None:
+    """Loss, sensitivity, rho and epsilon of a mechanism at any setting."""
+    from fedray.design import evaluate_mechanism
+
+    figures = evaluate_mechanism(file, rounds, min_sep, max_participations, noise_multiplier, delta)
+    if as_json:
+        _print_json(figures.to_json())
+    else:
+        _print_figures(figures)
+
+
 @app.command()
 def scenarios() -> None:
     """List the scenarios that ship with fedray."""
@@ -123,6 +201,23 @@ def schema() -> None:
 
 def _print_json(document: dict[str, Any]) -> None:
     typer.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def _print_figures(figures: Any) -> None:
+    width = max(len(what) for what, _ in figures.rows())
+    for what, value in figures.rows():
+        typer.echo(f"  {what:<{width}}  {value}")
+    typer.echo("")
+
+
+@contextlib.contextmanager
+def _status(title: str) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says how far a long computation is, where somebody may be watching."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(title) as status:
+        yield lambda text: status.update(f"{title}: {text}")
 
 
 def _print_audit(result: Any) -> None:
@@ -176,7 +271,7 @@ def _exit_code(command: Callable[[], Any]) -> int:
 
 
 def _interrupted() -> int:
-    return _fail("interrupted; a trace is written whole or not at all", 1)
+    return _fail("interrupted; what is written is written whole or not at all", 1)
 
 
 def _message(error: Any) -> str:

@@ -9,7 +9,8 @@
     └── RunFailed                      what happens to a run: exit code 1
         ├── Starved                    too few devices checked in to commit the rounds asked for
         ├── ShardLost                  a population shard died or stopped answering
-        └── AggregatorLost             the aggregator died or stopped answering
+        ├── AggregatorLost             the aggregator died or stopped answering
+        └── OptimizationFailed         no valid mechanism was found
 
 Every message names the argument, its value, the rule it breaks and the remedy, on one line.
 """
@@ -53,3 +54,7 @@ class ShardLost(RunFailed):
 
 class AggregatorLost(RunFailed):
     """The aggregator died or stopped answering."""
+
+
+class OptimizationFailed(RunFailed):
+    """No valid mechanism was found."""

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedray.errors import ScenarioError
 from mechanisms.registry import BLT, AnyStrategy
+from mechanisms.triangular import MatrixFile
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -320,13 +321,20 @@ class Scenario(Table):
             tables.setdefault("name", file.stem)
         for override in [overrides] if isinstance(overrides, str) else overrides:
             _apply_override(tables, override)
-        return cls.from_tables(tables, source=str(file))
+        return cls.from_tables(tables, source=str(file), directory=file.parent)
 
     @classmethod
-    def from_tables(cls, tables: dict[str, Any], source: str = "scenario") -> Self:
-        """A scenario from nested dicts, as a TOML or JSON parser gives them. Raises ScenarioError."""
+    def from_tables(cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()) -> Self:
+        """A scenario from nested dicts, as a TOML or JSON parser gives them. Raises ScenarioError.
+
+        A mechanism's matrix file is looked for in `directory`, by its SHA-256 first (as in traces), then by its name.
+        """
+        return cls._validated(tables, source, {"directory": directory})
+
+    @classmethod
+    def _validated(cls, tables: dict[str, Any], source: str, context: dict[str, Any]) -> Self:
         try:
-            return cls.model_validate(tables)
+            return cls.model_validate(tables, context=context)
         except ValidationError as error:
             raise ScenarioError(f"{source}: {_explain(error, tables)}") from None
 
@@ -343,12 +351,15 @@ class Scenario(Table):
         tables = self.to_tables()
         for override in overrides:
             _apply_override(tables, override)
-        return type(self).from_tables(tables)
+        mechanism = self.privacy.mechanism
+        known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
+        return self._validated(tables, "scenario", {"matrices": known})
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, defaults included; the name and the description do not count."""
+        """SHA-256 of the content, defaults included; the name, the description and where a matrix came from do not count."""
         tables = {key: value for key, value in self.to_tables().items() if key not in ("name", "description")}
+        tables["privacy"]["mechanism"].pop("file", None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 

@@ -19,6 +19,7 @@ from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
 from fedray.trace.writer import TraceWriter
+from mechanisms.triangular import MatrixFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ def simulate(
         ended, records = _run(scenario, workers, writer, on_progress)
         for part in _parts(workers.shards):
             writer.add_part(part)
+        mechanism = scenario.privacy.mechanism
+        if isinstance(mechanism, MatrixFile):
+            writer.save_matrix(mechanism.matrix, mechanism.sha256)
         path = writer.finish(
             records,
             {

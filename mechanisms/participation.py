@@ -11,7 +11,7 @@ class MinSep:
 
     rounds: n, counted from 0.
     min_sep: b, least difference of the numbers of two rounds of one device; 1 permits every round.
-    max_participations: k, most rounds of one device.
+    max_participations: k, most rounds of one device; at most ceil(n / b).
     """
 
     rounds: int
@@ -24,12 +24,13 @@ class MinSep:
         if not self.min_sep >= 1:
             raise ValueError(f"min_sep={self.min_sep} must be at least 1; 1 permits participation in every round")
         if not self.max_participations >= 1:
-            raise ValueError(f"max_participations={self.max_participations} must be at least 1")
-
-    @property
-    def effective_participations(self) -> int:
-        """k' = min(k, ceil(n / b)): no pattern is longer."""
-        return min(self.max_participations, -(-self.rounds // self.min_sep))
+            raise ValueError(f"max_participations={self.max_participations} must be at least 1; nobody else needs protection")
+        most = -(-self.rounds // self.min_sep)
+        if self.max_participations > most:
+            raise ValueError(
+                f"max_participations={self.max_participations} is more than ceil(rounds / min_sep) = {most}: in {self.rounds} "
+                f"rounds no device takes part so often {self.min_sep} apart; lower it"
+            )
 
     def permits(self, pattern: Sequence[int]) -> bool:
         """Whether a strictly increasing pattern of rounds obeys the schema."""

@@ -154,7 +154,7 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     strategy.check_rounds(n)
     table = strategy.gram(n) if n <= GRAM_TABLE_ROUNDS else None
     diagonal = table.diagonal().copy() if table is not None else strategy.gram_entries(np.arange(n), np.arange(n), n)
-    if schema.effective_participations == 1:
+    if schema.max_participations == 1:
         worst = int(diagonal.argmax())
         value = float(diagonal[worst]) ** 0.5
         return Sensitivity(value, True, "one participation: the largest column norm", value, (worst,))
@@ -178,7 +178,7 @@ def _lower_bound(rows, row_sums: NDArray[np.float64], schema: MinSep) -> tuple[f
 
     x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx is no worse than x.
     """
-    n, b, longest = schema.rounds, schema.min_sep, schema.effective_participations
+    n, b, longest = schema.rounds, schema.min_sep, schema.max_participations
     last_start = n - 1 - (longest - 1) * b
     starts = np.unique(np.linspace(0, last_start, 16).astype(int)) if last_start >= 0 else np.array([0])
     candidates = [tuple(range(start, min(n, start + longest * b), b)) for start in starts.tolist()]
@@ -202,7 +202,7 @@ def _best_pattern_sums(weights: NDArray[np.float64], schema: MinSep) -> NDArray[
     """Largest sum of weights over a pattern, for each row of weights [R, n]: f(i, j) = max(f(i+1, j), w_i + f(i+b, j-1))."""
     rows, n = weights.shape
     previous = np.zeros((rows, n + schema.min_sep))
-    for _ in range(schema.effective_participations):
+    for _ in range(schema.max_participations):
         current = np.zeros_like(previous)
         taken = weights + previous[:, schema.min_sep :]
         current[:, :n] = np.maximum.accumulate(taken[:, ::-1], axis=1)[:, ::-1]
@@ -214,12 +214,12 @@ def _best_pattern(weights: NDArray[np.float64], schema: MinSep) -> tuple[float, 
     """The same dynamic program over weights [n], with the pattern that attains it."""
     n, b = weights.size, schema.min_sep
     layers = [np.zeros(n + b)]
-    for _ in range(schema.effective_participations):
+    for _ in range(schema.max_participations):
         layer = np.zeros(n + b)
         layer[:n] = np.maximum.accumulate((weights + layers[-1][b:])[::-1])[::-1]
         layers.append(np.maximum(layer, layers[-1]))
     pattern: list[int] = []
-    position, left = 0, schema.effective_participations
+    position, left = 0, schema.max_participations
     while left and position < n:
         value = layers[left][position]
         while left and layers[left - 1][position] >= value:

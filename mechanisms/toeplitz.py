@@ -65,10 +65,10 @@ class ToeplitzStrategy(Strategy):
         c, b, n = self.first_column(schema.rounds), schema.min_sep, schema.rounds
         if self.is_non_increasing(n):
             column_sum = np.zeros(n)
-            for start in range(0, schema.effective_participations * b, b):
+            for start in range(0, schema.max_participations * b, b):
                 column_sum[start:] += c[: n - start]
             value = float(np.linalg.norm(column_sum))
-            pattern = tuple(range(0, schema.effective_participations * b, b))
+            pattern = tuple(range(0, schema.max_participations * b, b))
             return Sensitivity(
                 value, True, "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)", value, pattern
             )

@@ -83,7 +83,7 @@ def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
 
 def forest_sensitivity(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
     """Exact: the largest sum over nodes of (participations under the node)^2 (Kairouz et al. 2021, appendix D)."""
-    best = _largest_square(trees, schema.min_sep, schema.effective_participations)
+    best = _largest_square(trees, schema.min_sep, schema.max_participations)
     value = best.square**0.5
     theorem = "Kairouz et al. 2021, appendix D (dynamic program over the tree)"
     return Sensitivity(value, True, theorem, value, tuple(best.rounds()))

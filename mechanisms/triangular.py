@@ -76,8 +76,8 @@ class TriangularStrategy(Strategy):
 class MatrixFile(TriangularStrategy):
     """A matrix read from a `.npy` file.
 
-    `file` is taken from the directory of the JSON or TOML that names it (validation context `directory`), or from the
-    working directory. Two are equal if kind and matrix are.
+    It is looked for in the directory of the JSON or TOML that names it (validation context `directory`), or else in the working
+    directory: first as `<sha256>.npy`, as in traces, then as `file`. Two are equal if kind and matrix are.
     """
 
     file: Annotated[str, Field(min_length=1)]
@@ -98,8 +98,8 @@ class MatrixFile(TriangularStrategy):
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
         context: dict[str, Any] = info.context or {}
-        given = context.get("matrix")
-        C = _checked(_load(Path(context.get("directory", ".")) / self.file) if given is None else given, self.file)
+        given = context.get("matrix", context.get("matrices", {}).get(self.sha256))
+        C = _checked(_load(Path(context.get("directory", ".")), self.file, self.sha256) if given is None else given, self.file)
         digest = hashlib.sha256(C.tobytes()).hexdigest()
         if self.sha256 not in ("", digest):
             raise ValueError(f"file={self.file!r} holds another matrix (sha256 {digest}) than the one named; find that one")
@@ -114,7 +114,9 @@ class MatrixFile(TriangularStrategy):
         return hash((self.kind, self.sha256))
 
 
-def _load(path: Path) -> NDArray:
+def _load(directory: Path, file: str, sha256: str) -> NDArray:
+    by_content = directory / f"{sha256}.npy"
+    path = by_content if sha256 and by_content.exists() else directory / file
     try:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

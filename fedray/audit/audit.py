@@ -201,7 +201,7 @@ def audit_trace(trace: Trace | str | Path, noise_multiplier: float | None = None
 def _scenario_of(trace: Trace) -> Scenario:
     """The scenario in run.json, which must be the one that was run: an edited noise multiplier would make any claim."""
     try:
-        scenario = Scenario.from_tables(trace.scenario)
+        scenario = Scenario.from_tables(trace.scenario, directory=trace.path)
     except ScenarioError as error:
         raise TraceCorrupt(f"{trace.path}: its scenario is not one of this release ({error}); use its own") from None
     if scenario.digest != trace.run.get("scenario_digest"):

@@ -7,6 +7,7 @@
                                   device's rows are in one file; sorted by (device_id, checkin_time)
       metrics.parquet             a row per committed round, only when a model was trained; not part of the digest
       model.npz                   the last checkpoint of the aggregator, only when a model was trained
+      <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
       report.html                 the page, where one was written
 
 Times are seconds since the start of the run, which is midnight UTC of a Monday.

@@ -143,6 +143,12 @@ class TraceWriter:
         np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
         self._write(MODEL_FILE, buffer.getvalue())
 
+    def save_matrix(self, matrix: NDArray[np.float64], sha256: str) -> None:
+        """The mechanism's matrix, by its content, so that the trace can be audited alone."""
+        buffer = io.BytesIO()
+        np.save(buffer, matrix)
+        self._write(f"{sha256}.npy", buffer.getvalue())
+
     def save_metrics(self, metrics: Sequence[TrainingMetrics]) -> None:
         """One row per committed round, in order."""
         columns = [

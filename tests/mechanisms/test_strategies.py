@@ -135,7 +135,7 @@ def test_tabulated_and_computed_sensitivities_agree(strategy: Strategy) -> None:
 @settings(max_examples=400, deadline=None)
 def test_schema_sensitivity_is_the_largest_over_all_patterns(strategy: Strategy, rounds: int, min_sep: int, most: int) -> None:
     """The brute force takes every pattern, and with negative Gram entries every choice of signs."""
-    schema = MinSep(rounds, min_sep, most)
+    schema = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
     brute = reference.schema_sensitivity(strategy, schema)
     for claimed in (strategy.schema_sensitivity(schema), any_strategy_sensitivity(strategy, schema)):
         assert schema.permits(claimed.worst_pattern)
@@ -303,9 +303,18 @@ def test_strategies_of_so_many_rounds_refuse_more(strategy: Strategy) -> None:
         strategy.error_variances(ROUNDS + 1)
 
 
-@pytest.mark.parametrize("arguments", [(0, 1, 1), (5, 0, 1), (5, 1, 0)])
-def test_impossible_schemas_are_refused(arguments) -> None:
-    with pytest.raises(ValueError, match="must be at least 1"):
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ((0, 1, 1), "rounds=0 must be at least 1"),
+        ((5, 0, 1), "min_sep=0 must be at least 1"),
+        ((5, 1, 0), "max_participations=0 must be at least 1"),
+        ((10, 4, 4), r"max_participations=4 is more than ceil\(rounds / min_sep\) = 3"),
+        ((10, 12, 2), r"= 1: in 10 rounds no device takes part so often 12 apart"),
+    ],
+)
+def test_impossible_schemas_are_refused(arguments, rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
         MinSep(*arguments)
 
 

@@ -1,0 +1,112 @@
+"""Finding and evaluating mechanisms for the command line: what users give, checked; what they get, as values."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from fedray.errors import InputError, OptimizationFailed
+from mechanisms.figures import Figures, figures
+from mechanisms.files import read_strategy, write_strategy
+from mechanisms.optimize.design import Kind, Request, cached_design, default_cache, design
+from mechanisms.optimize.objective import Objective, Progress, read_targets
+from mechanisms.participation import MinSep
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A mechanism with its figures; for weighted outcomes those of the weightiest first, then of the others."""
+
+    figures: Figures
+    others: tuple[Figures, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object, with `targets` where there are others."""
+        targets = {"targets": [each.to_json() for each in (self.figures, *self.others)]} if self.others else {}
+        return {**self.figures.to_json(), **targets}
+
+
+def read_request(
+    kind: str,
+    rounds: int | None,
+    min_sep: int | None,
+    max_participations: int | None,
+    buffers: int | None,
+    bands: int | None,
+    objective: str | None,
+    targets: Path | None,
+) -> Request:
+    """What the options ask for. Raises InputError."""
+    with _inputs():
+        if targets is None:
+            schema, outcomes = _schema(rounds, min_sep, max_participations), ()
+        else:
+            if (rounds, min_sep, max_participations) != (None, None, None):
+                raise ValueError("--targets names the rounds, min-seps and participations; leave out the options of these names")
+            outcomes = read_targets(targets)
+            schema = max(outcomes, key=lambda target: target.weight).schema
+        return Request(cast(Kind, kind), schema, buffers, bands, cast(Objective | None, objective), outcomes)
+
+
+def find_mechanism(
+    request: Request, noise_multiplier: float, delta: float, out: Path | None, has_cache: bool, on_progress: Progress
+) -> Found:
+    """Optimises or builds what is asked for, writes it if `out` is given. Raises InputError, OptimizationFailed."""
+    with _inputs():
+        _check_out(out)
+        started = time.perf_counter()
+        strategy = cached_design(request, default_cache(), on_progress) if has_cache else design(request, on_progress)
+        seconds = round(time.perf_counter() - started, 3)
+        schemas = [target.schema for target in request.targets] or [request.schema]
+        schemas.sort(key=lambda schema: schema != request.schema)
+        first, *others = (figures(strategy, schema, noise_multiplier, delta, seconds) for schema in schemas)
+        if out is not None:
+            try:
+                write_strategy(strategy, out)
+            except OSError as error:
+                raise ValueError(f"--out {str(out)!r} cannot be written ({error}); name a writable file") from None
+        return Found(first, tuple(others))
+
+
+def evaluate_mechanism(
+    file: Path, rounds: int | None, min_sep: int | None, max_participations: int | None, noise_multiplier: float, delta: float
+) -> Figures:
+    """Figures of a mechanism file. Raises InputError."""
+    with _inputs():
+        schema = _schema(rounds, min_sep, max_participations)
+        started = time.perf_counter()
+        strategy = read_strategy(file)
+        return figures(strategy, schema, noise_multiplier, delta, round(time.perf_counter() - started, 3))
+
+
+def _schema(rounds: int | None, min_sep: int | None, max_participations: int | None) -> MinSep:
+    if rounds is None or min_sep is None or max_participations is None:
+        given = {"--rounds": rounds, "--min-sep": min_sep, "--max-participations": max_participations}
+        missing = ", ".join(name for name, value in given.items() if value is None)
+        raise ValueError(f"{missing} must be given: a mechanism's sensitivity and loss depend on all three")
+    return MinSep(rounds, min_sep, max_participations)
+
+
+def _check_out(out: Path | None) -> None:
+    """Before minutes are spent on what could not be written."""
+    if out is None:
+        return
+    if out.suffix == ".npy":
+        raise ValueError(f"--out {str(out)!r} names the JSON file; a matrix is written beside it as .npy, so choose another suffix")
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"--out {str(out)!r} cannot be written; name a file in a directory that exists")
+
+
+@contextmanager
+def _inputs() -> Iterator[None]:
+    """What the mathematics refuses is the caller's mistake here."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    except ArithmeticError as error:
+        raise OptimizationFailed(str(error)) from None

@@ -1,0 +1,51 @@
+"""From a target to a noise multiplier: the least z whose privacy is no worse than asked for."""
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+
+from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, check_noise_multiplier
+
+PRECISION = 1e-7
+"""Relative; the answer is rounded up by as much."""
+
+
+def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
+    """z = s / sqrt(2 rho). Exact. Raises ValueError."""
+    if not 0 < rho < math.inf:
+        raise ValueError(f"rho={rho} must be positive and finite; 0 would need noise without end")
+    z = sensitivity / math.sqrt(2.0 * rho)
+    check_noise_multiplier(z)
+    return z
+
+
+def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: float) -> float:
+    """The least z at which one Gaussian of that sensitivity has at most that epsilon by PLD. Raises ValueError."""
+    return least_noise_multiplier(lambda z: gaussian_epsilon(sensitivity, z, delta), epsilon)
+
+
+def least_noise_multiplier(epsilon_of: Callable[[float], float], epsilon: float) -> float:
+    """The least z with epsilon_of(z) <= epsilon, for a decreasing epsilon_of; rounded up. Raises ValueError."""
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon={epsilon} must be positive and finite; 0 would need noise without end")
+    low = high = 1.0
+    while epsilon_of(high) > epsilon:
+        low, high = high, 2.0 * high
+        if high > MOST_NOISE_MULTIPLIER:
+            raise ValueError(f"epsilon={epsilon} needs a noise multiplier above {MOST_NOISE_MULTIPLIER:g}; ask for less privacy")
+    while epsilon_of(low) <= epsilon:
+        low, high = low / 2.0, low
+        if low < LEAST_NOISE_MULTIPLIER:
+            raise ValueError(f"epsilon={epsilon} needs a noise multiplier below {LEAST_NOISE_MULTIPLIER:g}; that is no guarantee")
+    z = math.exp(_root(lambda log_z: epsilon_of(math.exp(log_z)) - epsilon, math.log(low), math.log(high)))
+    while epsilon_of(z) > epsilon:
+        z *= 1.0 + PRECISION / 2
+    return z
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    found = brentq(function, low, high, xtol=PRECISION / 4)
+    assert isinstance(found, float), "brentq gives a number unless asked for more"
+    return found

@@ -1,0 +1,56 @@
+"""Strategies on disk: a JSON document `{"kind": ..., parameters}`, and for matrices a `.npy` file beside it."""
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from mechanisms.registry import AnyStrategy
+from mechanisms.strategy import Strategy
+from mechanisms.triangular import MatrixFile
+
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
+
+
+def read_strategy(path: Path) -> Strategy:
+    """The strategy that a JSON file describes; a matrix's `file` is taken from the JSON's directory. Raises ValueError."""
+    try:
+        text = path.read_bytes().decode()
+        document = json.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"mechanism file {str(path)!r} cannot be read ({error}); name a JSON file") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"mechanism file {str(path)!r} is not valid JSON ({error}); correct that place") from None
+    try:
+        return _ADAPTER.validate_python(document, context={"directory": path.parent})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        kinds = [str(part) for part in problem["loc"]]
+        where = ".".join(kinds[1:]) or "it"
+        rule = problem["msg"].removeprefix("Value error, ")
+        raise ValueError(f"mechanism file {str(path)!r}: {where}: {rule}; mechanisms/README.md has every kind") from None
+
+
+def write_strategy(strategy: Strategy, path: Path) -> None:
+    """Writes the JSON, and before it the matrix, named as the JSON with `.npy`; each whole or not at all. Raises OSError."""
+    document = strategy.model_dump(mode="json")
+    if isinstance(strategy, MatrixFile):
+        matrix_path = path.with_suffix(".npy")
+        buffer = io.BytesIO()
+        np.save(buffer, strategy.matrix)
+        _replace(matrix_path, buffer.getvalue())
+        document["file"] = matrix_path.name
+    _replace(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,145 @@
+"""One entry for every kind of mechanism: builds it, or optimises it for a schema, or finds it in the cache.
+
+The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by every input and by what computes:
+an entry is read and validated like any mechanism file, and one that cannot be is computed anew.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from mechanisms.files import read_strategy, write_strategy
+from mechanisms.loss import loss
+from mechanisms.optimize.objective import Objective, Progress, Target
+from mechanisms.participation import MinSep
+from mechanisms.registry import BISR, BandFHU, Identity, Tree, TreeFull
+from mechanisms.strategy import Strategy
+
+Kind = Literal["blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+DEFAULT_BUFFERS = 4
+RECIPE = 1
+"""Raised when any optimiser gives other results for the same inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for. None takes the kind's default.
+
+    buffers: of a BLT, 4. bands: of a banded kind, min_sep; of band-fhu and bisr, the number of least loss.
+    objective: "max" for a BLT, "rms" for others, as in their papers. targets: outcomes for a BLT, in place of one schema.
+    """
+
+    kind: Kind
+    schema: MinSep
+    buffers: int | None = None
+    bands: int | None = None
+    objective: Objective | None = None
+    targets: tuple[Target, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r} is unknown; the kinds are {', '.join(KINDS)}")
+        if self.buffers is not None and self.kind != "blt":
+            raise ValueError(f"buffers={self.buffers}: only a blt has buffers; leave it out for {self.kind}")
+        if self.bands is not None and self.kind not in ("banded", "banded-toeplitz", "band-fhu", "bisr"):
+            raise ValueError(f"bands={self.bands}: {self.kind} has no bands to choose; leave it out")
+        if self.bands is not None and not 1 <= self.bands <= self.schema.rounds:
+            raise ValueError(f"bands={self.bands} must be from 1 to rounds={self.schema.rounds}; there are no more diagonals")
+        if self.objective not in (None, "max", "rms"):
+            raise ValueError(f"objective={self.objective!r} must be max or rms")
+        if self.targets and self.kind != "blt":
+            raise ValueError(f"targets: only a blt is optimised for several outcomes; leave them out for {self.kind}")
+
+    @property
+    def used_objective(self) -> Objective:
+        """The objective given, or the kind's own."""
+        return self.objective or ("max" if self.kind == "blt" else "rms")
+
+
+def cached_design(request: Request, directory: Path, on_progress: Progress | None = None) -> Strategy:
+    """As `design`, but kept in `directory` under a digest of all inputs. A cache that cannot be written is left alone."""
+    path = directory / f"{_digest(request)}.json"
+    if path.exists():
+        try:
+            return read_strategy(path)
+        except ValueError as error:
+            if on_progress:
+                on_progress(f"cache entry not usable, computing anew: {error}")
+    strategy = design(request, on_progress)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_strategy(strategy, path)
+    except OSError as error:
+        if on_progress:
+            on_progress(f"not cached: {error}")
+    return strategy
+
+
+def default_cache() -> Path:
+    """Where `fedray optimize` keeps what it found."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "designs"
+
+
+def design(request: Request, on_progress: Progress | None = None) -> Strategy:
+    """The strategy asked for; deterministic. Raises ValueError for impossible requests, ArithmeticError if none validates."""
+    schema, objective = request.schema, request.used_objective
+    match request.kind:
+        case "identity":
+            return Identity()
+        case "tree":
+            return Tree()
+        case "tree-full":
+            return TreeFull(rounds=schema.rounds)
+        case "band-fhu" | "bisr":
+            kind = BandFHU if request.kind == "band-fhu" else BISR
+            return kind(bands=request.bands) if request.bands else _best_bands(kind, schema, objective, on_progress)
+        case "blt":
+            from mechanisms.optimize.blt import optimize_blt
+
+            targets = request.targets or (Target(schema),)
+            return optimize_blt(targets, request.buffers or DEFAULT_BUFFERS, objective, on_progress)
+        case "banded-toeplitz":
+            from mechanisms.optimize.toeplitz import optimize_toeplitz
+
+            return optimize_toeplitz(schema, request.bands or schema.min_sep, objective, on_progress)
+        case "banded":
+            from mechanisms.optimize.gram import optimize_banded
+
+            return optimize_banded(schema, request.bands or schema.min_sep, objective, on_progress)
+        case "dense":
+            from mechanisms.optimize.gram import optimize_dense
+
+            return optimize_dense(schema, objective, on_progress)
+
+
+def _best_bands(kind: type[BandFHU | BISR], schema: MinSep, objective: Objective, on_progress: Progress | None) -> BandFHU | BISR:
+    """Of least loss: the best of 24 spaced geometrically, then steps that halve until neither neighbour is better."""
+    known: dict[int, float] = {}
+
+    def value(bands: int) -> float:
+        if bands not in known:
+            figures = loss(kind(bands=bands), schema)
+            known[bands] = figures.max_loss if objective == "max" else figures.rms_loss
+            if on_progress:
+                on_progress(f"bands {bands}: loss {known[bands]:.6f}")
+        return known[bands]
+
+    n = schema.rounds
+    grid = sorted({min(n, max(1, round(n ** (place / 23)))) for place in range(24)} | {min(n, schema.min_sep)})
+    best = min(grid, key=value)
+    step = n
+    while step > 0:
+        nearer = min((b for b in (best - step, best, best + step) if 1 <= b <= n), key=value)
+        best, step = (nearer, step) if nearer != best else (best, step // 2)
+    return kind(bands=best)
+
+
+def _digest(request: Request) -> str:
+    tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
+    inputs = {**asdict(request), "objective": request.used_objective, "recipe": RECIPE, "tools": tools}
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

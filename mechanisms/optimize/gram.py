@@ -1,0 +1,282 @@
+"""Optimises whole matrices over their Gram matrix X = C'C: banded, and dense for one participation or for many.
+
+minimise tr(A'A X^-1) over positive definite X whose free entries are a band, or all but those of rounds that one device may
+join (Choquette-Choo et al. 2023, Problem 2; 2022, section 4; Denisov et al. 2022, equation 6). The problem is convex, and with
+M = A X^-1 its gradient is -M'M on the free entries (held to JAX's by tests/mechanisms/test_optimize.py; forming it directly
+costs a third of differentiating through the factorisation). L-BFGS, scaled by the diagonal of the Hessian at the start:
+d2f/dX_ij^2 = 2 (S_ii R_jj + S_jj R_ii), R = X^-1, S = M'M, without its off-diagonal part.
+"""
+
+import math
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import get_lapack_funcs
+from scipy.optimize import minimize
+
+from mechanisms.banded import Banded
+from mechanisms.dense import Dense
+from mechanisms.loss import loss
+from mechanisms.optimize.objective import Objective, Progress
+from mechanisms.optimize.toeplitz import optimize_toeplitz
+from mechanisms.participation import MinSep
+from mechanisms.triangular import MOST_ROUNDS, MatrixFile, lower_factor
+
+Kind = TypeVar("Kind", Banded, Dense)
+_potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
+
+SHARPNESS: dict[Objective, tuple[int, ...]] = {"rms": (1,), "max": (1, 8, 64, 512)}
+"""Powers p of the mean over rounds of variance^p that is minimised, one after another; 512 is within 0.7 % of the largest for 40
+rounds at the top, and a few hundredths where they are many."""
+
+
+def optimize_banded(schema: MinSep, bands: int, objective: Objective = "rms", on_progress: Progress | None = None) -> Banded:
+    """The banded C of unit columns of least error, from the best banded Toeplitz one; validated by the slow path.
+
+    With at most min-sep bands its error times the exact sensitivity sqrt(k) is the loss (Theorem 2). With more, the error is
+    minimised all the same, and the sensitivity is known by an upper bound only. Raises ValueError, ArithmeticError.
+    """
+    n = _check(schema, bands)
+    toeplitz = optimize_toeplitz(schema, min(bands, schema.min_sep), objective)
+    c = toeplitz.first_column(n)
+    lags = np.subtract.outer(np.arange(n), np.arange(n))
+    C = np.where(lags >= 0, c[np.abs(lags)], 0.0)
+    C /= np.linalg.norm(C, axis=0)
+    problem = _UnitDiagonal((lags > 0) & (lags < bands))
+    return _solved(Banded, problem, C.T @ C, schema, objective, on_progress)
+
+
+def optimize_dense(schema: MinSep, objective: Objective = "rms", on_progress: Progress | None = None) -> Dense:
+    """The C of least loss for devices that take part at most k times, exactly b apart; validated by the slow path.
+
+    The columns of one device's rounds are orthogonal, and their squared norms, free, sum to 1 (Choquette-Choo et al. 2022).
+    With one participation this is the optimum of Denisov et al. 2022. For gaps of more than b an upper bound says what holds.
+    Raises ValueError, ArithmeticError.
+    """
+    n = _check(schema, schema.rounds)
+    free = _free_of_devices(schema)
+    problem = _UnitDiagonal(free) if schema.max_participations == 1 else _FreeNorms(free, schema.min_sep)
+    return _solved(Dense, problem, _start(free, n), schema, objective, on_progress)
+
+
+def optimize_dense_unit_columns(schema: MinSep, objective: Objective = "rms", on_progress: Progress | None = None) -> Dense:
+    """As `optimize_dense`, but all columns of unit norm: every round protected alike, at a percent more loss."""
+    n = _check(schema, schema.rounds)
+    free = _free_of_devices(schema)
+    return _solved(Dense, _UnitDiagonal(free), _start(free, n), schema, objective, on_progress)
+
+
+def _check(schema: MinSep, bands: int) -> int:
+    if not 1 <= bands <= schema.rounds:
+        raise ValueError(f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more diagonals")
+    if schema.rounds > MOST_ROUNDS:
+        raise ValueError(f"rounds={schema.rounds} is more than {MOST_ROUNDS}; use banded-toeplitz or blt for so many")
+    return schema.rounds
+
+
+def _free_of_devices(schema: MinSep) -> NDArray[np.bool_]:
+    """Entries below the diagonal of rounds that no device joins, [n, n]."""
+    lags = np.subtract.outer(np.arange(schema.rounds), np.arange(schema.rounds))
+    joined = lags % schema.min_sep == 0 if schema.max_participations > 1 else np.zeros_like(lags, bool)
+    return (lags > 0) & ~joined
+
+
+def _start(free: NDArray[np.bool_], n: int) -> NDArray[np.float64]:
+    """The square root of the prefix sum, columns normalised, without what is not free; shrunk until positive definite."""
+    i = np.arange(1, n)
+    c = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
+    lags = np.subtract.outer(np.arange(n), np.arange(n))
+    C = np.where(lags >= 0, c[np.abs(lags)], 0.0)
+    C /= np.linalg.norm(C, axis=0)
+    below = np.where(free, C.T @ C, 0.0)
+    while _potrf(np.eye(n) + below + below.T, lower=1)[1] != 0:
+        below *= 0.9
+    return np.eye(n) + below + below.T
+
+
+class _UnitDiagonal:
+    """X by its free entries below a diagonal of ones."""
+
+    def __init__(self, free: NDArray[np.bool_]) -> None:
+        self.n = len(free)
+        self._places = np.flatnonzero(free)
+        self._band = int(np.max(np.subtract(*np.nonzero(free)), initial=0)) + 1
+
+    def variables(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        return X.ravel()[self._places]
+
+    def matrix(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """X with zeros above its diagonal, [n, n]."""
+        X = np.eye(self.n)
+        X.ravel()[self._places] = x
+        return X
+
+    def pull_back(self, gradient: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Gradient in the variables, of one with respect to X, [n, n] on and below the diagonal."""
+        del x
+        return 2.0 * gradient.ravel()[self._places]
+
+    def curvature(self, S: NDArray[np.float64], R: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Diagonal of the Hessian from the diagonals of S and R, [variables]."""
+        i, j = np.divmod(self._places, self.n)
+        return 2.0 * (S[i] * R[j] + S[j] * R[i])
+
+    def band_gradient(self, M: NDArray[np.float64]) -> NDArray[np.float64]:
+        """M'M within the band, on and below the diagonal, [n, n]."""
+        S = np.zeros((self.n, self.n))
+        for start in range(0, self.n, 256):
+            first = max(0, start - self._band + 1)
+            S[start : start + 256, first : start + 256] = M[:, start : start + 256].T @ M[:, first : start + 256]
+        return S
+
+
+class _FreeNorms(_UnitDiagonal):
+    """X = D Y D, Y of unit diagonal by its free entries; D^2 sums to 1 over rounds b apart, by a softmax of free variables."""
+
+    def __init__(self, free: NDArray[np.bool_], min_sep: int) -> None:
+        super().__init__(free)
+        self._class = np.arange(self.n) % min_sep
+
+    def variables(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate([super().variables(X), np.zeros(self.n)])
+
+    def matrix(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        d = self._norms(x)
+        return d[:, None] * super().matrix(x[: -self.n]) * d
+
+    def pull_back(self, gradient: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+        d = self._norms(x)
+        by_Y = d[:, None] * np.tril(gradient) * d
+        Y = super().matrix(x[: -self.n])
+        products = by_Y * Y
+        by_log_d = products.sum(axis=0) + products.sum(axis=1)  # d f / d log d_i, both triangles
+        by_log_d = 2.0 * by_log_d - 2.0 * np.diag(products)
+        share = d * d
+        totals = np.bincount(self._class, by_log_d)[self._class]
+        return np.concatenate([super().pull_back(by_Y, x), 0.5 * (by_log_d - share * totals)])
+
+    def curvature(self, S: NDArray[np.float64], R: NDArray[np.float64]) -> NDArray[np.float64]:
+        by_Y = super().curvature(S, R) / np.bincount(self._class)[self._class].mean() ** 2
+        return np.concatenate([by_Y, S * R / np.bincount(self._class)[self._class].mean() ** 2 + 1e-12])
+
+    def _norms(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        weights = np.exp(x[-self.n :] - x[-self.n :].max())
+        return np.sqrt(weights / np.bincount(self._class, weights)[self._class])
+
+
+def _solved(
+    kind: type[Kind],
+    problem: _UnitDiagonal,
+    X: NDArray[np.float64],
+    schema: MinSep,
+    objective: Objective,
+    on_progress: Progress | None,
+) -> Kind:
+    x = problem.variables(X)
+    for sharpness in SHARPNESS[objective]:
+        x = _minimised(problem, x, sharpness, on_progress)
+    lower = problem.matrix(x)
+    C = lower_factor(lower + np.tril(lower, -1).T).copy()
+    C *= np.sqrt(np.diag(lower)) / np.linalg.norm(C, axis=0)  # the last digit of each norm
+    strategy = kind.from_matrix(C, f"{kind.model_fields['kind'].default}.npy")
+    _validate(strategy, problem, x, schema)
+    return strategy
+
+
+def _validate(strategy: MatrixFile, problem: _UnitDiagonal, x: NDArray[np.float64], schema: MinSep) -> None:
+    """Columns have the norms asked for, and forward substitution finds the error that was minimised."""
+    claimed = _Evaluation(problem, x).variances
+    measured = strategy.error_variances(schema.rounds)
+    if not np.allclose(measured, claimed, rtol=1e-7):
+        raise ArithmeticError(
+            f"the optimum claims a mean variance of {claimed.mean():.9g}, the slow path finds {measured.mean():.9g}"
+        )
+    figures = loss(strategy, schema)
+    if not figures.rms_loss <= figures.max_loss * (1 + 1e-12):
+        raise ArithmeticError(f"rms loss {figures.rms_loss} above max loss {figures.max_loss}; this is a bug")
+
+
+class _Evaluation:
+    """X^-1, A X^-1 and the rounds' variances at one point. Raises FloatingPointError where X is not positive definite."""
+
+    def __init__(self, problem: _UnitDiagonal, x: NDArray[np.float64]) -> None:
+        # LAPACK is column-major: X's transpose, upper triangular, is taken in place of a copy.
+        factor, failed = _potrf(problem.matrix(x).T, lower=0, overwrite_a=1, clean=1)
+        if failed:
+            raise FloatingPointError
+        inverse = _potri(factor, lower=0, overwrite_c=1)[0]
+        full = inverse + inverse.T
+        full[np.diag_indices(problem.n)] *= 0.5
+        self.inverse_diagonal = np.diag(full).copy()
+        self.M = np.cumsum(full, axis=0, out=full)
+        self.variances = np.tril(self.M).sum(axis=1)
+
+
+def _minimised(
+    problem: _UnitDiagonal, start: NDArray[np.float64], sharpness: int, on_progress: Progress | None
+) -> NDArray[np.float64]:
+    first = _Evaluation(problem, start)
+    weights = _weights(first.variances, sharpness)[1]
+    S = np.einsum("ti,t,ti->i", first.M, weights, first.M)
+    scale = 1.0 / np.sqrt(problem.curvature(S, first.inverse_diagonal))
+    search = _Search(problem, scale, sharpness, on_progress)
+    result = minimize(
+        search.value_and_gradient,
+        start / scale,
+        jac=True,
+        method="L-BFGS-B",
+        callback=search.accepted,
+        options={
+            "maxcor": 15,
+            "maxiter": 1500 if sharpness == 1 else 300,
+            "maxfun": 3000,
+            "ftol": 2e-7 if sharpness == 1 else 1e-8,
+            "gtol": 1e-9,
+        },
+    )
+    return result.x * scale
+
+
+def _weights(variances: NDArray[np.float64], sharpness: int) -> tuple[float, NDArray[np.float64]]:
+    """(mean over t of v_t^p)^(1/p), and its derivatives by v_t."""
+    largest = variances.max()
+    powers = (variances / largest) ** sharpness
+    value = largest * powers.mean() ** (1 / sharpness)
+    return float(value), value * (powers / powers.sum()) / variances
+
+
+class _Search:
+    """What L-BFGS asks for; where X is not positive definite, a parabola that turns it back.
+
+    At a step d from the last accepted point (value f, slope s < 0) it answers f + |s| and slope 3 |s|: those of the parabola
+    through the point with its least value a quarter of the way, so that the line search goes on from there.
+    """
+
+    def __init__(self, problem: _UnitDiagonal, scale: NDArray[np.float64], sharpness: int, on_progress: Progress | None) -> None:
+        self._problem, self._scale, self._sharpness, self._on_progress = problem, scale, sharpness, on_progress
+        self._latest: tuple[NDArray[np.float64], float, NDArray[np.float64]] | None = None
+        self._accepted = self._latest
+        self._iterations = 0
+
+    def value_and_gradient(self, y: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        x = y * self._scale
+        try:
+            point = _Evaluation(self._problem, x)
+        except FloatingPointError:
+            assert self._accepted is not None, "the start is positive definite"
+            at, value, gradient = self._accepted
+            return value + abs(float(gradient @ (y - at))), -3.0 * gradient
+        value, weights = _weights(point.variances, self._sharpness)
+        M = np.sqrt(weights)[:, None] * point.M
+        gradient = -self._problem.pull_back(self._problem.band_gradient(M), x) * self._scale
+        self._latest = (y.copy(), value, gradient)
+        self._accepted = self._accepted or self._latest
+        return value, gradient
+
+    def accepted(self, y: NDArray[np.float64]) -> None:
+        del y
+        self._accepted = self._latest
+        self._iterations += 1
+        if self._on_progress and self._iterations % 10 == 0 and self._latest:
+            self._on_progress(f"iteration {self._iterations}: error {math.sqrt(self._latest[1]):.6f}")

@@ -1,0 +1,58 @@
+"""What an optimisation is for: one participation schema, or weighted outcomes."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from mechanisms.participation import MinSep
+
+Objective = Literal["max", "rms"]
+"""Which loss: of the worst round, or root mean square over rounds."""
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One outcome to be good at, and its weight among others."""
+
+    schema: MinSep
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"weight={self.weight} of a target must be positive and finite; leave out what does not count")
+
+
+class _TargetEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    rounds: int
+    min_sep: int
+    max_participations: int
+    weight: float = Field(default=1.0, strict=False)
+
+
+def read_targets(path: Path) -> tuple[Target, ...]:
+    """From a JSON list of objects with rounds, min_sep, max_participations, and weight (1 unless given). Raises ValueError."""
+    try:
+        entries = TypeAdapter(list[_TargetEntry]).validate_python(json.loads(path.read_bytes()))
+        targets = tuple(Target(MinSep(each.rounds, each.min_sep, each.max_participations), each.weight) for each in entries)
+    except OSError as error:
+        raise ValueError(f"targets file {str(path)!r} cannot be read ({error}); name a JSON file") from None
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in problem["loc"]) or "the file"
+        raise ValueError(
+            f"targets file {str(path)!r}: {where}: {problem['msg']}; it must be a list of objects with rounds, min_sep, "
+            "max_participations and, if wanted, weight"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"targets file {str(path)!r}: {error}") from None
+    if not targets:
+        raise ValueError(f"targets file {str(path)!r} is an empty list; name at least one outcome")
+    return targets
