@@ -194,7 +194,10 @@ def audit_trace(trace: Trace | str | Path, noise_multiplier: float | None = None
         raise InputError(str(error)) from None
     patterns = read_patterns(opened)
     others = [other for other in (Identity(), Tree()) if other.kind != strategy.kind]
-    mechanisms = [_audit_mechanism(each, each is strategy, patterns, multiplier, used_delta) for each in (strategy, *others)]
+    try:
+        mechanisms = [_audit_mechanism(each, each is strategy, patterns, multiplier, used_delta) for each in (strategy, *others)]
+    except ValueError as error:  # what no guarantee can be computed for
+        raise InputError(str(error)) from None
     return Audit(opened.path, opened.digest, opened.run["ended"], patterns, tuple(mechanisms), scenario)
 
 

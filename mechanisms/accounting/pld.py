@@ -6,6 +6,8 @@ from functools import lru_cache
 from mechanisms.accounting.zcdp import check_noise_multiplier
 
 LEAST_DELTA = 1e-30
+LARGEST_MU = 1e4
+"""Sensitivity over noise multiplier beyond which epsilon, above 5e7, is not worth its computation."""
 
 
 def check_delta(delta: float) -> None:
@@ -18,8 +20,9 @@ def check_delta(delta: float) -> None:
 def gaussian_epsilon(sensitivity: float, noise_multiplier: float, delta: float) -> float:
     """Smallest epsilon, rounded up by the discretisation, of one Gaussian of standard deviation z / s at sensitivity 1.
 
-    The discretisation is a thousandth of the standard deviation s / z of the privacy loss: fine enough that the rounding shows
-    in the fifth digit, coarse enough for a fraction of a second. Raises ValueError.
+    The discretisation is a thousandth of the standard deviation s / z of the privacy loss, or a millionth of its range where
+    that is more: fine enough that the rounding shows in the fifth digit, coarse enough for a fraction of a second. Raises
+    ValueError.
     """
     from dp_accounting.pld import privacy_loss_distribution  # 1 s to import
 
@@ -30,9 +33,14 @@ def gaussian_epsilon(sensitivity: float, noise_multiplier: float, delta: float) 
     if sensitivity == 0:
         return 0.0
     loss_deviation = sensitivity / noise_multiplier
+    if loss_deviation > LARGEST_MU:
+        raise ValueError(
+            f"noise_multiplier={noise_multiplier} at a sensitivity of {sensitivity:g}: epsilon would be above 5e7, no "
+            "guarantee at all; raise the noise multiplier"
+        )
     loss_distribution = privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=noise_multiplier / sensitivity,
-        value_discretization_interval=loss_deviation / 1000,
+        value_discretization_interval=max(loss_deviation / 1e3, loss_deviation**2 / 1e6),
         log_mass_truncation_bound=min(-50.0, math.log(delta) - 10.0),  # what is cut off counts towards delta
     )
     return float(loss_distribution.get_epsilon_for_delta(delta))

@@ -2,16 +2,15 @@
 
 A BLT and its inverse are given by their decays theta and theta_hat (Dvijotham et al. 2024, Lemma 5.2). The parameters p are
 free: t = cumsum(exp p), y = exp(-t), theta = y[0::2], theta_hat = y[1::2], so that 1 > theta_1 > theta_hat_1 > theta_2 > ... > 0,
-which makes every omega positive. The loss is in closed form, O(n) per buffer; gradients are JAX's, in float64; L-BFGS from
-several starts, as there are local optima.
+which makes every omega positive. L-BFGS from several starts, as there are local optima.
+
+Loss and gradient are in closed form, O(n) per buffer and target. The gradient is held to JAX's by
+tests/mechanisms/test_optimize.py; it is written out because XLA needs longer to compile it than the whole search takes.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
@@ -23,8 +22,6 @@ from mechanisms.optimize.objective import Objective, Progress, Target
 ValueAndGradient = Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]]
 
 MOST_BUFFERS = 10
-MOST_UNROLLED = 4
-"""Targets compiled each for its own rounds; more share one compiled loop, padded to the longest."""
 POLISHED = 3
 """Starts that are followed to their end, of those best after a few iterations."""
 SMALLEST_STEP, LARGEST_STEP = math.log(1e-13), math.log(13.0)
@@ -42,19 +39,18 @@ def optimize_blt(targets: Sequence[Target], buffers: int, objective: Objective =
         )
     if not 1 <= buffers <= MOST_BUFFERS:
         raise ValueError(f"buffers={buffers} must be from 1 to {MOST_BUFFERS}; more than a handful gain nothing")
-    with jax.enable_x64(True):
-        value_and_gradient = _objective(targets, objective)
-        found = []
-        for number, start in enumerate(_starts(max(target.schema.rounds for target in targets), buffers), 1):
-            found.append(_descend(value_and_gradient, start, iterations=50))
-            if on_progress:
-                on_progress(f"start {number}: loss {math.exp(min(value for value, _ in found)):.6f}")
-        found.sort(key=lambda each: each[0])
-        for place, (_, p) in enumerate(found[:POLISHED]):
-            found[place] = _descend(value_and_gradient, p, iterations=3000)
-            if on_progress:
-                on_progress(f"polish {place + 1}: loss {math.exp(min(value for value, _ in found)):.6f}")
-        return _best_valid(found, targets, objective)
+    value_and_gradient = LogLoss(targets, objective)
+    found = []
+    for number, start in enumerate(_starts(max(target.schema.rounds for target in targets), buffers), 1):
+        found.append(_descend(value_and_gradient, start, iterations=30))
+        if on_progress:
+            on_progress(f"start {number}: loss {math.exp(min(value for value, _ in found)):.6f}")
+    found.sort(key=lambda each: each[0])
+    for place, (_, p) in enumerate(found[:POLISHED]):
+        found[place] = _descend(value_and_gradient, p, iterations=3000)
+        if on_progress:
+            on_progress(f"polish {place + 1}: loss {math.exp(min(value for value, _ in found)):.6f}")
+    return _best_valid(found, targets, objective)
 
 
 def _starts(rounds: int, buffers: int) -> list[NDArray[np.float64]]:
@@ -75,15 +71,16 @@ def _descend(
         jac=True,
         method="L-BFGS-B",
         bounds=[(SMALLEST_STEP, LARGEST_STEP)] * len(start),
-        options={"maxcor": 50, "maxiter": iterations, "maxfun": 10 * iterations, "ftol": 1e-15, "gtol": 1e-9},
+        options={"maxcor": 3 * len(start), "maxiter": iterations, "maxfun": 10 * iterations, "ftol": 1e-13, "gtol": 1e-8},
     )
     return float(result.fun), result.x
 
 
 def _best_valid(found: list[tuple[float, NDArray[np.float64]]], targets: Sequence[Target], objective: Objective) -> BLT:
-    """The best result that is a BLT and has, computed without JAX and without closed forms of theta_hat, the loss claimed."""
+    """The best result that is a BLT and has, computed by other code, without theta_hat, the loss claimed."""
     for value, p in sorted(found, key=lambda each: each[0]):
-        t, _, omega, _ = _buffers(p, np)
+        t, t_hat = _decays(p)
+        omega = np.exp(_log_weights(t, t_hat)[0])
         try:
             blt = BLT(theta=tuple(np.exp(-t).tolist()), omega=tuple(omega.tolist()))
         except ValueError:
@@ -104,83 +101,91 @@ def _is_confirmed(blt: BLT, claimed: float, targets: Sequence[Target], objective
     return abs(value - claimed) < 1e-7
 
 
-def _objective(targets: Sequence[Target], objective: Objective) -> ValueAndGradient:
-    schemas = [target.schema for target in targets]
-    weights = np.array([target.weight for target in targets])
-    compiled = jax.jit(
-        jax.value_and_grad(
-            partial(
-                _mean_log_loss,
-                rounds=np.array([schema.rounds for schema in schemas]),
-                min_seps=np.array([schema.min_sep for schema in schemas]),
-                participations=np.array([schema.max_participations for schema in schemas]),
-                weights=weights / weights.sum(),
-                objective=objective,
-            )
-        )
-    )
+class LogLoss:
+    """Weighted mean over targets of log(sensitivity x error) at p [2 buffers], and its gradient."""
 
-    def value_and_gradient(p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        value, gradient = compiled(p)
-        return float(value), np.asarray(gradient, np.float64)
+    def __init__(self, targets: Sequence[Target], objective: Objective) -> None:
+        self._targets = targets
+        self._objective: Objective = objective
+        self._rounds = np.arange(max(target.schema.rounds for target in targets), dtype=np.float64)
+        self._weight = sum(target.weight for target in targets)
 
-    return value_and_gradient
+    def __call__(self, p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        t, t_hat = _decays(p)
+        log_omega, by_t, by_t_hat = _log_weights(t, t_hat)
+        log_omega_hat, hat_by_t_hat, hat_by_t = _log_weights(t_hat, t)
+        omega, omega_hat = np.exp(log_omega), -np.exp(log_omega_hat)
+        powers, powers_hat = _powers(t, self._rounds.size), _powers(t_hat, self._rounds.size)
+        c = np.concatenate([[1.0], omega @ powers[:, :-1]])
+        beta = np.cumsum(np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]]))  # coefficients of A C^-1
+        value, by_c, by_beta = self._value(c, beta)
 
+        by_omega = powers[:, :-1] @ by_c[1:]
+        direct_t = -omega * (powers[:, :-1] @ (by_c[1:] * self._rounds[:-1]))
+        suffix = np.concatenate([np.cumsum(by_beta[::-1])[::-1][1:], [0.0]])  # a power of round s is in every later beta
+        by_omega_hat = powers_hat @ suffix
+        direct_t_hat = -omega_hat * (powers_hat @ (suffix * self._rounds))
+        by_log_omega, by_log_omega_hat = by_omega * omega, by_omega_hat * omega_hat
+        gradient_t = direct_t + by_log_omega @ by_t + by_log_omega_hat @ hat_by_t
+        gradient_t_hat = direct_t_hat + by_log_omega @ by_t_hat + by_log_omega_hat @ hat_by_t_hat
+        steps = np.ravel(np.column_stack([gradient_t, gradient_t_hat]))
+        return value, np.cumsum(steps[::-1])[::-1] * np.exp(p)
 
-def _mean_log_loss(p, *, rounds, min_seps, participations, weights, objective):
-    """Weighted mean over targets of log(sensitivity x error); all arrays over targets are [T]."""
-    buffers, longest = _buffers(p), int(rounds.max())
-    if len(rounds) <= MOST_UNROLLED:
-        squares = [
-            _squared_loss(buffers, n, b, k, int(n), objective) for n, b, k in zip(rounds, min_seps, participations, strict=True)
-        ]
-        return 0.5 * sum(weight * jnp.log(square) for weight, square in zip(weights, squares, strict=True))
-    schemas = (rounds, min_seps, participations)
-    squares = jax.lax.map(lambda each: _squared_loss(buffers, each[0], each[1], each[2], longest, objective), schemas)
-    return 0.5 * jnp.sum(weights * jnp.log(squares))
-
-
-def _squared_loss(buffers, n, b, k, length: int, objective: Objective):
-    """Squared sensitivity x squared error over n <= length rounds."""
-    t, t_hat, omega, omega_hat = buffers
-    i = np.arange(length)
-    beta = _prefix_coefficients(t_hat, omega_hat, length)
-    times = jnp.where(i < n, 1.0 if objective == "max" else (n - i) / n, 0.0)
-    return _squared_sensitivity(t, omega, n, b, k, length) * jnp.sum(times * beta**2)
-
-
-def _buffers(p, xp=jnp):
-    """(t, t_hat, omega, omega_hat), each [buffers], theta = exp(-t) (Dvijotham et al. 2024, Lemma 5.2)."""
-    t = xp.cumsum(xp.exp(p))
-    t, t_hat = t[0::2], t[1::2]
-    return t, t_hat, _weights(t, t_hat, xp), -_weights(t_hat, t, xp)
+    def _value(self, c: NDArray[np.float64], beta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+        """The objective and its derivatives by the coefficients c and beta."""
+        value, by_c, by_beta = 0.0, np.zeros_like(c), np.zeros_like(beta)
+        for target in self._targets:
+            n, b, k = target.schema.rounds, target.schema.min_sep, target.schema.max_participations
+            share = target.weight / self._weight
+            column = _shifted_sum(c[:n], b, k)
+            squared_sensitivity = float(np.sum(column * column))
+            times = np.ones(n) if self._objective == "max" else (n - self._rounds[:n]) / n
+            squared_error = float(np.sum(times * beta[:n] ** 2))
+            value += 0.5 * share * math.log(squared_sensitivity * squared_error)
+            by_c[:n] += (share / squared_sensitivity) * _shifted_sum(column[::-1], b, k)[::-1]
+            by_beta[:n] += (share / squared_error) * times * beta[:n]
+        return value, by_c, by_beta
 
 
-def _weights(t, other, xp):
-    """|prod_i (theta_j - theta_hat_i) / prod_{i != j} (theta_j - theta_i)|: interlaced, omega is positive, omega_hat negative."""
-    is_own = np.eye(t.size, dtype=bool)
-    across = xp.log(xp.abs(xp.expm1(t[:, None] - other)))  # log |1 - theta_hat_i / theta_j|
-    within = xp.log(xp.where(is_own, 1.0, xp.abs(xp.expm1(xp.where(is_own, 1.0, t[:, None] - t)))))
-    return xp.exp(-t + across.sum(axis=1) - within.sum(axis=1))
+def _decays(p: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(t, t_hat), theta = exp(-t) and theta_hat = exp(-t_hat), each [buffers]."""
+    t = np.cumsum(np.exp(p))
+    return t[0::2], t[1::2]
 
 
-def _prefix_coefficients(t_hat, omega_hat, n: int):
-    """beta_i = 1 + sum_j omega_hat_j (1 - theta_hat_j^i) / (1 - theta_hat_j): coefficients of A C^-1, [n]."""
-    i = np.arange(n, dtype=np.float64)
-    series = -jnp.expm1(-i[:, None] * t_hat) / -jnp.expm1(-t_hat)
-    return 1.0 + series @ omega_hat
+def _powers(t: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
+    """exp(-i t) for i < rounds, [buffers, rounds]; as products of exp(-256 j t) and exp(-i t), i < 256: few exponentials.
 
-
-def _squared_sensitivity(t, omega, n, b, k, length: int):
-    """|| sum_{j < k} C[:, j b] ||^2 over rounds 0 .. n-1 (McMahan, Xu, Zhang 2024, Theorem 3.1), geometric series summed.
-
-    Round m >= 1 sees participations j = 0 .. q, q = min(k - 1, (m - 1) // b), each with omega theta^(m - 1 - j b),
-    and 1 of its own.
+    Each factor is held above exp(-300), so that no product is subnormal, which is slow; nothing that small counts.
     """
-    m = np.arange(length)
-    q = jnp.minimum(k - 1, (m - 1) // b)
-    latest = (m - 1 - q * b)[:, None] * t
-    series = jnp.exp(-latest) * -jnp.expm1(-(b * (q + 1))[:, None] * t) / -jnp.expm1(-b * t)
-    own = (m % b == 0) & (m // b < k)
-    column = own + jnp.where(m > 0, series @ omega, 0.0)
-    return jnp.sum(jnp.where(m < n, column, 0.0) ** 2)
+    coarse = np.exp(-np.minimum(t[:, None] * (256.0 * np.arange(-(-rounds // 256))), 300.0))
+    fine = np.exp(-np.minimum(t[:, None] * np.arange(256.0), 300.0))
+    return (coarse[:, :, None] * fine[:, None, :]).reshape(len(t), -1)[:, :rounds]
+
+
+def _log_weights(
+    t: NDArray[np.float64], other: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """log |prod_i (theta_j - theta_hat_i) / prod_{i != j} (theta_j - theta_i)| and its derivatives by t and t_hat, [j, i].
+
+    Interlaced, omega is positive and omega_hat negative (Dvijotham et al. 2024, Lemma 5.2).
+    """
+    is_own = np.eye(len(t), dtype=bool)
+    across = t[:, None] - other
+    within = np.where(is_own, 1.0, t[:, None] - t)
+    log_within = np.where(is_own, 0.0, np.log(np.abs(np.expm1(within))))
+    value = -t + np.log(np.abs(np.expm1(across))).sum(axis=1) - log_within.sum(axis=1)
+    slope_across = -1.0 / np.expm1(-across)  # of log |expm1|
+    slope_within = np.where(is_own, 0.0, -1.0 / np.expm1(-within))
+    by_t = slope_within + np.diag(-1.0 + slope_across.sum(axis=1) - slope_within.sum(axis=1))
+    return value, by_t, -slope_across
+
+
+def _shifted_sum(x: NDArray[np.float64], b: int, k: int) -> NDArray[np.float64]:
+    """sum_{j < k} of x shifted down by j b, [n]: of C's first column, || . || is the sensitivity (Theorem 3.1)."""
+    n = x.size
+    rows = np.zeros((-(-n // b), b))
+    rows.ravel()[:n] = x
+    total = np.cumsum(rows, axis=0)
+    total[k:] -= total[:-k].copy()
+    return total.ravel()[:n]
