@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check bench clean
+.PHONY: help run test check bench peers reproduce clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -22,6 +22,13 @@ check: .venv/.tests  ## Format, lint, types, import contracts, fast tests
 
 bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 	$(BIN)/python tests/benchmarks/bench_quickstart.py
+	$(BIN)/python tests/benchmarks/bench_mechanisms.py
+
+peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 settings (half an hour)
+	$(BIN)/python tests/benchmarks/compare_optima.py
+
+reproduce: .venv/.tests  ## Published losses of mechanisms beside ours (half an hour)
+	$(BIN)/python tests/reproduction/reproduce_mechanisms.py
 
 clean:  ## Remove what was made, runs excepted
 	rm -rf .venv build dist *.egg-info

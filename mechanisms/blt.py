@@ -4,6 +4,7 @@ Source: McMahan, Xu, Zhang 2024 ("A hassle-free algorithm for private learning i
 and Dvijotham et al. 2024 (arXiv 2404.16706).
 """
 
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -60,13 +61,27 @@ class BLT(ToeplitzStrategy):
         return rounds == 1 or sum(self.omega) <= 1.0
 
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i), its geometric series summed in closed form."""
+        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), geometric series in closed form."""
         lag, terms = second - first, rounds - second
-        entries = np.where(lag == 0, 1.0, 0.0)
-        for theta_p, omega_p in zip(self.theta, self.omega, strict=True):
-            entries += np.where(lag > 0, omega_p * theta_p ** np.maximum(lag - 1, 0).astype(np.float64), 0.0)
-            for theta_q, omega_q in zip(self.theta, self.omega, strict=True):
-                product = theta_p * theta_q
-                series = -np.expm1((terms - 1) * np.log(product)) / (1.0 - product)
-                entries += omega_p * omega_q * theta_q ** lag.astype(np.float64) * series
+        c, powers, tails = _gram_tables(self, rounds)
+        entries = c[lag]
+        for power, tail in zip(powers, tails, strict=True):
+            entries += power[lag] * tail[terms]
         return entries
+
+
+@lru_cache(maxsize=8)
+def _gram_tables(
+    strategy: BLT, rounds: int
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+    """(c, theta_q^lag, T_q(terms)): T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1)) / (1 - theta_p theta_q)."""
+    lags, terms = np.arange(rounds, dtype=np.float64), np.arange(rounds + 1, dtype=np.float64)
+    powers, tails = [], []
+    for theta_q, omega_q in zip(strategy.theta, strategy.omega, strict=True):
+        tail = np.zeros(rounds + 1)
+        for theta_p, omega_p in zip(strategy.theta, strategy.omega, strict=True):
+            product = theta_p * theta_q
+            tail += omega_p * -np.expm1((terms - 1) * np.log(product)) / (1.0 - product)
+        powers.append(theta_q**lags)
+        tails.append(omega_q * tail)
+    return strategy.first_column(rounds), powers, tails

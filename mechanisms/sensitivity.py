@@ -14,6 +14,7 @@ sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where they are:
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,8 +58,11 @@ class PatternSensitivities:
             raise ValueError(f"patterns must increase strictly within 0 to rounds-1={self._rounds - 1}; sort them, drop repeats")
         if len(patterns) < patterns.shape[1]:
             squared, is_exact = self._row_by_row(patterns)
-        else:
+        elif self._rounds <= GRAM_TABLE_ROUNDS:
             squared, is_exact = self._pair_by_pair(patterns)
+        else:  # entries cost more than finding the patterns that are alike
+            distinct, place = np.unique(patterns, axis=0, return_inverse=True)
+            squared, is_exact = (each[place] for each in self._pair_by_pair(distinct))
         if not np.isfinite(squared).all():
             raise ValueError(f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} rounds; refused")
         return PatternValues(np.sqrt(squared), is_exact)
@@ -70,7 +74,7 @@ class PatternSensitivities:
             for earlier in columns[:position]:
                 entries = self._gram(earlier, later)
                 if entries.min(initial=0.0) < 0:
-                    is_exact &= entries >= 0
+                    is_exact &= entries >= -self._rounding
                     np.abs(entries, out=entries)
                 entries *= 2.0
                 squared += entries
@@ -79,7 +83,14 @@ class PatternSensitivities:
 
     def _row_by_row(self, patterns: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         blocks = [self.gram_of(pattern) for pattern in patterns]
-        return np.array([np.abs(block).sum() for block in blocks]), np.array([bool((block >= 0).all()) for block in blocks])
+        is_exact = np.array([bool((block >= 0).all() or (block >= -self._rounding).all()) for block in blocks])
+        return np.array([np.abs(block).sum() for block in blocks]), is_exact
+
+    @cached_property
+    def _rounding(self) -> float:
+        """Size of an entry of G that may be a rounded zero."""
+        index = np.arange(self._rounds)
+        return ROUNDING * float(self._strategy.gram_entries(index, index, self._rounds).max())
 
     def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
         """Of one pattern [c]; where G has negative entries, exact for models of c or more parameters, a bound for fewer."""

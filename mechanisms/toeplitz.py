@@ -41,15 +41,16 @@ class ToeplitzStrategy(Strategy):
         return np.cumsum(np.cumsum(self.inverse_first_column(rounds)) ** 2)
 
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs."""
-        c = self.first_column(rounds)
-        lags = (second - first).ravel()
-        order = np.argsort(lags, kind="stable")
-        terms = (rounds - second).ravel()[order]
-        entries = np.empty(lags.size)
+        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs within the bands."""
+        c = np.trim_zeros(self.first_column(rounds), "b")
+        lags, terms = (second - first).ravel(), (rounds - second).ravel()
+        entries = np.zeros(lags.size)
+        within = np.flatnonzero(lags < c.size)
+        order = within[np.argsort(lags[within], kind="stable")]
         distinct, starts = np.unique(lags[order], return_index=True)
-        for lag, begin, end in zip(distinct, starts, [*starts[1:], lags.size], strict=True):
-            entries[order[begin:end]] = np.cumsum(c[: rounds - lag] * c[lag:])[terms[begin:end] - 1]
+        for lag, chosen in zip(distinct, np.split(order, starts[1:]), strict=False):
+            sums = np.cumsum(c[: c.size - lag] * c[lag:])
+            entries[chosen] = sums[np.minimum(terms[chosen], sums.size) - 1]
         return entries.reshape(np.shape(second - first))
 
     def gram(self, rounds: int) -> NDArray[np.float64]:

@@ -88,6 +88,7 @@ def default_cache() -> Path:
 def design(request: Request, on_progress: Progress | None = None) -> Strategy:
     """The strategy asked for; deterministic. Raises ValueError for impossible requests, ArithmeticError if none validates."""
     schema, objective = request.schema, request.used_objective
+    bands = min(schema.min_sep, schema.rounds) if request.bands is None else request.bands
     match request.kind:
         case "identity":
             return Identity()
@@ -97,20 +98,20 @@ def design(request: Request, on_progress: Progress | None = None) -> Strategy:
             return TreeFull(rounds=schema.rounds)
         case "band-fhu" | "bisr":
             kind = BandFHU if request.kind == "band-fhu" else BISR
-            return kind(bands=request.bands) if request.bands else _best_bands(kind, schema, objective, on_progress)
+            return kind(bands=request.bands) if request.bands is not None else _best_bands(kind, schema, objective, on_progress)
         case "blt":
             from mechanisms.optimize.blt import optimize_blt
 
             targets = request.targets or (Target(schema),)
-            return optimize_blt(targets, request.buffers or DEFAULT_BUFFERS, objective, on_progress)
+            return optimize_blt(targets, DEFAULT_BUFFERS if request.buffers is None else request.buffers, objective, on_progress)
         case "banded-toeplitz":
             from mechanisms.optimize.toeplitz import optimize_toeplitz
 
-            return optimize_toeplitz(schema, request.bands or schema.min_sep, objective, on_progress)
+            return optimize_toeplitz(schema, bands, objective, on_progress)
         case "banded":
             from mechanisms.optimize.gram import optimize_banded
 
-            return optimize_banded(schema, request.bands or schema.min_sep, objective, on_progress)
+            return optimize_banded(schema, bands, objective, on_progress)
         case "dense":
             from mechanisms.optimize.gram import optimize_dense
 

@@ -33,12 +33,12 @@ def ours(schema: MinSep, buffers: int, objective: Objective) -> BLT:
     return optimize_blt([Target(schema)], buffers, objective)
 
 
-def theirs(schema: MinSep, buffers: int, objective: Objective) -> BLT | None:
+def theirs(schema: MinSep, buffers: int, objective: Objective, steps: int) -> BLT | None:
     """Theirs; None where it is no BLT of ours (merged or negative buffers)."""
     n, b, k = schema.rounds, schema.min_sep, schema.max_participations
     error = "max" if objective == "max" else "mean"
     target = buffered_toeplitz.LossFn.build_min_sep(n=n, error=error, min_sep=b, max_participations=k)
-    found, _ = buffered_toeplitz.optimize_loss(target, num_buffers=buffers)
+    found, _ = buffered_toeplitz.optimize_loss(target, num_buffers=buffers, max_optimizer_steps=steps)
     try:
         return BLT(theta=tuple(map(float, found.buf_decay)), omega=tuple(map(float, found.output_scale)))
     except ValueError:
@@ -57,13 +57,16 @@ def main() -> None:
     """Runs the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=len(GRID), help="how many settings to run")
+    parser.add_argument("--steps", type=int, default=600, help="steps of jax-privacy's optimiser [default: its own, 600]")
+    arguments = parser.parse_args()
     excesses, ratios = [], []
-    for (n, b, k), buffers, objective in GRID[: parser.parse_args().first]:
+    for (n, b, k), buffers, objective in GRID[: arguments.first]:
         schema, results, seconds = MinSep(n, b, k), [], []
-        for optimiser in (ours, theirs):
+        for is_ours in (True, False):
             jax.clear_caches()
             started = time.perf_counter()
-            results.append(value(optimiser(schema, buffers, objective), schema, objective))
+            found = ours(schema, buffers, objective) if is_ours else theirs(schema, buffers, objective, arguments.steps)
+            results.append(value(found, schema, objective))
             seconds.append(time.perf_counter() - started)
         excesses.append(results[0] - results[1])
         ratios.append(seconds[0] / seconds[1])

@@ -24,3 +24,20 @@ def test_the_quickstart_benchmark_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert "same digest in all runs" in done.stdout
     assert done.stdout.rstrip().endswith("True")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "arguments", "last"),
+    [
+        ("benchmarks/bench_mechanisms.py", ["--small"], "gpu: "),
+        ("benchmarks/compare_optima.py", ["--first", "1", "--steps", "10"], "largest excess of our loss"),
+        ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),
+    ],
+)
+def test_what_is_run_by_hand_about_mechanisms_still_runs(script: str, arguments: list[str], last: str) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS.parent / script, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert last in done.stdout.splitlines()[-1]

@@ -1,0 +1,159 @@
+"""Mechanisms: optimisers against jax-privacy's, a streaming step against the memory's bandwidth, sensitivities of many patterns.
+
+    make bench                                              everything but what takes jax-privacy a quarter of an hour
+    python tests/benchmarks/bench_mechanisms.py --small     a small version of each, as the test suite runs it
+    python tests/benchmarks/bench_mechanisms.py --only blt  one of: blt, banded, stream, patterns, gpu
+
+Paired in one run; prints medians and ratios, asserts nothing.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import torch
+
+from mechanisms.blt import BLT
+from mechanisms.loss import loss
+from mechanisms.optimize.blt import optimize_blt
+from mechanisms.optimize.gram import optimize_banded
+from mechanisms.optimize.objective import Target
+from mechanisms.participation import MinSep
+from mechanisms.sensitivity import PatternSensitivities
+from server.noise import BufferedNoise, noise_stream
+
+FOUR = BLT(theta=(0.99, 0.9, 0.6, 0.2), omega=(0.1, 0.1, 0.1, 0.1))
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def bench_blt(is_small: bool) -> None:
+    """Both optimisers from a cold cache of compiled code, 2 and 4 buffers for MaxLoss."""
+    from jax_privacy.matrix_factorization import buffered_toeplitz
+
+    cases = (
+        [(MinSep(64, 8, 8), 1)]
+        if is_small
+        else [(MinSep(2052, 342, 6), 2), (MinSep(2052, 342, 6), 4), (MinSep(20_000, 1000, 20), 2)]
+    )
+    for schema, buffers in cases:
+        n, b, k = schema.rounds, schema.min_sep, schema.max_participations
+        ours = []
+        for _ in range(1 if is_small else 3):
+            started = time.perf_counter()
+            optimize_blt([Target(schema)], buffers)
+            ours.append(time.perf_counter() - started)
+        jax.clear_caches()
+        started = time.perf_counter()
+        target = buffered_toeplitz.LossFn.build_min_sep(n=n, error="max", min_sep=b, max_participations=k)
+        steps = 20 if is_small else 600
+        their_loss = float(buffered_toeplitz.optimize_loss(target, num_buffers=buffers, max_optimizer_steps=steps)[1]) ** 0.5
+        their_seconds = time.perf_counter() - started
+        our_loss = loss(optimize_blt([Target(schema)], buffers), schema).max_loss
+        print(
+            f"blt: {schema}, {buffers} buffers: {statistics.median(ours):.2f} s (MaxLoss {our_loss:.6f}); jax-privacy "
+            f"{their_seconds:.2f} s ({their_loss:.6f}); ratio {statistics.median(ours) / their_seconds:.3f}",
+            flush=True,
+        )
+
+
+def bench_banded(is_small: bool) -> None:
+    """Banded at n = 2052 with 342 bands: seconds until RmsLoss 8.600, and to the end of the search."""
+    schema, goal = (MinSep(64, 16, 4), math.inf) if is_small else (MinSep(2052, 342, 6), 8.600)
+    started, reached = time.perf_counter(), []
+
+    def watch(message: str) -> None:
+        error = float(message.rpartition("error ")[2]) if "error" in message else math.inf
+        if error * math.sqrt(schema.max_participations) <= goal:
+            reached.append(time.perf_counter() - started)
+
+    strategy = optimize_banded(schema, schema.min_sep, "rms", watch)
+    total = time.perf_counter() - started
+    first = f"{reached[0]:.0f} s" if reached else "not reported"
+    print(
+        f"banded: {schema}, RmsLoss {goal:.3f} after {first}; {loss(strategy, schema).rms_loss:.4f} after {total:.0f} s", flush=True
+    )
+
+
+def bench_stream(is_small: bool) -> None:
+    """One step with 2.4 million parameters and 4 buffers: against a copy of as many bytes, and against torch's draw alone."""
+    dimension, repeats = (100_000, 3) if is_small else (2_400_000, 41)
+    stream = noise_stream(FOUR, 0, dimension, torch.device("cpu"), 10_000)
+    assert isinstance(stream, BufferedNoise)
+    stream.next()
+    moved = 4 * dimension * (2 * len(FOUR.theta) + 2)  # every buffer and the row are read and written
+    source, sink = torch.zeros(moved // 8), torch.empty(moved // 8)
+    row, generator = torch.empty(dimension), torch.Generator()
+    times: dict[str, list[float]] = {"step": [], "copy": [], "torch draw": [], "torch draw + step": [], "own draw + step": []}
+    for _ in range(repeats):
+        times["copy"].append(seconds_of(lambda: sink.copy_(source)))
+        times["step"].append(seconds_of(stream.step))
+        times["torch draw"].append(seconds_of(lambda: row.normal_(generator=generator)))
+        times["torch draw + step"].append(seconds_of(lambda: (row.normal_(generator=generator), stream.step())))
+        times["own draw + step"].append(seconds_of(stream.next))
+    median = {name: statistics.median(values) for name, values in times.items()}
+    print(", ".join(f"{name} {1000 * value:.2f} ms" for name, value in median.items()))
+    print(
+        f"stream: D = {dimension:,}, 4 buffers: step without draw {median['step'] / median['copy']:.2f}x the copy of its bytes "
+        f"({moved / median['copy'] / 1e9:.1f} GB/s); draw + step {median['torch draw + step'] / median['torch draw']:.2f}x torch's draw",
+        flush=True,
+    )
+
+
+def bench_patterns(is_small: bool) -> None:
+    """Sensitivities of a million patterns of 6 participations at 3600 rounds, the Gram table included."""
+    rounds, count = (300, 1000) if is_small else (3600, 1_000_000)
+    starts = np.random.default_rng(0).integers(0, rounds // 6, size=(count, 6))
+    patterns = np.arange(6) * (rounds // 6) + starts
+    found = [seconds_of(lambda: PatternSensitivities(FOUR, rounds).of(patterns)) for _ in range(3)]
+    print(f"patterns: {count:,} at {rounds} rounds in {statistics.median(found):.2f} s", flush=True)
+
+
+def bench_gpu(is_small: bool) -> None:
+    """A step with a billion parameters and 4 buffers on a GPU: bytes per second against a device copy. Skipped without one."""
+    if not torch.cuda.is_available():
+        print("gpu: none here")
+        return
+    device, dimension = torch.device("cuda"), 1_000_000 if is_small else 1_000_000_000
+    stream = noise_stream(FOUR, 0, dimension, device, 10_000)
+    assert isinstance(stream, BufferedNoise)
+    stream.next()
+    moved = 4 * dimension * (2 * len(FOUR.theta) + 2)
+    source = torch.zeros(dimension, device=device)
+    sink = torch.empty_like(source)
+
+    def timed(function: Callable[[], object]) -> float:
+        torch.cuda.synchronize()
+        return seconds_of(lambda: (function(), torch.cuda.synchronize()))
+
+    step = statistics.median(timed(stream.step) for _ in range(11))
+    copy = statistics.median(timed(lambda: sink.copy_(source)) for _ in range(11))
+    own, their = moved / step, 8 * dimension / copy
+    print(f"gpu: step {own / 1e9:.0f} GB/s, copy {their / 1e9:.0f} GB/s, ratio {own / their:.2f}", flush=True)
+
+
+BENCHMARKS = {"blt": bench_blt, "banded": bench_banded, "stream": bench_stream, "patterns": bench_patterns, "gpu": bench_gpu}
+
+
+def main() -> None:
+    """Runs them, or one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="small sizes")
+    parser.add_argument("--only", choices=BENCHMARKS, help="one benchmark")
+    arguments = parser.parse_args()
+    for name, bench in BENCHMARKS.items():
+        if arguments.only in (None, name):
+            bench(arguments.small)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""`fedray optimize` and `fedray mechanism`: what they print, what they write, one line for every mistake; matrices in scenarios."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.audit.audit import audit_trace
+from fedray.cli import main
+from fedray.errors import ScenarioError
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import simulate
+from mechanisms import reference
+from mechanisms.files import read_strategy, write_strategy
+from mechanisms.registry import Banded, Matrix
+from mechanisms.triangular import lower_factor
+
+SETTING = ["--rounds", "60", "--min-sep", "12", "--max-participations", "4"]
+KEYS = (
+    *("kind", "rounds", "min_sep", "max_participations", "sensitivity", "sensitivity_is_exact", "max_error", "rms_error"),
+    *("max_loss", "rms_loss", "rho", "epsilon", "delta", "seconds", "parameters"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr)."""
+    before, sys.argv = sys.argv, ["fedray", *arguments]
+    try:
+        main()
+    except SystemExit as done:
+        code = int(done.code or 0)
+    finally:
+        sys.argv = before
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("kind", ["blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"])
+def test_every_kind_is_optimised_written_and_read_with_the_same_figures(capsys, kind: str, tmp_path: Path) -> None:
+    out = tmp_path / "m.json"
+    code, text, _ = run(capsys, "optimize", kind, *SETTING, "--out", str(out), "--json", "--noise-multiplier", "3")
+    assert code == 0
+    found = json.loads(text)
+    assert set(KEYS) <= found.keys()
+    code, text, _ = run(capsys, "mechanism", str(out), *SETTING, "--json", "--noise-multiplier", "3")
+    assert code == 0
+    again = json.loads(text)
+    assert {k: v for k, v in again.items() if k not in ("seconds", "parameters")} == {
+        k: v for k, v in found.items() if k not in ("seconds", "parameters")
+    }
+    assert found["rho"] == pytest.approx(found["sensitivity"] ** 2 / 18)
+    assert found["max_loss"] == pytest.approx(found["sensitivity"] * found["max_error"])
+    assert reference.gaussian_delta(found["sensitivity"] / 3, found["epsilon"]) <= found["delta"]
+
+
+def test_people_get_a_table(capsys, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "optimize", "blt", *SETTING, "--buffers", "2", "--out", str(tmp_path / "b.json"))
+    assert code == 0
+    assert "MaxLoss / RmsLoss" in out
+    assert "(exact)" in out
+    assert f"mechanism  {tmp_path / 'b.json'}" in out
+    code, out, _ = run(
+        capsys, "mechanism", str(tmp_path / "b.json"), "--rounds", "100", "--min-sep", "3", "--max-participations", "9"
+    )
+    assert code == 0
+    assert "100, 3, 9" in out
+
+
+def test_a_bound_is_called_one(capsys, tmp_path: Path) -> None:
+    """400 bands guessed, 385 seen: nothing exact is known of the schema, and the table and the JSON say so."""
+    run(capsys, "optimize", "banded", *SETTING, "--out", str(tmp_path / "b.json"))
+    other = ["--rounds", "60", "--min-sep", "11", "--max-participations", "4"]
+    code, out, _ = run(capsys, "mechanism", str(tmp_path / "b.json"), *other)
+    assert code == 0
+    assert "(upper bound; at least " in out
+    document = json.loads(run(capsys, "mechanism", str(tmp_path / "b.json"), *other, "--json")[1])
+    assert not document["sensitivity_is_exact"]
+    assert document["sensitivity_lower_bound"] <= document["sensitivity"]
+
+
+def test_weighted_outcomes_have_figures_each(capsys, tmp_path: Path) -> None:
+    outcomes = [
+        {"rounds": 60, "min_sep": 12, "max_participations": 4},
+        {"rounds": 50, "min_sep": 8, "max_participations": 5, "weight": 3},
+    ]
+    (tmp_path / "t.json").write_text(json.dumps(outcomes))
+    code, out, _ = run(capsys, "optimize", "blt", "--targets", str(tmp_path / "t.json"), "--buffers", "1", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert [(each["rounds"], each["min_sep"]) for each in document["targets"]] == [(50, 8), (60, 12)]
+    assert document["rounds"] == 50
+
+
+def test_what_was_found_once_is_found_again(capsys, tmp_path: Path) -> None:
+    first = json.loads(run(capsys, "optimize", "banded-toeplitz", *SETTING, "--json")[1])
+    assert len(list((tmp_path / "cache" / "fedray" / "designs").glob("*.json"))) == 1
+    second = json.loads(run(capsys, "optimize", "banded-toeplitz", *SETTING, "--json")[1])
+    anew = json.loads(run(capsys, "optimize", "banded-toeplitz", *SETTING, "--json", "--no-cache")[1])
+    assert first["parameters"] == second["parameters"] == anew["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["forest", *SETTING], "kind='forest' is unknown"),
+        (["blt"], "--rounds, --min-sep, --max-participations must be given"),
+        (["blt", "--rounds", "60", "--min-sep", "12"], "--max-participations must be given"),
+        (["blt", "--rounds", "60", "--min-sep", "0", "--max-participations", "1"], "min_sep=0 must be at least 1"),
+        (["blt", "--rounds", "60", "--min-sep", "12", "--max-participations", "6"], "is more than ceil(rounds / min_sep) = 5"),
+        (["blt", "--rounds", "x", "--min-sep", "12", "--max-participations", "6"], "Invalid value for '--rounds'"),
+        (["blt", *SETTING, "--buffers", "0"], "buffers=0 must be from 1 to 10"),
+        (["banded", *SETTING, "--bands", "61"], "bands=61 must be from 1 to rounds=60"),
+        (["banded", *SETTING, "--objective", "mean"], "must be max or rms"),
+        (["tree", *SETTING, "--bands", "3"], "tree has no bands to choose"),
+        (["identity", *SETTING, "--noise-multiplier", "0"], "noise_multiplier=0.0 must be from 0.01"),
+        (["identity", *SETTING, "--delta", "2"], "delta=2.0 must be from"),
+        (["identity", *SETTING, "--out", "/nowhere/m.json"], "name a file in a directory that exists"),
+        (["identity", *SETTING, "--out", "m.npy"], "choose another suffix"),
+        (["blt", "--targets", "/nowhere.json"], "cannot be read"),
+        (["blt", *SETTING, "--targets", "/nowhere.json"], "leave out the options of these names"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_mistakes_get_one_line_and_two(capsys, arguments: list[str], rule: str) -> None:
+    code, out, err = run(capsys, "optimize", *arguments)
+    assert code == 2
+    assert out == ""
+    assert rule in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (None, "cannot be read"),
+        ("{", "is not valid JSON"),
+        ("[]", "it: "),
+        ('{"kind": "blt"}', "theta: Field required"),
+        ('{"kind": "blt", "theta": [1.5], "omega": [0.1]}', "theta.0: Input should be less than 1"),
+        ('{"kind": "blt", "theta": [0.5, 0.5], "omega": [0.1, 0.1]}', "must be distinct"),
+        ('{"kind": "blt", "theta": [NaN], "omega": [0.1]}', "theta.0: Input should be"),
+        ('{"kind": "oak"}', "does not match any of the expected tags"),
+        ('{"kind": "tree", "height": 3}', "height: Extra inputs are not permitted"),
+        ('{"kind": "matrix", "file": "gone.npy"}', "gone.npy' cannot be read"),
+        ('{"kind": "matrix", "file": "full.npy"}', "C must be lower triangular"),
+        ('{"kind": "banded", "file": "small.npy"}', "rounds=60 is more than this banded strategy has (3)"),
+    ],
+    ids=str,
+)
+def test_mechanism_files_that_make_none_get_one_line_and_two(capsys, content, rule: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "full.npy", np.ones((3, 3)))
+    np.save(tmp_path / "small.npy", np.eye(3))
+    if content is not None:
+        (tmp_path / "m.json").write_text(content)
+    code, out, err = run(capsys, "mechanism", str(tmp_path / "m.json"), *SETTING)
+    assert code == 2
+    assert out == ""
+    assert rule in err
+    assert err.count("\n") == 1
+
+
+def matrix_scenario(directory: Path, small, rounds: int = 12) -> Scenario:
+    """The small scenario with a banded mechanism, by its TOML file."""
+    lags = np.abs(np.subtract.outer(np.arange(rounds), np.arange(rounds)))
+    write_strategy(Banded.from_matrix(lower_factor(np.where(lags < 3, 0.5**lags, 0.0) + np.eye(rounds)), "x"), directory / "C.json")
+    text = small().to_toml()
+    before, _, _ = text.partition("[privacy.mechanism]")
+    (directory / "s.toml").write_text(f'{before}[privacy.mechanism]\nkind = "banded"\nfile = "C.npy"\n')
+    return Scenario.from_toml(directory / "s.toml")
+
+
+def test_a_run_with_a_matrix_is_audited_from_its_trace_alone(small, tmp_path: Path) -> None:
+    """The matrix travels with the trace; where it came from is no part of the scenario's identity."""
+    scenario = matrix_scenario(tmp_path, small)
+    (tmp_path / "other").mkdir()
+    assert matrix_scenario(tmp_path / "other", small).digest == scenario.digest
+    assert scenario.with_overrides("seed=8").privacy.mechanism == scenario.privacy.mechanism
+    trace = simulate(scenario, Placement(1, "in-process"), tmp_path / "t")
+    strategy = read_strategy(tmp_path / "C.json")
+    (tmp_path / "C.npy").unlink()
+    audit = audit_trace(tmp_path / "t")
+    assert audit.scenario.privacy.mechanism == strategy
+    used = audit.mechanisms[0]
+    assert used.name == "banded"
+    assert used.trace.is_exact
+    assert used.trace.value == pytest.approx(reference.pattern_sensitivity(strategy, used.trace.rounds, 12), rel=1e-12)
+    assert trace.path == audit.path
+
+
+def test_matrices_that_do_not_fit_a_scenario_are_refused(small, tmp_path: Path) -> None:
+    matrix_scenario(tmp_path, small)
+    with pytest.raises(ScenarioError, match="was made for 12 rounds and has no noise beyond"):
+        Scenario.from_toml(tmp_path / "s.toml", ["rounds.count=13"])
+    np.save(tmp_path / "C.npy", np.full((12, 12), np.nan))
+    with pytest.raises(ScenarioError, match="every number must be finite"):
+        Scenario.from_toml(tmp_path / "s.toml")
+
+
+def test_the_json_beside_a_matrix_names_it_by_content(tmp_path: Path) -> None:
+    write_strategy(Matrix.from_matrix(np.eye(3), "x.npy"), tmp_path / "m.json")
+    document = json.loads((tmp_path / "m.json").read_text())
+    assert document["file"] == "m.npy"
+    assert len(document["sha256"]) == 64
+    np.save(tmp_path / "m.npy", 2 * np.eye(3))
+    with pytest.raises(ValueError, match="holds another matrix"):
+        read_strategy(tmp_path / "m.json")
