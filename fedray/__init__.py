@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from fedray.scenario import Scenario
     from fedray.simulation import simulate
     from fedray.trace.reader import Trace
+    from mechanisms.figures import mechanism_figures
+    from mechanisms.files import read_strategy, write_strategy
+    from mechanisms.optimize.design import MechanismRequest, optimize_mechanism
+    from mechanisms.participation import MinSep
 
 __version__ = "0.1.0"
 
@@ -27,6 +31,8 @@ _HOMES = {
     "Audit": "fedray.audit.audit",
     "FedrayError": "fedray.errors",
     "InputError": "fedray.errors",
+    "MechanismRequest": "mechanisms.optimize.design",
+    "MinSep": "mechanisms.participation",
     "Placement": "fedray.placement",
     "RunFailed": "fedray.errors",
     "RunProgress": "fedray.messages",
@@ -37,14 +43,20 @@ _HOMES = {
     "TraceCorrupt": "fedray.errors",
     "TraceError": "fedray.errors",
     "audit_trace": "fedray.audit.audit",
+    "mechanism_figures": "mechanisms.figures",
+    "optimize_mechanism": "mechanisms.optimize.design",
+    "read_strategy": "mechanisms.files",
     "simulate": "fedray.simulation",
     "write_report": "fedray.report.page",
+    "write_strategy": "mechanisms.files",
 }
 
 __all__ = [
     "Audit",
     "FedrayError",
     "InputError",
+    "MechanismRequest",
+    "MinSep",
     "Placement",
     "RunFailed",
     "RunProgress",
@@ -55,8 +67,12 @@ __all__ = [
     "TraceCorrupt",
     "TraceError",
     "audit_trace",
+    "mechanism_figures",
+    "optimize_mechanism",
+    "read_strategy",
     "simulate",
     "write_report",
+    "write_strategy",
 ]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedray.errors import InputError, OptimizationFailed
-from mechanisms.figures import Figures, figures
+from mechanisms.figures import Figures, mechanism_figures
 from mechanisms.files import read_strategy, write_strategy
-from mechanisms.optimize.design import Kind, Request, cached_design, default_cache, design
+from mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism, default_cache, optimize_mechanism
 from mechanisms.optimize.objective import Objective, Progress, read_targets
 from mechanisms.participation import MinSep
 
@@ -37,7 +37,7 @@ def read_request(
     bands: int | None,
     objective: str | None,
     targets: Path | None,
-) -> Request:
+) -> MechanismRequest:
     """What the options ask for. Raises InputError."""
     with _inputs():
         if targets is None:
@@ -47,21 +47,23 @@ def read_request(
                 raise ValueError("--targets names the rounds, min-seps and participations; leave out the options of these names")
             outcomes = read_targets(targets)
             schema = max(outcomes, key=lambda target: target.weight).schema
-        return Request(cast(Kind, kind), schema, buffers, bands, cast(Objective | None, objective), outcomes)
+        return MechanismRequest(cast(Kind, kind), schema, buffers, bands, cast(Objective | None, objective), outcomes)
 
 
 def find_mechanism(
-    request: Request, noise_multiplier: float, delta: float, out: Path | None, has_cache: bool, on_progress: Progress
+    request: MechanismRequest, noise_multiplier: float, delta: float, out: Path | None, has_cache: bool, on_progress: Progress
 ) -> Found:
     """Optimises or builds what is asked for, writes it if `out` is given. Raises InputError, OptimizationFailed."""
     with _inputs():
         _check_out(out)
         started = time.perf_counter()
-        strategy = cached_design(request, default_cache(), on_progress) if has_cache else design(request, on_progress)
+        strategy = (
+            cached_mechanism(request, default_cache(), on_progress) if has_cache else optimize_mechanism(request, on_progress)
+        )
         seconds = round(time.perf_counter() - started, 3)
         schemas = [target.schema for target in request.targets] or [request.schema]
         schemas.sort(key=lambda schema: schema != request.schema)
-        first, *others = (figures(strategy, schema, noise_multiplier, delta, seconds) for schema in schemas)
+        first, *others = (mechanism_figures(strategy, schema, noise_multiplier, delta, seconds) for schema in schemas)
         if out is not None:
             try:
                 write_strategy(strategy, out)
@@ -78,7 +80,7 @@ def evaluate_mechanism(
         schema = _schema(rounds, min_sep, max_participations)
         started = time.perf_counter()
         strategy = read_strategy(file)
-        return figures(strategy, schema, noise_multiplier, delta, round(time.perf_counter() - started, 3))
+        return mechanism_figures(strategy, schema, noise_multiplier, delta, round(time.perf_counter() - started, 3))
 
 
 def _schema(rounds: int | None, min_sep: int | None, max_participations: int | None) -> MinSep:

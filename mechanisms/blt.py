@@ -71,9 +71,7 @@ class BLT(ToeplitzStrategy):
 
 
 @lru_cache(maxsize=8)
-def _gram_tables(
-    strategy: BLT, rounds: int
-) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+def _gram_tables(strategy: BLT, rounds: int) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
     """(c, theta_q^lag, T_q(terms)): T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1)) / (1 - theta_p theta_q)."""
     lags, terms = np.arange(rounds, dtype=np.float64), np.arange(rounds + 1, dtype=np.float64)
     powers, tails = [], []

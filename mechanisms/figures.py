@@ -80,7 +80,7 @@ class Figures:
         return self.schema.rounds, self.schema.min_sep, self.schema.max_participations
 
 
-def figures(strategy: Strategy, schema: MinSep, noise_multiplier: float, delta: float, seconds: float) -> Figures:
+def mechanism_figures(strategy: Strategy, schema: MinSep, noise_multiplier: float, delta: float, seconds: float) -> Figures:
     """Computes them all. Raises ValueError for impossible settings."""
     found = loss(strategy, schema)
     s = found.sensitivity.value

@@ -62,7 +62,8 @@ class PatternSensitivities:
             squared, is_exact = self._pair_by_pair(patterns)
         else:  # entries cost more than finding the patterns that are alike
             distinct, place = np.unique(patterns, axis=0, return_inverse=True)
-            squared, is_exact = (each[place] for each in self._pair_by_pair(distinct))
+            squared, is_exact = self._pair_by_pair(distinct)
+            squared, is_exact = squared[place], is_exact[place]
         if not np.isfinite(squared).all():
             raise ValueError(f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} rounds; refused")
         return PatternValues(np.sqrt(squared), is_exact)

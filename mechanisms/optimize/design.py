@@ -27,7 +27,7 @@ RECIPE = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MechanismRequest:
     """What is asked for. None takes the kind's default.
 
     buffers: of a BLT, 4. bands: of a banded kind, min_sep; of band-fhu and bisr, the number of least loss.
@@ -61,8 +61,8 @@ class Request:
         return self.objective or ("max" if self.kind == "blt" else "rms")
 
 
-def cached_design(request: Request, directory: Path, on_progress: Progress | None = None) -> Strategy:
-    """As `design`, but kept in `directory` under a digest of all inputs. A cache that cannot be written is left alone."""
+def cached_mechanism(request: MechanismRequest, directory: Path, on_progress: Progress | None = None) -> Strategy:
+    """As `optimize_mechanism`, kept in `directory` under a digest of all inputs; a cache that cannot be written is left alone."""
     path = directory / f"{_digest(request)}.json"
     if path.exists():
         try:
@@ -70,7 +70,7 @@ def cached_design(request: Request, directory: Path, on_progress: Progress | Non
         except ValueError as error:
             if on_progress:
                 on_progress(f"cache entry not usable, computing anew: {error}")
-    strategy = design(request, on_progress)
+    strategy = optimize_mechanism(request, on_progress)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_strategy(strategy, path)
@@ -85,7 +85,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "designs"
 
 
-def design(request: Request, on_progress: Progress | None = None) -> Strategy:
+def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:
     """The strategy asked for; deterministic. Raises ValueError for impossible requests, ArithmeticError if none validates."""
     schema, objective = request.schema, request.used_objective
     bands = min(schema.min_sep, schema.rounds) if request.bands is None else request.bands
@@ -140,7 +140,7 @@ def _best_bands(kind: type[BandFHU | BISR], schema: MinSep, objective: Objective
     return kind(bands=best)
 
 
-def _digest(request: Request) -> str:
+def _digest(request: MechanismRequest) -> str:
     tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
     inputs = {**asdict(request), "objective": request.used_objective, "recipe": RECIPE, "tools": tools}
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

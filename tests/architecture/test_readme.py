@@ -38,3 +38,24 @@ def test_every_command_is_shown() -> None:
 
     commands = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
     assert commands == set(re.findall(r"^fedray (\w+)", README.split("## Commands")[1], flags=re.MULTILINE))
+
+
+def test_the_commands_about_mechanisms_run(capsys, tmp_path: Path, monkeypatch) -> None:
+    """And the request shown for Python gives the same mechanism."""
+    import shlex
+
+    import fedray
+    from fedray.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    section = README.split("## Mechanisms")[1]
+    commands = [line for line in section.split("```")[1].splitlines() if line]
+    assert len(commands) == 2
+    for line in commands:
+        app(shlex.split(line)[1:], standalone_mode=False)
+    assert "MaxLoss / RmsLoss" in capsys.readouterr().out
+    request = re.search(r"`fedray\.optimize_mechanism\((.*)\)`", section)
+    assert request is not None
+    made = fedray.optimize_mechanism(eval(request.group(1), {"fedray": fedray}))
+    assert made == fedray.read_strategy(tmp_path / "blt.json")

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechanisms.figures import figures
+from mechanisms.figures import mechanism_figures
 from mechanisms.files import read_strategy, write_strategy
 from mechanisms.loss import loss
 from mechanisms.optimize import gram
 from mechanisms.optimize.blt import LogLoss, optimize_blt
-from mechanisms.optimize.design import KINDS, Request, cached_design, design
+from mechanisms.optimize.design import KINDS, MechanismRequest, cached_mechanism, optimize_mechanism
 from mechanisms.optimize.objective import Target, read_targets
 from mechanisms.optimize.toeplitz import optimize_toeplitz
 from mechanisms.participation import MinSep
@@ -220,51 +220,51 @@ def test_several_outcomes_give_a_compromise_that_weights_move() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_designed_the_same_twice_cached_and_written(kind, tmp_path: Path) -> None:
     schema = MinSep(40, 10, 3)
-    request = Request(kind, schema, buffers=2 if kind == "blt" else None)
+    request = MechanismRequest(kind, schema, buffers=2 if kind == "blt" else None)
     messages: list[str] = []
-    strategy, again = design(request), cached_design(request, tmp_path / "cache", messages.append)
+    strategy, again = optimize_mechanism(request), cached_mechanism(request, tmp_path / "cache", messages.append)
     assert again == strategy
     before = len(messages)
-    assert cached_design(request, tmp_path / "cache", messages.append) == strategy
+    assert cached_mechanism(request, tmp_path / "cache", messages.append) == strategy
     assert len(messages) == before  # found, not computed
     write_strategy(strategy, tmp_path / "found.json")
     assert read_strategy(tmp_path / "found.json") == strategy
-    shown = figures(strategy, schema, 2.0, 1e-6, 0.0)
+    shown = mechanism_figures(strategy, schema, 2.0, 1e-6, 0.0)
     assert shown.loss.rms_loss <= shown.loss.max_loss
     assert json.loads(json.dumps(shown.to_json(), allow_nan=False))["kind"] == strategy.kind
 
 
 def test_a_spoilt_cache_entry_is_computed_anew_and_said(tmp_path: Path) -> None:
-    request, messages = Request("bisr", MinSep(30, 10, 3)), []
-    found = cached_design(request, tmp_path, messages.append)
+    request, messages = MechanismRequest("bisr", MinSep(30, 10, 3)), []
+    found = cached_mechanism(request, tmp_path, messages.append)
     (entry,) = tmp_path.glob("*.json")
     entry.write_text('{"kind": "bisr", "bands": -1}')
-    assert cached_design(request, tmp_path, messages.append) == found
+    assert cached_mechanism(request, tmp_path, messages.append) == found
     assert any("computing anew" in message for message in messages)
 
 
 def test_the_cache_is_keyed_by_every_input(tmp_path: Path) -> None:
     schema = MinSep(30, 10, 3)
     requests = [
-        Request("blt", schema, buffers=1),
-        Request("blt", schema, buffers=2),
-        Request("blt", schema, buffers=1, objective="rms"),
-        Request("blt", MinSep(30, 9, 3), buffers=1),
-        Request("blt", MinSep(30, 10, 2), buffers=1),
-        Request("blt", schema, buffers=1, targets=(Target(schema, 2.0), Target(MinSep(20, 5, 2)))),
-        Request("band-fhu", schema),
-        Request("band-fhu", schema, bands=3),
+        MechanismRequest("blt", schema, buffers=1),
+        MechanismRequest("blt", schema, buffers=2),
+        MechanismRequest("blt", schema, buffers=1, objective="rms"),
+        MechanismRequest("blt", MinSep(30, 9, 3), buffers=1),
+        MechanismRequest("blt", MinSep(30, 10, 2), buffers=1),
+        MechanismRequest("blt", schema, buffers=1, targets=(Target(schema, 2.0), Target(MinSep(20, 5, 2)))),
+        MechanismRequest("band-fhu", schema),
+        MechanismRequest("band-fhu", schema, bands=3),
     ]
     for number, request in enumerate(requests, 1):
-        cached_design(request, tmp_path)
+        cached_mechanism(request, tmp_path)
         assert len(list(tmp_path.glob("*.json"))) == number
 
 
 @pytest.mark.parametrize("kind", ["band-fhu", "bisr"])
 def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
     schema = MinSep(60, 15, 4)
-    best = loss(design(Request(kind, schema)), schema).rms_loss
-    every = [loss(design(Request(kind, schema, bands=bands)), schema).rms_loss for bands in range(1, 61)]
+    best = loss(optimize_mechanism(MechanismRequest(kind, schema)), schema).rms_loss
+    every = [loss(optimize_mechanism(MechanismRequest(kind, schema, bands=bands)), schema).rms_loss for bands in range(1, 61)]
     assert best == pytest.approx(min(every), rel=1e-12)
 
 
@@ -282,7 +282,7 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
 )
 def test_requests_that_make_no_sense_are_refused(arguments, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
-        Request(schema=MinSep(30, 10, 3), **arguments)
+        MechanismRequest(schema=MinSep(30, 10, 3), **arguments)
 
 
 @pytest.mark.parametrize("buffers", [0, 11])
@@ -316,5 +316,5 @@ def test_targets_are_read_with_their_weights(tmp_path: Path) -> None:
 
 
 def test_identity_needs_nothing() -> None:
-    assert design(Request("identity", MinSep(5, 5, 1))) == Identity()
+    assert optimize_mechanism(MechanismRequest("identity", MinSep(5, 5, 1))) == Identity()
     assert list(itertools.islice(KINDS, 2)) == ["blt", "banded"]
