@@ -30,15 +30,13 @@ TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace di
 @app.command()
 def run(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file; `fedray scenarios` lists some.")],
-    out: Annotated[Path | None, typer.Option(help="New directory for the trace [default: one under runs/].")] = None,
+    out: Annotated[Path | None, typer.Option(help="New directory for the trace; default: one under runs/.")] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."),
     ] = None,
-    shards: Annotated[
-        int | None, typer.Option(help="Population shards [default: one per CPU; at most one per 65,536 ids].")
-    ] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join: auto, ray://host:port [default: a local one].")] = None,
+    shards: Annotated[int | None, typer.Option(help="Population shards; default: one per CPU; at most one per 65,536 ids.")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join: auto, ray://host:port; default: a local one.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, write its trace, audit it, and write its report."""
@@ -93,7 +91,7 @@ def audit(
 @app.command()
 def report(
     trace: TraceArgument,
-    out: Annotated[Path | None, typer.Option(help="The page to write [default: report.html in the trace].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The page to write; default: report.html in the trace.")] = None,
 ) -> None:
     """Write the self-contained HTML report of a trace."""
     from fedray.audit.audit import audit_trace
@@ -127,11 +125,11 @@ def optimize(
     rounds: RoundsOption = None,
     min_sep: MinSepOption = None,
     max_participations: MaxParticipationsOption = None,
-    buffers: Annotated[int | None, typer.Option(metavar="D", help="Buffers of a blt [default: 4].")] = None,
+    buffers: Annotated[int | None, typer.Option(metavar="D", help="Buffers of a blt; default: 4.")] = None,
     bands: Annotated[
-        int | None, typer.Option(metavar="B", help="Bands [default: min-sep; for band-fhu and bisr those of least loss].")
+        int | None, typer.Option(metavar="B", help="Bands; default: min-sep; for band-fhu and bisr those of least loss.")
     ] = None,
-    objective: Annotated[str | None, typer.Option(metavar="max|rms", help="Which loss [default: max for blt, else rms].")] = None,
+    objective: Annotated[str | None, typer.Option(metavar="max|rms", help="Which loss; default: max for blt, else rms.")] = None,
     targets: Annotated[
         Path | None,
         typer.Option(

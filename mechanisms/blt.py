@@ -63,23 +63,25 @@ class BLT(ToeplitzStrategy):
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         """G[i, j] = sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), geometric series in closed form."""
         lag, terms = second - first, rounds - second
-        c, powers, tails = _gram_tables(self, rounds)
-        entries = c[lag]
+        powers, tails = _gram_tables(self.theta, self.omega, rounds)
+        entries = self.first_column(rounds)[lag]
         for power, tail in zip(powers, tails, strict=True):
             entries += power[lag] * tail[terms]
         return entries
 
 
 @lru_cache(maxsize=8)
-def _gram_tables(strategy: BLT, rounds: int) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
-    """(c, theta_q^lag, T_q(terms)): T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1)) / (1 - theta_p theta_q)."""
+def _gram_tables(
+    theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
+) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+    """(theta_q^lag, T_q(terms)) by buffer: T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1)) / (1 - theta_p theta_q)."""
     lags, terms = np.arange(rounds, dtype=np.float64), np.arange(rounds + 1, dtype=np.float64)
     powers, tails = [], []
-    for theta_q, omega_q in zip(strategy.theta, strategy.omega, strict=True):
+    for theta_q, omega_q in zip(theta, omega, strict=True):
         tail = np.zeros(rounds + 1)
-        for theta_p, omega_p in zip(strategy.theta, strategy.omega, strict=True):
+        for theta_p, omega_p in zip(theta, omega, strict=True):
             product = theta_p * theta_q
             tail += omega_p * -np.expm1((terms - 1) * np.log(product)) / (1.0 - product)
         powers.append(theta_q**lags)
         tails.append(omega_q * tail)
-    return strategy.first_column(rounds), powers, tails
+    return powers, tails

@@ -1,5 +1,6 @@
 """The audit against brute force: every device of random small traces, with C materialised in float64."""
 
+import itertools
 import json
 
 import numpy as np
@@ -13,16 +14,21 @@ from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, TraceCorrupt
 from mechanisms import reference
-from mechanisms.blt import BLT
-from mechanisms.identity import Identity
 from mechanisms.participation import MinSep
-from mechanisms.tree import Tree
+from mechanisms.registry import BISR, BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
+from mechanisms.sensitivity import pattern_sensitivity
 
 STRATEGIES = [
     Identity(),
     BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)),
     BLT(theta=(0.7, 0.4), omega=(0.9, 0.5)),
     Tree(),
+    Tree(restarts=(4, 17), completion=True),
+    TreeFull(rounds=30),
+    BandFHU(bands=4),
+    BISR(bands=3),
+    Toeplitz(coefficients=(1.0, 0.2, 0.4)),
+    Dense.from_matrix(np.tril(np.random.default_rng(0).random((30, 30))) + np.eye(30), "dense.npy"),
 ]
 
 
@@ -145,3 +151,24 @@ def test_an_edited_scenario_is_noticed(trace_of) -> None:
 def test_impossible_figures_are_refused(trace_of, arguments) -> None:
     with pytest.raises(InputError, match="must be"):
         audit_trace(trace_of([[0]], 1), **arguments)
+
+
+@given(traces(), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_negative_gram_entries_leave_the_trace_sensitivity_exact(trace, seed: int) -> None:
+    """Against each device's certified maximum over unit contributions, one by one; and no choice of signs is above it."""
+    rounds, patterns = trace
+    C = np.tril(np.random.default_rng(seed).normal(size=(rounds, rounds)))
+    C[np.diag_indices(rounds)] = 1.0 + np.abs(np.diag(C))
+    strategy = Matrix.from_matrix(C, "C.npy")
+    found = trace_sensitivity(strategy, as_patterns(patterns, rounds))
+    each = [pattern_sensitivity(strategy, np.array(sorted(pattern)), rounds) for pattern in patterns if pattern]
+    assert found.value == pytest.approx(max(one.value for one in each), rel=1e-7)
+    assert found.is_exact
+    signed = [
+        np.linalg.norm(C[:, sorted(p)] @ signs)
+        for p in patterns
+        for signs in itertools.product([-1, 1], repeat=len(p))
+        if len(p) <= 8
+    ]
+    assert max(signed, default=0.0) <= found.value * (1 + 1e-9)
