@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedray.errors import ScenarioError
 from mechanisms.registry import BLT, AnyStrategy
+from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import MatrixFile
 
 Positive = Annotated[float, Field(gt=0)]
@@ -30,6 +32,8 @@ Spread = Annotated[float, Field(ge=0, le=3)]
 Shape = Annotated[float, Field(ge=0.01, le=1000)]
 
 
+LARGEST_NOISE_GROWTH = 1e6
+"""Of a coefficient of C^-1: beyond, float32 noise would drown itself."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -298,6 +302,16 @@ class Scenario(Table):
                 f"rounds.count={self.rounds.count}: the {self.privacy.mechanism.kind} mechanism was made for {most_rounds} rounds "
                 "and has no noise beyond; lower the count or optimise it for more"
             )
+        if isinstance(self.privacy.mechanism, ToeplitzStrategy) and not isinstance(
+            self.privacy.mechanism, BLT
+        ):  # a BLT checks itself
+            with np.errstate(all="ignore"):
+                growth = float(np.abs(self.privacy.mechanism.inverse_first_column(self.rounds.count)).max())
+            if not growth <= LARGEST_NOISE_GROWTH:
+                raise ValueError(
+                    f"privacy.mechanism: the noise C^-1 Z of this {self.privacy.mechanism.kind} strategy grows {growth:g}-fold "
+                    f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
+                )
         if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed rounds.report_goal="
@@ -351,8 +365,10 @@ class Scenario(Table):
         tables = self.to_tables()
         for override in overrides:
             _apply_override(tables, override)
-        mechanism = self.privacy.mechanism
+        mechanism, new = self.privacy.mechanism, tables["privacy"]["mechanism"]
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
+        if new.get("sha256") in known and new.get("file") != getattr(mechanism, "file", None):
+            del new["sha256"]  # another file was named: its matrix is meant
         return self._validated(tables, "scenario", {"matrices": known})
 
     @property

@@ -27,8 +27,8 @@ class Figures:
     seconds: float
 
     def parameters(self) -> dict[str, Any]:
-        """The strategy's own, as in its JSON; of a matrix also its size and bands."""
-        own = {key: value for key, value in self.strategy.model_dump(mode="json").items() if key != "kind"}
+        """The strategy's own, as in its JSON; of a matrix its SHA-256, size and bands, wherever its file is."""
+        own = {key: value for key, value in self.strategy.model_dump(mode="json").items() if key not in ("kind", "file")}
         if isinstance(self.strategy, MatrixFile):
             own |= {"rounds": self.strategy.most_rounds, "bands": self.strategy.bands}
         return own

@@ -18,33 +18,41 @@ _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 
 def read_strategy(path: Path) -> Strategy:
     """The strategy that a JSON file describes; a matrix's `file` is taken from the JSON's directory. Raises ValueError."""
-    try:
-        text = path.read_bytes().decode()
-        document = json.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"mechanism file {str(path)!r} cannot be read ({error}); name a JSON file") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"mechanism file {str(path)!r} is not valid JSON ({error}); correct that place") from None
+    document = read_json(path, "mechanism file")
     try:
         return _ADAPTER.validate_python(document, context={"directory": path.parent})
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        kinds = [str(part) for part in problem["loc"]]
-        where = ".".join(kinds[1:]) or "it"
+        where = "".join(f"{part}: " for part in [".".join(str(part) for part in problem["loc"][1:])] if part)
         rule = problem["msg"].removeprefix("Value error, ")
-        raise ValueError(f"mechanism file {str(path)!r}: {where}: {rule}; mechanisms/README.md has every kind") from None
+        raise ValueError(f"mechanism file {str(path)!r}: {where}{rule}; mechanisms/README.md has every kind") from None
 
 
 def write_strategy(strategy: Strategy, path: Path) -> None:
-    """Writes the JSON, and before it the matrix, named as the JSON with `.npy`; each whole or not at all. Raises OSError."""
+    """Writes the JSON, and before it the matrix, as a file named by its content. Raises OSError.
+
+    Until the JSON is replaced, whole, it names the matrix that it named before.
+    """
     document = strategy.model_dump(mode="json")
     if isinstance(strategy, MatrixFile):
-        matrix_path = path.with_suffix(".npy")
+        matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
         buffer = io.BytesIO()
         np.save(buffer, strategy.matrix)
         _replace(matrix_path, buffer.getvalue())
         document["file"] = matrix_path.name
     _replace(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path, what: str) -> Any:
+    """What a JSON file holds. Raises ValueError, with the name of the file."""
+    try:
+        return json.loads(path.read_bytes().decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{what} {str(path)!r} cannot be read ({error}); name a JSON file") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{what} {str(path)!r} is not valid JSON ({error}); correct that place") from None
+    except (ValueError, RecursionError) as error:  # numbers or nesting beyond reason
+        raise ValueError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -34,7 +34,8 @@ class Loss:
 def loss(strategy: Strategy, schema: MinSep) -> Loss:
     """Of a strategy under a schema. Raises ValueError where the strategy has fewer rounds than the schema."""
     strategy.check_rounds(schema.rounds)
-    variances = strategy.error_variances(schema.rounds)
+    with np.errstate(all="ignore"):  # what overflows is refused below
+        variances = strategy.error_variances(schema.rounds)
     if not np.isfinite(variances).all():
         raise ValueError(f"strategy {strategy!r} has no finite error over {schema.rounds} rounds; its C is near singular")
     return Loss(strategy.schema_sensitivity(schema), float(variances.max()) ** 0.5, float(variances.mean()) ** 0.5)

@@ -4,6 +4,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+MOST_ROUNDS = 1 << 22
+"""Longest run that has a meaning here; noise has no address beyond."""
+
 
 @dataclass(frozen=True, slots=True)
 class MinSep:
@@ -21,6 +24,8 @@ class MinSep:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"rounds={self.rounds} must be at least 1; nothing is released in no rounds")
+        if max(self.rounds, self.min_sep) > MOST_ROUNDS:
+            raise ValueError(f"rounds={self.rounds}, min_sep={self.min_sep}: neither may exceed {MOST_ROUNDS:,}; no run is so long")
         if not self.min_sep >= 1:
             raise ValueError(f"min_sep={self.min_sep} must be at least 1; 1 permits participation in every round")
         if not self.max_participations >= 1:

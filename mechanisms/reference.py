@@ -47,7 +47,9 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
         case Tree():
             return _node_matrix(tree_nodes(strategy, rounds), rounds)
         case TreeFull():
-            nodes = _node_matrix(tree_nodes(Tree(completion=strategy.completion), strategy.rounds), strategy.rounds)
+            nodes = _node_matrix(
+                tree_nodes(Tree(completion=strategy.completion, rounds=strategy.rounds), strategy.rounds), strategy.rounds
+            )
             upper: NDArray[np.float64] = np.linalg.qr(nodes[:, ::-1]).R
             R = upper[::-1, ::-1]  # nodes' nodes = R'R, R lower triangular
             return (np.sign(np.diag(R))[:, None] * R)[:rounds, :rounds]
@@ -79,16 +81,16 @@ class Node(NamedTuple):
 
 def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
     """Nodes with a real round, of every tree of the forest, leaves first."""
-    return [node for first, end in _restarts(strategy, rounds) for node in _nodes_of_one(first, end, strategy.completion)]
+    segments = _segments(strategy, rounds)
+    return [node for first, end, is_completed in segments for node in _nodes_of_one(first, end, is_completed)]
 
 
 def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
     """Of completed trees: the subtrees without a real round, as large as they come; known by end and height."""
-    if not strategy.completion:
-        return []
     return [
         Node(end, end, height)
-        for first, end in _restarts(strategy, rounds)
+        for first, end, is_completed in _segments(strategy, rounds)
+        if is_completed
         for height in range((end - first - 1).bit_length())
         if not (end - first - 1) >> height & 1
     ]
@@ -103,8 +105,11 @@ def _node_matrix(nodes: list[Node], rounds: int) -> NDArray[np.float64]:
     return np.array([[float(node.start <= t < node.end) for t in range(rounds)] for node in nodes])
 
 
-def _restarts(strategy: Tree, rounds: int) -> Iterator[tuple[int, int]]:
-    return itertools.pairwise([0, *(restart for restart in strategy.restarts if restart < rounds), rounds])
+def _segments(strategy: Tree, rounds: int) -> Iterator[tuple[int, int, bool]]:
+    """(start, end, whether completed there): at a restart, and at the planned end, but not where a run stopped early."""
+    ends = [0, *(restart for restart in strategy.restarts if restart < rounds), rounds]
+    for start, end in itertools.pairwise(ends):
+        yield start, end, strategy.completion and (end in strategy.restarts or end == strategy.rounds)
 
 
 def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
@@ -118,7 +123,7 @@ def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
 def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDArray[np.float64]:
     """Weights on the draws in the estimate of each prefix sum: finished trees, and the present one's dyadic parts from below."""
     prefixes, finished = np.zeros((rounds, len(columns))), np.zeros(len(columns))
-    for first, end in _restarts(strategy, rounds):
+    for first, end, is_completed in _segments(strategy, rounds):
         for last in range(first + 1, end + 1):
             prefixes[last - 1] += finished
             start = first
@@ -126,7 +131,7 @@ def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDA
                 height = (last - start).bit_length() - 1
                 prefixes[last - 1] += _honaker_node(columns, start, end, height)[0]
                 start += 1 << height
-        if strategy.completion:
+        if is_completed:
             prefixes[end - 1] = finished + _honaker_node(columns, first, end, (end - first - 1).bit_length())[0]
         finished = prefixes[end - 1]
     return prefixes

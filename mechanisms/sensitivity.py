@@ -14,7 +14,6 @@ sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where they are:
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 
 GRAM_TABLE_ROUNDS = 10_000
 """Up to this many rounds, G is tabulated once (800 MB at most) and looked up; beyond, entries are computed as needed."""
+
+ANY_STRATEGY_ROUNDS = 20_000
+"""Most rounds of the bound for any C, which takes n^2 k operations."""
 
 ROUNDING = 1e-12
 """Relative size of what float64 sums of these lengths may differ by; no decision rests on less."""
@@ -78,7 +80,7 @@ class PatternSensitivities:
             for earlier in columns[:position]:
                 entries = self._gram(earlier, later)
                 if entries.min(initial=0.0) < 0:
-                    is_exact &= entries >= -self._rounding
+                    is_exact &= entries >= -self._rounding(earlier, later)
                     np.abs(entries, out=entries)
                 entries *= 2.0
                 squared += entries
@@ -87,14 +89,12 @@ class PatternSensitivities:
 
     def _row_by_row(self, patterns: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         blocks = [self.gram_of(pattern) for pattern in patterns]
-        is_exact = np.array([bool((block >= 0).all() or (block >= -self._rounding).all()) for block in blocks])
+        is_exact = np.array([bool((block >= -ROUNDING * _norms(block)).all()) for block in blocks])
         return np.array([np.abs(block).sum() for block in blocks]), is_exact
 
-    @cached_property
-    def _rounding(self) -> float:
-        """Size of an entry of G that may be a rounded zero."""
-        index = np.arange(self._rounds)
-        return ROUNDING * float(self._strategy.gram_entries(index, index, self._rounds).max())
+    def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sizes of entries that may be rounded zeros: ROUNDING of the product of the two columns' norms."""
+        return ROUNDING * np.sqrt(self._gram(first, first) * self._gram(second, second))
 
     def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
         """Of one pattern [c]; where G has negative entries, exact for models of c or more parameters, a bound for fewer."""
@@ -116,6 +116,12 @@ class PatternSensitivities:
         if self._table is None:
             return self._strategy.gram_entries(first, second, self._rounds)
         return self._table.ravel()[first * self._rounds + second]
+
+
+def _norms(G: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Products of the norms of the columns, [c, c]."""
+    norms = np.sqrt(G.diagonal())
+    return norms[:, None] * norms
 
 
 def pattern_sensitivity(strategy: "Strategy", pattern: NDArray[np.int64], rounds: int) -> Sensitivity:
@@ -170,6 +176,11 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     """
     n = schema.rounds
     strategy.check_rounds(n)
+    if n > ANY_STRATEGY_ROUNDS:
+        raise ValueError(
+            f"rounds={n}: no theorem gives this {strategy.kind} strategy's sensitivity under (min_sep={schema.min_sep}, "
+            f"max_participations={schema.max_participations}); the bound for any C takes at most {ANY_STRATEGY_ROUNDS} rounds"
+        )
     table = strategy.gram(n) if n <= GRAM_TABLE_ROUNDS else None
     diagonal = table.diagonal().copy() if table is not None else strategy.gram_entries(np.arange(n), np.arange(n), n)
     if schema.max_participations == 1:

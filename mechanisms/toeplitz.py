@@ -25,11 +25,7 @@ class ToeplitzStrategy(Strategy):
 
     def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
         """Coefficients of C^-1, [rounds]: the power series of 1 / c, by forward substitution."""
-        from scipy.signal import lfilter  # 0.3 s to import
-
-        impulse = np.zeros(rounds)
-        impulse[0] = 1.0
-        return np.asarray(lfilter([1.0], np.trim_zeros(self.first_column(rounds), "b"), impulse))
+        return inverse_series(self.first_column(rounds))
 
     def is_non_increasing(self, rounds: int) -> bool:
         """Whether c_0 >= c_1 >= ... >= 0 over that many rounds: the condition of Theorem 3.1."""
@@ -98,3 +94,12 @@ class Toeplitz(ToeplitzStrategy):
         given = self.coefficients[:rounds]
         c[: len(given)] = given
         return c
+
+
+def inverse_series(c: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The first n coefficients of 1 / c(x), c [n], by forward substitution."""
+    from scipy.signal import lfilter  # 0.3 s to import
+
+    impulse = np.zeros(c.size)
+    impulse[0] = 1.0
+    return np.asarray(lfilter([1.0], np.trim_zeros(c, "b"), impulse))

@@ -7,7 +7,7 @@ Source: Kairouz et al. 2021 ("Practical and private (deep) learning without samp
 D); Honaker 2015; restarts: Xu et al. 2023, Algorithm 1. The published runs of Xu et al. use it without completion.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
@@ -49,18 +49,25 @@ Frontier = tuple[tuple[Best, ...], ...]
 """Per number of participations: patterns of which none beats another in both square and earlier last round."""
 
 
-def forest(rounds: int, restarts: tuple[int, ...] = (), has_completion: bool = False) -> list[Subtree]:
-    """The trees over [0, rounds), in order; those of one restart are the binary digits of its rounds, or one if completed."""
-    starts = [0, *(restart for restart in restarts if restart < rounds)]
+class Segment(NamedTuple):
+    """Rounds [start, end) from one restart to the next, and whether virtual rounds complete their tree at the end."""
+
+    start: int
+    end: int
+    is_completed: bool
+
+
+def forest(segments: Sequence[Segment]) -> list[Subtree]:
+    """The trees over the segments, in order: one of a completed segment, else the binary digits of its rounds."""
     return [
-        Subtree(start + tree.start, tree.height, tree.real)
-        for start, end in zip(starts, [*starts[1:], rounds], strict=True)
-        for tree in _one_forest(end - start, has_completion)
+        Subtree(segment.start + tree.start, tree.height, tree.real)
+        for segment in segments
+        for tree in _one_forest(segment.end - segment.start, segment.is_completed)
     ]
 
 
-def _one_forest(rounds: int, has_completion: bool) -> Iterator[Subtree]:
-    if has_completion:
+def _one_forest(rounds: int, is_completed: bool) -> Iterator[Subtree]:
+    if is_completed:
         yield Subtree(0, (rounds - 1).bit_length(), rounds)
         return
     start = 0
@@ -98,17 +105,33 @@ class Tree(Strategy):
     """Rounds at which a new tree starts, increasing; those beyond the rounds that happen do nothing."""
     completion: bool = False
     """Whether virtual rounds of zeros complete each tree at its end; a larger sensitivity for a better last estimate."""
+    rounds: Annotated[int, Field(ge=1)] | None = None
+    """Rounds planned; required with completion, since the last tree is completed there and not before."""
     paper: ClassVar[str] = "Kairouz et al. 2021; Honaker 2015"
 
     @model_validator(mode="after")
     def _restarts_increase(self) -> Self:
         if any(later <= earlier for earlier, later in zip(self.restarts, self.restarts[1:], strict=False)):
             raise ValueError(f"restarts={list(self.restarts)} must increase; sort them, drop repeats")
+        if self.completion and self.rounds is None:
+            raise ValueError("completion=true needs rounds, the number planned: the last tree is completed there")
         return self
+
+    @property
+    def most_rounds(self) -> int | None:
+        return self.rounds
+
+    def segments(self, rounds: int) -> list[Segment]:
+        """What has been released after so many rounds: a segment that is still going on is not completed."""
+        self.check_rounds(rounds)
+        starts = [0, *(restart for restart in self.restarts if restart < rounds)]
+        ends = [*starts[1:], rounds]
+        planned = {*self.restarts, self.rounds}
+        return [Segment(*each, self.completion and each[1] in planned) for each in zip(starts, ends, strict=True)]
 
     def forest(self, rounds: int) -> list[Subtree]:
         """Its trees over that many rounds."""
-        return forest(rounds, self.restarts, self.completion)
+        return forest(self.segments(rounds))
 
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         """G[i, j] = number of nodes that have both rounds under them."""
@@ -132,11 +155,10 @@ class Tree(Strategy):
         """
         v = honaker_variances(rounds.bit_length() + 1)
         variances, finished = np.zeros(rounds), 0.0
-        starts = [0, *(restart for restart in self.restarts if restart < rounds)]
-        for start, end in zip(starts, [*starts[1:], rounds], strict=True):
+        for start, end, is_completed in self.segments(rounds):
             lengths = np.arange(1, end - start + 1)
             present = np.sum([np.where(lengths >> h & 1, v[h], 0.0) for h in range(len(v))], axis=0)
-            if self.completion:
+            if is_completed:
                 present[-1] = v[(end - start - 1).bit_length()]
             variances[start:end] = finished + present
             finished = variances[end - 1]
@@ -174,7 +196,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         joined = join(
             subtree(height - 1, barred, real),
             half,
-            2 * half - min_sep,
+            real - min_sep,
             barred,
             lambda start: subtree(height - 1, start, real - half),
         )

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity
-from mechanisms.tree import forest, forest_gram, forest_sensitivity
+from mechanisms.tree import Segment, forest, forest_gram, forest_sensitivity
 from mechanisms.triangular import MOST_ROUNDS, TriangularStrategy, lower_factor
 
 
@@ -41,10 +41,10 @@ class TreeFull(TriangularStrategy):
         """By the tree's own program, where the whole run is asked for; else as for any matrix."""
         self.check_rounds(schema.rounds)
         if schema.rounds == self.rounds:
-            return forest_sensitivity(tuple(forest(self.rounds, (), self.completion)), schema)
+            return forest_sensitivity(tuple(forest([Segment(0, self.rounds, self.completion)])), schema)
         return super().schema_sensitivity(schema)
 
 
 @lru_cache(maxsize=4)
 def _factor(rounds: int, has_completion: bool) -> NDArray[np.float64]:
-    return lower_factor(forest_gram(forest(rounds, (), has_completion), rounds))
+    return lower_factor(forest_gram(forest([Segment(0, rounds, has_completion)]), rounds))

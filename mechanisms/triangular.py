@@ -4,6 +4,7 @@ Matrices live in `.npy` files beside the JSON that names them, with their SHA-25
 """
 
 import hashlib
+import tokenize
 from abc import abstractmethod
 from functools import cached_property
 from pathlib import Path
@@ -118,9 +119,10 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
     by_content = directory / f"{sha256}.npy"
     path = by_content if sha256 and by_content.exists() else directory / file
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"file={str(path)!r} cannot be read as a .npy matrix ({error}); save it with numpy.save") from None
+        return np.lib.format.open_memmap(path, mode="r")  # .npy only, no pickles; nothing is read before shape and type are checked
+    except (OSError, ValueError, EOFError, SyntaxError, OverflowError, tokenize.TokenError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"file={str(path)!r} cannot be read as a .npy matrix ({reason}); save it with numpy.save") from None
 
 
 def _checked(given: NDArray, name: str) -> NDArray[np.float64]:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from fedray.rng import Stream, stream_generator, stream_seed
+from mechanisms.participation import MOST_ROUNDS
 
 BLOCK = 1 << 18
 LEVELS = 128
 """Addresses per round: a tree's nodes by height, and from VIRTUAL on its virtual subtrees."""
 VIRTUAL = 64
-MOST_ROUNDS = 1 << 22
 _POSITIONS = 1 << 34
 
 

@@ -60,6 +60,10 @@ class NoiseStream(ABC):
         expected, found = tuple(self._buffers().shape), state["buffers"].shape
         if expected != found:
             raise ValueError(f"buffers have shape {found}, this stream has {expected}; load the state of the same scenario")
+        if not 0 <= int(state["next_round"]) <= self._rounds:
+            raise ValueError(
+                f"next_round={int(state['next_round'])} is not among this stream's {self._rounds} rounds; load its own state"
+            )
         self.next_round = int(state["next_round"])
         self._buffers().copy_(torch.from_numpy(np.array(state["buffers"])))
 
@@ -217,9 +221,9 @@ class TreeNoise(NoiseStream):
 
     def __init__(self, strategy: Tree, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
         super().__init__(draws, dimension, device, rounds)
-        starts = [0, *(restart for restart in strategy.restarts if restart < rounds)]
-        self._start_of_end = dict(zip([*starts[1:], rounds], starts, strict=True))
-        self._starts, self._has_completion = np.array(starts), strategy.completion
+        segments = strategy.segments(rounds)
+        self._starts = np.array([segment.start for segment in segments])
+        self._completed_ends = {segment.end for segment in segments if segment.is_completed}
         heights = rounds.bit_length() + 1
         self._variances = honaker_variances(heights + 1)
         self._slots = self._zeros(heights + 1)
@@ -236,7 +240,7 @@ class TreeNoise(NoiseStream):
             self._join(round_index, height, self._slots[height])
             height += 1
         self._slots[height].copy_(self._node)
-        if self._has_completion and round_index + 1 in self._start_of_end:
+        if round_index + 1 in self._completed_ends:
             self._complete(round_index, place, height)
             self._out.copy_(self._node)
         else:

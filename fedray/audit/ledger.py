@@ -13,10 +13,14 @@ from mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """Privacy spent once `rounds` rounds had been released: exact trace sensitivity of those rounds, rho, epsilon."""
+    """Privacy spent once `rounds` rounds had been released: their trace sensitivity, rho, epsilon.
+
+    sensitivity_is_exact: False marks an upper bound.
+    """
 
     rounds: int
     sensitivity: float
+    sensitivity_is_exact: bool
     rho: float
     epsilon: float
 
@@ -28,7 +32,7 @@ def privacy_over_rounds(
     n = patterns.committed_rounds
     ledger = []
     for rounds in np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist():
-        sensitivity = trace_sensitivity(strategy, patterns.before(rounds)).value
-        epsilon = gaussian_epsilon(sensitivity, noise_multiplier, delta)
-        ledger.append(LedgerEntry(rounds, sensitivity, gaussian_rho(sensitivity, noise_multiplier), epsilon))
+        found = trace_sensitivity(strategy, patterns.before(rounds))
+        rho, epsilon = gaussian_rho(found.value, noise_multiplier), gaussian_epsilon(found.value, noise_multiplier, delta)
+        ledger.append(LedgerEntry(rounds, found.value, found.is_exact, rho, epsilon))
     return ledger

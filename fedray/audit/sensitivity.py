@@ -9,10 +9,11 @@ from fedray.audit.participation import Patterns
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import Strategy
+from mechanisms.triangular import TriangularStrategy
 
 CHUNK = 1 << 18
 MOST_CERTIFICATES = 200
-"""Patterns of one chunk with negative Gram entries whose bound is made exact; were more needed, the bound stands."""
+"""Patterns with negative Gram entries whose bound is made exact; were more needed, the bound stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,40 +33,47 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
     """The largest sensitivity over all devices; of equal ones the first in order of (more participations, device id).
 
     Devices are looked at by number of participations, most first. Devices with c participations obey the (b, c) schema, so
-    once its sensitivity is no larger than one already found, neither theirs nor those of devices with fewer can be.
+    once its sensitivity is no larger than one already found, neither theirs nor those of devices with fewer can be. (Of whole
+    matrices the schema's bound costs more than looking at every device.)
     """
     n, b = patterns.committed_rounds, patterns.min_sep
     sensitivities = PatternSensitivities(strategy, n)
-    best = TraceSensitivity(0.0, True, 0, ())
+    best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
+    can_stop = not isinstance(strategy, TriangularStrategy)
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
-        if best.value > 0 and strategy.schema_sensitivity(MinSep(n, b, int(count))).value <= best.value:
+        if can_stop and best.value > 0 and strategy.schema_sensitivity(MinSep(n, b, int(count))).value <= best.value:
             break
         device_ids, rounds = patterns.with_count(int(count))
         for start in range(0, len(rounds), CHUNK):
             chunk = slice(start, start + CHUNK)
-            best = _larger(best, sensitivities, device_ids[chunk], rounds[chunk])
+            best, certificates = _larger(best, sensitivities, device_ids[chunk], rounds[chunk], certificates)
     return best
 
 
 def _larger(
-    best: TraceSensitivity, sensitivities: PatternSensitivities, device_ids: NDArray[np.uint64], rounds: NDArray[np.int64]
-) -> TraceSensitivity:
-    """The larger of what was found so far and these devices' largest."""
+    best: TraceSensitivity,
+    sensitivities: PatternSensitivities,
+    device_ids: NDArray[np.uint64],
+    rounds: NDArray[np.int64],
+    certificates: int,
+) -> tuple[TraceSensitivity, int]:
+    """The larger of what was found so far and these devices' largest, and how many certificates are left."""
     found = sensitivities.of(rounds)
     if found.is_exact.all():
         place = int(found.values.argmax())
         larger = TraceSensitivity(float(found.values[place]), True, int(device_ids[place]), tuple(rounds[place].tolist()))
-        return larger if larger.value > best.value else best
+        return (larger if larger.value > best.value else best), certificates
     tried: set[tuple[int, ...]] = set()
     for place in np.argsort(-found.values, kind="stable").tolist():
         if found.values[place] <= best.value:
-            return best
+            break
         pattern = tuple(rounds[place].tolist())
-        if len(tried) == MOST_CERTIFICATES:
-            return TraceSensitivity(float(found.values[place]), False, int(device_ids[place]), pattern)
+        if len(tried) == certificates:
+            best = TraceSensitivity(float(found.values[place]), False, int(device_ids[place]), pattern)
+            break
         if pattern not in tried:
             tried.add(pattern)
             exact = sensitivities.exact(rounds[place])
             if exact.value > best.value:
                 best = TraceSensitivity(exact.value, exact.is_exact, int(device_ids[place]), pattern)
-    return best
+    return best, certificates - len(tried)

@@ -6,18 +6,19 @@ from collections.abc import Callable
 from scipy.optimize import brentq
 
 from mechanisms.accounting.pld import gaussian_epsilon
-from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, check_noise_multiplier
+from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
 
 PRECISION = 1e-7
 """Relative; the answer is rounded up by as much."""
 
 
 def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
-    """z = s / sqrt(2 rho). Exact. Raises ValueError."""
+    """z = s / sqrt(2 rho), rounded up. Raises ValueError."""
     if not 0 < rho < math.inf:
         raise ValueError(f"rho={rho} must be positive and finite; 0 would need noise without end")
     z = sensitivity / math.sqrt(2.0 * rho)
-    check_noise_multiplier(z)
+    while gaussian_rho(sensitivity, z) > rho:  # by an ulp
+        z = math.nextafter(z, math.inf)
     return z
 
 
@@ -42,13 +43,13 @@ def least_noise_multiplier(epsilon_of: Callable[[float], float], epsilon: float,
         if low <= LEAST_NOISE_MULTIPLIER:
             raise ValueError(f"epsilon={epsilon} needs a noise multiplier below {LEAST_NOISE_MULTIPLIER:g}; that is no guarantee")
         low, high = max(low / 2.0, LEAST_NOISE_MULTIPLIER), low
-    z = math.exp(_root(lambda log_z: epsilon_of(math.exp(log_z)) - epsilon, math.log(low), math.log(high)))
-    while epsilon_of(z) > epsilon:
-        z *= 1.0 + PRECISION / 2
+    z, step = _root(lambda z: epsilon_of(z) - epsilon, low, high), PRECISION / 2
+    while z < high and epsilon_of(z) > epsilon:
+        z, step = min(high, z * (1.0 + step)), 2.0 * step
     return z
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    found = brentq(function, low, high, xtol=PRECISION / 4)
+    found = brentq(function, low, high, xtol=low * PRECISION / 4)
     assert isinstance(found, float), "brentq gives a number unless asked for more"
     return found

@@ -20,6 +20,7 @@ from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import TriangularStrategy
 
 MOMENTS = 32
+LEAST_SAMPLED_DELTA = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,11 @@ def sampled_gaussian_epsilon(sampling: PoissonSampling, noise_multiplier: float,
 
     check_noise_multiplier(noise_multiplier)
     check_delta(delta)
+    if delta < LEAST_SAMPLED_DELTA:
+        raise ValueError(
+            f"delta={delta} is below {LEAST_SAMPLED_DELTA:g}: composing so many steps by PLD loses that much to rounding; use "
+            "sampled_rdp_epsilon, or a larger delta"
+        )
     step = privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=noise_multiplier,
         sampling_prob=sampling.probability,
@@ -116,14 +122,17 @@ def _interval(sampling: PoissonSampling, z: float) -> float:
     """A sixteenth of the standard deviation of one step's loss log(1 - q + q exp((2x - 1) / (2 z^2))), x ~ N(0, z^2).
 
     The dots are connected, so that the error is of second order: a thousandth of epsilon or less. A fixed interval would be too
-    coarse for rare samples.
+    coarse for rare samples. Never less than a four-millionth of the loss's range, which bounds time and memory.
     """
+    q = sampling.probability
     nodes, weights = np.polynomial.hermite_e.hermegauss(101)
-    exponents = (2.0 * z * nodes - 1.0) / (2.0 * z * z)
-    losses = np.log1p(sampling.probability * np.expm1(np.minimum(exponents, 700.0)))
+    losses = (2.0 * z * nodes - 1.0) / (2.0 * z * z)
+    if q < 1:
+        losses = np.logaddexp(math.log1p(-q), math.log(q) + losses)
     mean = np.average(losses, weights=weights)
     deviation = float(np.average((losses - mean) ** 2, weights=weights)) ** 0.5
-    return deviation / 16.0
+    span = 20.0 / z + 1.0 / (z * z)
+    return max(deviation / 16.0, span / 4e6)
 
 
 def _bands(strategy: Strategy, rounds: int) -> int:

@@ -22,8 +22,6 @@ from mechanisms.strategy import Strategy
 Kind = Literal["blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DEFAULT_BUFFERS = 4
-RECIPE = 1
-"""Raised when any optimiser gives other results for the same inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +139,8 @@ def _best_bands(kind: type[BandFHU | BISR], schema: MinSep, objective: Objective
 
 
 def _digest(request: MechanismRequest) -> str:
+    """Of the request, of the code that optimises, and of the libraries it uses."""
     tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
-    inputs = {**asdict(request), "objective": request.used_objective, "recipe": RECIPE, "tools": tools}
+    code = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+    inputs = {**asdict(request), "objective": request.used_objective, "code": code, "tools": tools}
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.optimize import minimize
 
+from mechanisms.band_fhu import BandFHU
 from mechanisms.banded import Banded
 from mechanisms.dense import Dense
 from mechanisms.loss import loss
@@ -84,8 +85,7 @@ def _free_of_devices(schema: MinSep) -> NDArray[np.bool_]:
 
 def _start(free: NDArray[np.bool_], n: int) -> NDArray[np.float64]:
     """The square root of the prefix sum, columns normalised, without what is not free; shrunk until positive definite."""
-    i = np.arange(1, n)
-    c = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
+    c = BandFHU(bands=n).first_column(n)
     lags = np.subtract.outer(np.arange(n), np.arange(n))
     C = np.where(lags >= 0, c[np.abs(lags)], 0.0)
     C /= np.linalg.norm(C, axis=0)

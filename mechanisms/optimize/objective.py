@@ -1,6 +1,5 @@
 """What an optimisation is for: one participation schema, or weighted outcomes."""
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from mechanisms.files import read_json
 from mechanisms.participation import MinSep
 
 Objective = Literal["max", "rms"]
@@ -40,10 +40,7 @@ class _TargetEntry(BaseModel):
 def read_targets(path: Path) -> tuple[Target, ...]:
     """From a JSON list of objects with rounds, min_sep, max_participations, and weight (1 unless given). Raises ValueError."""
     try:
-        entries = TypeAdapter(list[_TargetEntry]).validate_python(json.loads(path.read_bytes()))
-        targets = tuple(Target(MinSep(each.rounds, each.min_sep, each.max_participations), each.weight) for each in entries)
-    except OSError as error:
-        raise ValueError(f"targets file {str(path)!r} cannot be read ({error}); name a JSON file") from None
+        entries = TypeAdapter(list[_TargetEntry]).validate_python(read_json(path, "targets file"))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"
@@ -51,8 +48,9 @@ def read_targets(path: Path) -> tuple[Target, ...]:
             f"targets file {str(path)!r}: {where}: {problem['msg']}; it must be a list of objects with rounds, min_sep, "
             "max_participations and, if wanted, weight"
         ) from None
+    if not entries:
+        raise ValueError(f"targets file {str(path)!r} is an empty list; name at least one outcome")
+    try:
+        return tuple(Target(MinSep(each.rounds, each.min_sep, each.max_participations), each.weight) for each in entries)
     except ValueError as error:
         raise ValueError(f"targets file {str(path)!r}: {error}") from None
-    if not targets:
-        raise ValueError(f"targets file {str(path)!r} is an empty list; name at least one outcome")
-    return targets

@@ -23,7 +23,7 @@ STRATEGIES = [
     BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)),
     BLT(theta=(0.7, 0.4), omega=(0.9, 0.5)),
     Tree(),
-    Tree(restarts=(4, 17), completion=True),
+    Tree(restarts=(4, 17), completion=True, rounds=30),
     TreeFull(rounds=30),
     BandFHU(bands=4),
     BISR(bands=3),

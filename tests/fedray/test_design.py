@@ -142,7 +142,8 @@ def test_mistakes_get_one_line_and_two(capsys, arguments: list[str], rule: str) 
     [
         (None, "cannot be read"),
         ("{", "is not valid JSON"),
-        ("[]", "it: "),
+        ("[]", "Input should be a valid dictionary"),
+        ("[" * 100_000, "is not usable JSON"),
         ('{"kind": "blt"}', "theta: Field required"),
         ('{"kind": "blt", "theta": [1.5], "omega": [0.1]}', "theta.0: Input should be less than 1"),
         ('{"kind": "blt", "theta": [0.5, 0.5], "omega": [0.1, 0.1]}', "must be distinct"),
@@ -173,7 +174,9 @@ def matrix_scenario(directory: Path, small, rounds: int = 12) -> Scenario:
     write_strategy(Banded.from_matrix(lower_factor(np.where(lags < 3, 0.5**lags, 0.0) + np.eye(rounds)), "x"), directory / "C.json")
     text = small().to_toml()
     before, _, _ = text.partition("[privacy.mechanism]")
-    (directory / "s.toml").write_text(f'{before}[privacy.mechanism]\nkind = "banded"\nfile = "C.npy"\n')
+    (directory / "s.toml").write_text(
+        f'{before}[privacy.mechanism]\nkind = "banded"\nfile = "{next(directory.glob("C-*.npy")).name}"\n'
+    )
     return Scenario.from_toml(directory / "s.toml")
 
 
@@ -185,7 +188,7 @@ def test_a_run_with_a_matrix_is_audited_from_its_trace_alone(small, tmp_path: Pa
     assert scenario.with_overrides("seed=8").privacy.mechanism == scenario.privacy.mechanism
     trace = simulate(scenario, Placement(1, "in-process"), tmp_path / "t")
     strategy = read_strategy(tmp_path / "C.json")
-    (tmp_path / "C.npy").unlink()
+    next(tmp_path.glob("C-*.npy")).unlink()
     audit = audit_trace(tmp_path / "t")
     assert audit.scenario.privacy.mechanism == strategy
     used = audit.mechanisms[0]
@@ -195,11 +198,27 @@ def test_a_run_with_a_matrix_is_audited_from_its_trace_alone(small, tmp_path: Pa
     assert trace.path == audit.path
 
 
+def test_an_override_that_names_another_matrix_takes_it(small, tmp_path: Path) -> None:
+    scenario = matrix_scenario(tmp_path, small)
+    np.save(tmp_path / "other.npy", 2 * np.eye(12))
+    changed = scenario.with_overrides(f"privacy.mechanism.file={tmp_path / 'other.npy'}")
+    assert isinstance(changed.privacy.mechanism, Banded)
+    assert changed.privacy.mechanism.matrix[0, 0] == 2.0
+    assert changed.digest != scenario.digest
+
+
+def test_toeplitz_noise_that_grows_without_end_is_refused(small) -> None:
+    tables = small().to_tables()
+    tables["privacy"]["mechanism"] = {"kind": "toeplitz", "coefficients": [1.0, 9.0]}
+    with pytest.raises(ScenarioError, match="whose inverse is stable"):
+        Scenario.from_tables(tables)
+
+
 def test_matrices_that_do_not_fit_a_scenario_are_refused(small, tmp_path: Path) -> None:
     matrix_scenario(tmp_path, small)
     with pytest.raises(ScenarioError, match="was made for 12 rounds and has no noise beyond"):
         Scenario.from_toml(tmp_path / "s.toml", ["rounds.count=13"])
-    np.save(tmp_path / "C.npy", np.full((12, 12), np.nan))
+    np.save(next(tmp_path.glob("C-*.npy")), np.full((12, 12), np.nan))
     with pytest.raises(ScenarioError, match="every number must be finite"):
         Scenario.from_toml(tmp_path / "s.toml")
 
@@ -207,8 +226,10 @@ def test_matrices_that_do_not_fit_a_scenario_are_refused(small, tmp_path: Path) 
 def test_the_json_beside_a_matrix_names_it_by_content(tmp_path: Path) -> None:
     write_strategy(Matrix.from_matrix(np.eye(3), "x.npy"), tmp_path / "m.json")
     document = json.loads((tmp_path / "m.json").read_text())
-    assert document["file"] == "m.npy"
+    assert document["file"] == f"m-{document['sha256'][:16]}.npy"
     assert len(document["sha256"]) == 64
-    np.save(tmp_path / "m.npy", 2 * np.eye(3))
+    write_strategy(Matrix.from_matrix(2 * np.eye(3), "x.npy"), tmp_path / "m.other")
+    assert read_strategy(tmp_path / "m.json") != read_strategy(tmp_path / "m.other")
+    np.save(tmp_path / document["file"], 2 * np.eye(3))
     with pytest.raises(ValueError, match="holds another matrix"):
         read_strategy(tmp_path / "m.json")

@@ -174,6 +174,28 @@ def test_impossible_sampling_is_refused(arguments, rule: str) -> None:
         PoissonSampling(*arguments)
 
 
+@pytest.mark.parametrize("z", [0.05, 0.3, 1.0])
+def test_sampling_everybody_with_little_noise_has_an_epsilon(z: float) -> None:
+    found = sampled_gaussian_epsilon(PoissonSampling(10, 1.0), z, 1e-6)
+    assert found == pytest.approx(gaussian_epsilon(math.sqrt(10), z, 1e-6), rel=2e-3)
+
+
+def test_deltas_that_composition_loses_to_rounding_are_refused() -> None:
+    with pytest.raises(ValueError, match="use sampled_rdp_epsilon"):
+        sampled_gaussian_epsilon(PoissonSampling(100, 0.1), 1.0, 1e-14)
+
+
+@pytest.mark.parametrize("target", [gaussian_epsilon(1.0, 16.0, 1e-6), gaussian_epsilon(1.0, 1.0, 1e-6)])
+def test_targets_met_exactly_at_a_power_of_two_are_found(target: float) -> None:
+    assert gaussian_epsilon(1.0, noise_multiplier_for_epsilon(1.0, target, 1e-6), 1e-6) <= target
+
+
+def test_rho_is_never_exceeded_by_rounding() -> None:
+    rng = np.random.default_rng(0)
+    for s, rho in zip(rng.uniform(0.5, 9, 2000), rng.uniform(0.01, 9, 2000), strict=True):
+        assert gaussian_rho(s, noise_multiplier_for_rho(s, rho)) <= rho
+
+
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 20.0])
 def test_calibration_is_safe_and_tight(epsilon: float) -> None:
     z = noise_multiplier_for_epsilon(2.5, epsilon, 1e-8)

@@ -108,9 +108,9 @@ def test_matrices_are_as_good_as_the_best_known(optimise, mean_variance: float) 
 
 
 def test_matrices_for_the_worst_round_beat_those_for_the_mean_there() -> None:
-    schema = MinSep(48, 12, 4)
-    for optimise in (lambda o: gram.optimize_banded(schema, 12, o), lambda o: gram.optimize_dense(schema, o)):
-        worst, mean = optimise("max").error_variances(48), optimise("rms").error_variances(48)
+    schema = MinSep(20, 5, 4)
+    for optimise in (lambda o: gram.optimize_banded(schema, 5, o), lambda o: gram.optimize_dense(schema, o)):
+        worst, mean = optimise("max").error_variances(20), optimise("rms").error_variances(20)
         assert worst.max() < mean.max() * 0.999
         assert mean.mean() < worst.mean()
 

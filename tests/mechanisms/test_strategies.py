@@ -44,9 +44,9 @@ NON_NEGATIVE: list[Strategy] = [
     BandFHU(bands=1000),
     BISR(bands=4),
     Tree(),
-    Tree(completion=True),
+    Tree(completion=True, rounds=ROUNDS),
     Tree(restarts=(3, 9, 60)),
-    Tree(restarts=(5,), completion=True),
+    Tree(restarts=(5,), completion=True, rounds=ROUNDS),
     TreeFull(rounds=ROUNDS),
     Banded.from_matrix(random_matrix(3, 1), "banded.npy"),
     Dense.from_matrix(random_matrix(ROUNDS, 2), "dense.npy"),
@@ -82,7 +82,7 @@ def test_errors_are_those_of_the_materialised_noise_map(strategy: Strategy, roun
 def test_the_full_tree_decodes_with_the_pseudo_inverse() -> None:
     """B = A T^+ (Denisov et al. 2022): the square strategy has its error, with and without completion."""
     for has_completion, rounds in itertools.product([False, True], [1, 5, 8, 21]):
-        T = reference.strategy_matrix(Tree(completion=has_completion), rounds)
+        T = reference.strategy_matrix(Tree(completion=has_completion, rounds=rounds), rounds)
         B = np.tril(np.ones((rounds, rounds))) @ np.linalg.pinv(T)
         found = TreeFull(rounds=rounds, completion=has_completion).error_variances(rounds)
         np.testing.assert_allclose(found, (B**2).sum(axis=1), rtol=1e-9)
@@ -214,6 +214,44 @@ def test_trees_that_restart_at_128_and_every_1024_rounds_have_their_square() -> 
     assert any_strategy_sensitivity(strategy, schema).value >= found.value * (1 - 1e-12)
 
 
+@st.composite
+def trees(draw) -> tuple[Tree, int]:
+    """A tree with restarts and, as often as not, completion, and the rounds after which one looks."""
+    rounds = draw(st.integers(1, 13))
+    planned = draw(st.integers(rounds, rounds + 3)) if draw(st.booleans()) else rounds
+    restarts = draw(st.sets(st.integers(1, planned), max_size=3))
+    return Tree(restarts=tuple(sorted(restarts)), completion=draw(st.booleans()), rounds=planned), rounds
+
+
+@given(trees(), st.integers(1, 13), st.integers(1, 6))
+@settings(max_examples=600, deadline=None)
+def test_trees_with_restarts_and_completion_are_exact(tree, min_sep: int, most: int) -> None:
+    """By brute force over all patterns, also where a run stopped before its planned end; and so are their errors."""
+    strategy, rounds = tree
+    schema = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
+    found = strategy.schema_sensitivity(schema)
+    assert found.is_exact
+    assert found.value == pytest.approx(reference.schema_sensitivity(strategy, schema), rel=1e-12)
+    assert reference.pattern_sensitivity(strategy, found.worst_pattern, rounds) == pytest.approx(found.value, rel=1e-12)
+    np.testing.assert_allclose(strategy.error_variances(rounds), reference.error_variances(strategy, rounds), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("restarts", "rounds", "min_sep", "most", "square"), [((3, 6), 7, 2, 4, 12), ((5, 10), 13, 4, 4, 17)])
+def test_what_follows_a_completed_tree_starts_at_its_real_end(restarts, rounds: int, min_sep: int, most: int, square: int) -> None:
+    """Not at the end of its virtual rounds: by hand, where that mistake gives 11 and 14."""
+    found = Tree(restarts=restarts, completion=True, rounds=rounds).schema_sensitivity(MinSep(rounds, min_sep, most))
+    assert found.value**2 == pytest.approx(square, rel=1e-12)
+
+
+def test_small_columns_keep_their_negative_entries_beside_large_ones() -> None:
+    """Entries count as rounded zeros by their own columns' norms, not by the largest of the matrix."""
+    C = np.eye(4)
+    C[0, 0] = 1e7
+    C[1:, 1:] = lower_factor(np.where(np.eye(3) > 0, 1.0, -0.45))
+    found = pattern_sensitivity(Matrix.from_matrix(C, "C.npy"), np.array([1, 2, 3]), 4)
+    assert found.value**2 == pytest.approx(3 * 1.45, rel=1e-7)  # vectors at 120 degrees, as G = 1.45 I - 0.45 J
+
+
 @pytest.mark.parametrize("schema", [MinSep(512, 1, 512), MinSep(512, 10, 52), MinSep(700, 50, 14)], ids=str)
 def test_trees_stay_quick_where_devices_come_often(schema: MinSep) -> None:
     found = Tree().schema_sensitivity(schema)
@@ -239,6 +277,7 @@ def test_trees_stay_quick_where_devices_come_often(schema: MinSep) -> None:
         ({"kind": "bisr", "bands": 2.5}, "integer"),
         ({"kind": "tree", "restarts": [5, 5]}, "must increase"),
         ({"kind": "tree", "restarts": [0]}, "greater than or equal to 1"),
+        ({"kind": "tree", "completion": True}, "completion=true needs rounds"),
         ({"kind": "tree-full", "rounds": 0}, "greater than or equal to 1"),
         ({"kind": "matrix", "file": "nowhere.npy"}, "cannot be read"),
         ({"kind": "forest"}, "does not match any of the expected tags"),
@@ -265,6 +304,21 @@ def test_parameters_that_make_no_mechanism_are_refused(document, rule: str) -> N
 def test_matrices_that_make_no_mechanism_are_refused(matrix, rule: str, tmp_path) -> None:
     np.save(tmp_path / "C.npy", matrix)
     with pytest.raises(ValueError, match=rule):
+        Matrix(file=str(tmp_path / "C.npy"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK\x03\x04 no archive", b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f8'", b"words", None],
+    ids=["empty", "zip", "cut header", "text", "archive"],
+)
+def test_files_that_hold_no_matrix_are_refused(content, tmp_path) -> None:
+    if content is None:
+        np.savez(tmp_path / "C.npz", C=np.eye(3))
+        (tmp_path / "C.npz").rename(tmp_path / "C.npy")
+    else:
+        (tmp_path / "C.npy").write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read as a .npy matrix"):
         Matrix(file=str(tmp_path / "C.npy"))
 
 
@@ -310,6 +364,8 @@ def test_strategies_of_so_many_rounds_refuse_more(strategy: Strategy) -> None:
         ((5, 0, 1), "min_sep=0 must be at least 1"),
         ((5, 1, 0), "max_participations=0 must be at least 1"),
         ((10, 4, 4), r"max_participations=4 is more than ceil\(rounds / min_sep\) = 3"),
+        ((1 << 23, 1, 1), "neither may exceed 4,194,304"),
+        ((5, 1 << 62, 1), "neither may exceed 4,194,304"),
         ((10, 12, 2), r"= 1: in 10 rounds no device takes part so often 12 apart"),
     ],
 )

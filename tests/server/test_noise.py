@@ -28,8 +28,8 @@ STRATEGIES = [
     Matrix.from_matrix(np.tril(np.cos(LAGS)) + np.eye(ROUNDS), "matrix.npy"),
     Tree(),
     Tree(restarts=(1, 13, 20, 99)),
-    Tree(completion=True),
-    Tree(restarts=(13, 20), completion=True),
+    Tree(completion=True, rounds=ROUNDS),
+    Tree(restarts=(13, 20), completion=True, rounds=ROUNDS),
     TreeFull(rounds=ROUNDS),
 ]
 KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)

@@ -31,7 +31,7 @@ STRATEGIES: list[Strategy] = [
     BISR(bands=2),
     Banded.from_matrix(lower_factor(np.where(LAGS < 6, 0.8**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"),
     Tree(),
-    Tree(restarts=(11,), completion=True),
+    Tree(restarts=(11,), completion=True, rounds=ROUNDS),
     TreeFull(rounds=ROUNDS),
 ]
 KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
