@@ -18,6 +18,8 @@ from mechanisms.optimize.toeplitz import optimize_toeplitz
 from mechanisms.participation import MinSep
 from mechanisms.registry import BLT, BandFHU, Identity, Tree, TreeFull
 
+pytestmark = pytest.mark.slow
+
 STACK_OVERFLOW = MinSep(2052, 342, 6)
 """n = 2052, b = 342, k = 6: the StackOverflow setting of McMahan, Xu, Zhang 2024, Table 3."""
 
@@ -161,7 +163,7 @@ def test_the_gradient_over_decays_is_that_of_jax(objective) -> None:
 
     value, gradient = LogLoss(targets, objective)(p)
     with jax.enable_x64(True):
-        expected, expected_gradient = jax.value_and_grad(objective_of)(jnp.asarray(p))
+        expected, expected_gradient = jax.jit(jax.value_and_grad(objective_of))(jnp.asarray(p))
     assert value == pytest.approx(float(expected), rel=1e-12)
     np.testing.assert_allclose(gradient, np.asarray(expected_gradient), rtol=1e-8, atol=1e-11)
 
@@ -194,7 +196,7 @@ def test_the_gradient_over_gram_matrices_is_that_of_jax(kind: str, sharpness: in
 
     value, gradient = gram._Search(problem, np.ones_like(x), sharpness, None).value_and_gradient(x)
     with jax.enable_x64(True):
-        expected, expected_gradient = jax.value_and_grad(objective)(jnp.asarray(x))
+        expected, expected_gradient = jax.jit(jax.value_and_grad(objective))(jnp.asarray(x))
     assert value == pytest.approx(float(expected), rel=1e-10)
     np.testing.assert_allclose(gradient, np.asarray(expected_gradient), rtol=1e-8, atol=1e-10)
 

@@ -16,6 +16,7 @@ from mechanisms.triangular import lower_factor
 
 jax = pytest.importorskip("jax")
 factorization = pytest.importorskip("jax_privacy.matrix_factorization")
+pytestmark = pytest.mark.slow
 SCHEMAS = [MinSep(64, 8, 8), MinSep(200, 50, 3), MinSep(128, 1, 20), MinSep(77, 77, 1)]
 THETA, OMEGA = (0.99, 0.6), (0.15, 0.3)
 
@@ -87,7 +88,6 @@ def test_streams_are_the_same_map_of_the_same_draws() -> None:
         np.testing.assert_allclose(np.asarray(theirs @ jax.numpy.asarray(z)), ours, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("schema", "objective"), [(MinSep(64, 8, 8), "max")], ids=str)
 def test_our_optimum_is_no_worse(schema: MinSep, objective) -> None:
     """A small part of tests/benchmarks/compare_optima.py, which has 30 settings up to 20,000 rounds."""
