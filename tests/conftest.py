@@ -1,5 +1,6 @@
 """Fixtures that many tests share: a small scenario, hand-made traces, and one Ray cluster for the session."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,3 +87,22 @@ def ray_cluster() -> Iterator[None]:
 
     with cluster(Placement(object_store_megabytes=200)):
         yield
+
+
+@pytest.fixture
+def fedray_command(capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process: (exit code, stdout, stderr)."""
+    from fedray.cli import main
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        before, sys.argv = sys.argv, ["fedray", *arguments]
+        try:
+            main()
+        except SystemExit as done:
+            code = int(done.code or 0)
+        finally:
+            sys.argv = before
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

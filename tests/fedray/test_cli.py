@@ -8,22 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.cli import main
-
 SMALL_RUN = ["--set", "population.devices=20000", "--set", "rounds.report_goal=200", "--set", "rounds.count=6"]
-
-
-def run(capsys, *arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command run in this process."""
-    before, sys.argv = sys.argv, ["fedray", *arguments]
-    try:
-        main()
-    except SystemExit as done:
-        code = int(done.code or 0)
-    finally:
-        sys.argv = before
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +21,16 @@ def trace(small, tmp_path_factory) -> Path:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_run_prints_one_json_object_and_writes_trace_and_report(capsys, small, tmp_path: Path) -> None:
+def test_run_prints_one_json_object_and_writes_trace_and_report(fedray_command, small, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(small("training.enabled=true", "rounds.count=4", "training.evaluate_every=2").to_toml())
-    code, out, _ = run(capsys, "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--shards", "2", "--json")
+    code, out, _ = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--shards", "2", "--json")
     assert code == 0
     document = json.loads(out)
     assert document["rounds"] == 4
     assert document["participations"] == 800
     assert Path(document["report"]).stat().st_size > 1_000_000
     assert (tmp_path / "t" / "metrics.parquet").exists()
-    code, again, _ = run(capsys, "audit", str(tmp_path / "t"), "--json", "--verify")
+    code, again, _ = fedray_command("audit", str(tmp_path / "t"), "--json", "--verify")
     assert code == 0
     audited = json.loads(again)
     assert audited.pop("digest_verified")
@@ -54,43 +39,43 @@ def test_run_prints_one_json_object_and_writes_trace_and_report(capsys, small, t
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_run_prints_tables_and_paths_for_people(capsys, small, tmp_path: Path) -> None:
+def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(small().to_toml())
-    code, out, _ = run(capsys, "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"))
+    code, out, _ = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"))
     assert code == 0
     assert all(word in out for word in ("rounds (committed)", "min-sep", "rho, trace", "epsilon at delta=1e-10", "report.html"))
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_starved_run_exits_with_1_and_keeps_its_trace(capsys, small, tmp_path: Path) -> None:
+def test_a_starved_run_exits_with_1_and_keeps_its_trace(fedray_command, small, tmp_path: Path) -> None:
     starving = small("population.devices=2000", "participation.timer_hours=2000.0", "rounds.count=500", "rounds.max_days=2.0")
     (tmp_path / "s.toml").write_text(starving.to_toml())
-    code, out, err = run(capsys, "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--json")
+    code, out, err = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--json")
     assert code == 1
     assert json.loads(out)["ended"].startswith("starved")
     assert "ran out with" in err
 
 
-def test_audit_takes_another_multiplier(capsys, trace: Path) -> None:
-    code, out, _ = run(capsys, "audit", str(trace), "--noise-multiplier", "3.5", "--delta", "1e-6", "--json")
+def test_audit_takes_another_multiplier(fedray_command, trace: Path) -> None:
+    code, out, _ = fedray_command("audit", str(trace), "--noise-multiplier", "3.5", "--delta", "1e-6", "--json")
     assert code == 0
     used = json.loads(out)["mechanisms"][0]
     assert (used["noise_multiplier"], used["delta"]) == (3.5, 1e-6)
 
 
-def test_report_writes_where_it_is_told(capsys, trace: Path, tmp_path: Path) -> None:
-    code, out, _ = run(capsys, "report", str(trace), "--out", str(tmp_path / "page.html"))
+def test_report_writes_where_it_is_told(fedray_command, trace: Path, tmp_path: Path) -> None:
+    code, out, _ = fedray_command("report", str(trace), "--out", str(tmp_path / "page.html"))
     assert code == 0
     assert out.strip() == str(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
-def test_schema_and_scenarios(capsys) -> None:
-    code, out, _ = run(capsys, "schema")
+def test_schema_and_scenarios(fedray_command) -> None:
+    code, out, _ = fedray_command("schema")
     assert code == 0
     assert json.loads(out)["title"] == "Scenario"
-    code, out, _ = run(capsys, "scenarios")
+    code, out, _ = fedray_command("scenarios")
     assert code == 0
     assert "quickstart.toml" in out
 
@@ -123,7 +108,7 @@ def test_schema_and_scenarios(capsys) -> None:
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(
-    capsys, small, trace: Path, tmp_path: Path, monkeypatch, arguments, expected
+    fedray_command, small, trace: Path, tmp_path: Path, monkeypatch, arguments, expected
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "GOOD.toml").write_text(small().to_toml())
@@ -131,7 +116,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
     (tmp_path / "FULL").mkdir()
     (tmp_path / "FULL" / "mine.txt").write_text("keep")
     before = sorted(tmp_path.rglob("*"))
-    code, out, err = run(capsys, *[str(trace) if word == "TRACE" else word for word in arguments])
+    code, out, err = fedray_command(*[str(trace) if word == "TRACE" else word for word in arguments])
     assert code == 2
     assert out == ""
     assert err.startswith("fedray: ")
@@ -146,7 +131,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
     ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 1")]
 )
 def test_damaged_traces_get_one_line_and_exit_code_2(
-    capsys, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
+    fedray_command, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
 ) -> None:
     copy = Path(shutil.copytree(trace, tmp_path / "copy"))
     if damage == "truncated":
@@ -156,7 +141,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
         run_file = copy / "run.json"
         run_file.write_text(run_file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
     before = sorted(copy.rglob("*"))
-    code, out, err = run(capsys, command, str(copy))
+    code, out, err = fedray_command(command, str(copy))
     assert (code, out) == (2, "")
     assert err.startswith("fedray: ")
     assert err.count("\n") == 1

@@ -1,14 +1,12 @@
 """`fedray optimize` and `fedray mechanism`: what they print, what they write, one line for every mistake; matrices in scenarios."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedray.audit.audit import audit_trace
-from fedray.cli import main
 from fedray.errors import ScenarioError
 from fedray.placement import Placement
 from fedray.scenario import Scenario
@@ -30,27 +28,14 @@ def _own_cache(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def run(capsys, *arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr)."""
-    before, sys.argv = sys.argv, ["fedray", *arguments]
-    try:
-        main()
-    except SystemExit as done:
-        code = int(done.code or 0)
-    finally:
-        sys.argv = before
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 @pytest.mark.parametrize("kind", ["blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"])
-def test_every_kind_is_optimised_written_and_read_with_the_same_figures(capsys, kind: str, tmp_path: Path) -> None:
+def test_every_kind_is_optimised_written_and_read_with_the_same_figures(fedray_command, kind: str, tmp_path: Path) -> None:
     out = tmp_path / "m.json"
-    code, text, _ = run(capsys, "optimize", kind, *SETTING, "--out", str(out), "--json", "--noise-multiplier", "3")
+    code, text, _ = fedray_command("optimize", kind, *SETTING, "--out", str(out), "--json", "--noise-multiplier", "3")
     assert code == 0
     found = json.loads(text)
     assert set(KEYS) <= found.keys()
-    code, text, _ = run(capsys, "mechanism", str(out), *SETTING, "--json", "--noise-multiplier", "3")
+    code, text, _ = fedray_command("mechanism", str(out), *SETTING, "--json", "--noise-multiplier", "3")
     assert code == 0
     again = json.loads(text)
     assert {k: v for k, v in again.items() if k not in ("seconds", "parameters")} == {
@@ -61,49 +46,49 @@ def test_every_kind_is_optimised_written_and_read_with_the_same_figures(capsys, 
     assert reference.gaussian_delta(found["sensitivity"] / 3, found["epsilon"]) <= found["delta"]
 
 
-def test_people_get_a_table(capsys, tmp_path: Path) -> None:
-    code, out, _ = run(capsys, "optimize", "blt", *SETTING, "--buffers", "2", "--out", str(tmp_path / "b.json"))
+def test_people_get_a_table(fedray_command, tmp_path: Path) -> None:
+    code, out, _ = fedray_command("optimize", "blt", *SETTING, "--buffers", "2", "--out", str(tmp_path / "b.json"))
     assert code == 0
     assert "MaxLoss / RmsLoss" in out
     assert "(exact)" in out
     assert f"mechanism  {tmp_path / 'b.json'}" in out
-    code, out, _ = run(
-        capsys, "mechanism", str(tmp_path / "b.json"), "--rounds", "100", "--min-sep", "3", "--max-participations", "9"
+    code, out, _ = fedray_command(
+        "mechanism", str(tmp_path / "b.json"), "--rounds", "100", "--min-sep", "3", "--max-participations", "9"
     )
     assert code == 0
     assert "100, 3, 9" in out
 
 
-def test_a_bound_is_called_one(capsys, tmp_path: Path) -> None:
+def test_a_bound_is_called_one(fedray_command, tmp_path: Path) -> None:
     """400 bands guessed, 385 seen: nothing exact is known of the schema, and the table and the JSON say so."""
-    run(capsys, "optimize", "banded", *SETTING, "--out", str(tmp_path / "b.json"))
+    fedray_command("optimize", "banded", *SETTING, "--out", str(tmp_path / "b.json"))
     other = ["--rounds", "60", "--min-sep", "11", "--max-participations", "4"]
-    code, out, _ = run(capsys, "mechanism", str(tmp_path / "b.json"), *other)
+    code, out, _ = fedray_command("mechanism", str(tmp_path / "b.json"), *other)
     assert code == 0
     assert "(upper bound; at least " in out
-    document = json.loads(run(capsys, "mechanism", str(tmp_path / "b.json"), *other, "--json")[1])
+    document = json.loads(fedray_command("mechanism", str(tmp_path / "b.json"), *other, "--json")[1])
     assert not document["sensitivity_is_exact"]
     assert document["sensitivity_lower_bound"] <= document["sensitivity"]
 
 
-def test_weighted_outcomes_have_figures_each(capsys, tmp_path: Path) -> None:
+def test_weighted_outcomes_have_figures_each(fedray_command, tmp_path: Path) -> None:
     outcomes = [
         {"rounds": 60, "min_sep": 12, "max_participations": 4},
         {"rounds": 50, "min_sep": 8, "max_participations": 5, "weight": 3},
     ]
     (tmp_path / "t.json").write_text(json.dumps(outcomes))
-    code, out, _ = run(capsys, "optimize", "blt", "--targets", str(tmp_path / "t.json"), "--buffers", "1", "--json")
+    code, out, _ = fedray_command("optimize", "blt", "--targets", str(tmp_path / "t.json"), "--buffers", "1", "--json")
     assert code == 0
     document = json.loads(out)
     assert [(each["rounds"], each["min_sep"]) for each in document["targets"]] == [(50, 8), (60, 12)]
     assert document["rounds"] == 50
 
 
-def test_what_was_found_once_is_found_again(capsys, tmp_path: Path) -> None:
-    first = json.loads(run(capsys, "optimize", "banded-toeplitz", *SETTING, "--json")[1])
+def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> None:
+    first = json.loads(fedray_command("optimize", "banded-toeplitz", *SETTING, "--json")[1])
     assert len(list((tmp_path / "cache" / "fedray" / "designs").glob("*.json"))) == 1
-    second = json.loads(run(capsys, "optimize", "banded-toeplitz", *SETTING, "--json")[1])
-    anew = json.loads(run(capsys, "optimize", "banded-toeplitz", *SETTING, "--json", "--no-cache")[1])
+    second = json.loads(fedray_command("optimize", "banded-toeplitz", *SETTING, "--json")[1])
+    anew = json.loads(fedray_command("optimize", "banded-toeplitz", *SETTING, "--json", "--no-cache")[1])
     assert first["parameters"] == second["parameters"] == anew["parameters"]
 
 
@@ -129,8 +114,8 @@ def test_what_was_found_once_is_found_again(capsys, tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_mistakes_get_one_line_and_two(capsys, arguments: list[str], rule: str) -> None:
-    code, out, err = run(capsys, "optimize", *arguments)
+def test_mistakes_get_one_line_and_two(fedray_command, arguments: list[str], rule: str) -> None:
+    code, out, err = fedray_command("optimize", *arguments)
     assert code == 2
     assert out == ""
     assert rule in err
@@ -156,12 +141,12 @@ def test_mistakes_get_one_line_and_two(capsys, arguments: list[str], rule: str) 
     ],
     ids=str,
 )
-def test_mechanism_files_that_make_none_get_one_line_and_two(capsys, content, rule: str, tmp_path: Path) -> None:
+def test_mechanism_files_that_make_none_get_one_line_and_two(fedray_command, content, rule: str, tmp_path: Path) -> None:
     np.save(tmp_path / "full.npy", np.ones((3, 3)))
     np.save(tmp_path / "small.npy", np.eye(3))
     if content is not None:
         (tmp_path / "m.json").write_text(content)
-    code, out, err = run(capsys, "mechanism", str(tmp_path / "m.json"), *SETTING)
+    code, out, err = fedray_command("mechanism", str(tmp_path / "m.json"), *SETTING)
     assert code == 2
     assert out == ""
     assert rule in err
