@@ -442,7 +442,7 @@ def _key_path(location: tuple[Any, ...], tables: dict[str, Any]) -> list[Any]:
     node: Any = tables
     for position, part in enumerate(location):
         is_last = position == len(location) - 1
-        if isinstance(node, dict) and (part in node or is_last):
+        if isinstance(node, dict) and (part in node or (is_last and part != node.get("kind"))):
             path.append(part)
             node = node.get(part)
         elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
