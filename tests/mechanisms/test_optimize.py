@@ -126,6 +126,16 @@ def test_banded_columns_have_unit_norm_and_the_exact_sensitivity() -> None:
     assert not strategy.schema_sensitivity(MinSep(60, 9, 4)).is_exact
 
 
+def test_fewer_participations_than_turns_leave_all_norms_equal() -> None:
+    """n = 40, b = 5, k = 3: any 3 rounds that follow one another 5 apart have a square of 3, and later ones may overlap."""
+    strategy = gram.optimize_dense(MinSep(40, 5, 3))
+    G = strategy.gram(40)
+    squares = [G[np.ix_(range(s, s + 15, 5), range(s, s + 15, 5))].sum() for s in range(30)]
+    np.testing.assert_allclose(squares, 3.0, rtol=1e-9)
+    assert abs(G[0, 15]) > 1e-3
+    assert strategy.error_variances(40).mean() <= gram.optimize_dense_unit_columns(MinSep(40, 5, 8)).error_variances(40).mean()
+
+
 def test_devices_that_return_exactly_every_b_rounds_have_sensitivity_one_in_the_dense_optimum() -> None:
     schema = MinSep(40, 10, 4)
     for strategy, square in ((gram.optimize_dense(schema), 1.0), (gram.optimize_dense_unit_columns(schema), 4.0)):
