@@ -296,20 +296,18 @@ class Scenario(Table):
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device reports within it, since "
                 f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise the timeout"
             )
-        most_rounds = self.privacy.mechanism.most_rounds
-        if most_rounds is not None and self.rounds.count > most_rounds:
+        mechanism = self.privacy.mechanism
+        if mechanism.most_rounds is not None and self.rounds.count > mechanism.most_rounds:
             raise ValueError(
-                f"rounds.count={self.rounds.count}: the {self.privacy.mechanism.kind} mechanism was made for {most_rounds} rounds "
+                f"rounds.count={self.rounds.count}: the {mechanism.kind} mechanism was made for {mechanism.most_rounds} rounds "
                 "and has no noise beyond; lower the count or optimise it for more"
             )
-        if isinstance(self.privacy.mechanism, ToeplitzStrategy) and not isinstance(
-            self.privacy.mechanism, BLT
-        ):  # a BLT checks itself
+        if isinstance(mechanism, ToeplitzStrategy) and not isinstance(mechanism, BLT):  # a BLT checks itself
             with np.errstate(all="ignore"):
-                growth = float(np.abs(self.privacy.mechanism.inverse_first_column(self.rounds.count)).max())
+                growth = float(np.abs(mechanism.inverse_first_column(self.rounds.count)).max())
             if not growth <= LARGEST_NOISE_GROWTH:
                 raise ValueError(
-                    f"privacy.mechanism: the noise C^-1 Z of this {self.privacy.mechanism.kind} strategy grows {growth:g}-fold "
+                    f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows {growth:g}-fold "
                     f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
                 )
         if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:

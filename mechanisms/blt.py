@@ -41,9 +41,7 @@ class BLT(ToeplitzStrategy):
 
     def first_column(self, rounds: int) -> NDArray[np.float64]:
         """c_0 .. c_(rounds-1), [rounds]."""
-        exponents = np.arange(rounds - 1)
-        theta_b, omega_b = np.array(self.theta), np.array(self.omega)
-        return np.concatenate([[1.0], theta_b ** exponents[:, None] @ omega_b])
+        return _coefficients(self.theta, self.omega, rounds)
 
     def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
         """Coefficients of C^-1, [rounds], by the recurrence of the noise itself (Algorithm 3)."""
@@ -63,18 +61,23 @@ class BLT(ToeplitzStrategy):
     def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         """G[i, j] = sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), geometric series in closed form."""
         lag, terms = second - first, rounds - second
-        powers, tails = _gram_tables(self.theta, self.omega, rounds)
-        entries = self.first_column(rounds)[lag]
+        c, powers, tails = _gram_tables(self.theta, self.omega, rounds)
+        entries = c[lag]
         for power, tail in zip(powers, tails, strict=True):
             entries += power[lag] * tail[terms]
         return entries
 
 
+def _coefficients(theta: tuple[float, ...], omega: tuple[float, ...], rounds: int) -> NDArray[np.float64]:
+    exponents = np.arange(rounds - 1)
+    return np.concatenate([[1.0], np.array(theta) ** exponents[:, None] @ np.array(omega)])
+
+
 @lru_cache(maxsize=8)
 def _gram_tables(
     theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
-) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]:
-    """(theta_q^lag, T_q(terms)) by buffer: T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1)) / (1 - theta_p theta_q)."""
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+    """c, and by buffer theta_q^lag and T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1)) / (1 - theta_p theta_q)."""
     lags, terms = np.arange(rounds, dtype=np.float64), np.arange(rounds + 1, dtype=np.float64)
     powers, tails = [], []
     for theta_q, omega_q in zip(theta, omega, strict=True):
@@ -84,4 +87,4 @@ def _gram_tables(
             tail += omega_p * -np.expm1((terms - 1) * np.log(product)) / (1.0 - product)
         powers.append(theta_q**lags)
         tails.append(omega_q * tail)
-    return powers, tails
+    return _coefficients(theta, omega, rounds), powers, tails

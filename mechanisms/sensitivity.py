@@ -170,7 +170,7 @@ def orthogonal_sensitivity(squared_norms: NDArray[np.float64], schema: MinSep) -
 def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivity:
     """Upper bound for any C, and a lower bound; exact for one participation, and where the two agree.
 
-    With r_i the largest sum of |G[i, j]| over a pattern's rounds j that may join i, the squared sensitivity is at most the
+    With r_i the largest sum of |G[i, j]| over any pattern's rounds j, the squared sensitivity is at most the
     largest sum of r_i over a pattern's rounds i (Choquette-Choo et al. 2023, Theorem 3 and Algorithm 4; up to 5 % loose on
     dense C).
     """
@@ -195,14 +195,15 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     for start in range(0, n, 256):
         index = np.arange(start, min(start + 256, n))
         row_sums[index] = _best_pattern_sums(np.abs(rows(index)), schema)
-    upper = float(_best_pattern_sums(row_sums[None, :], schema)[0]) ** 0.5
-    lower, pattern = _lower_bound(rows, row_sums, schema)
+    square, candidate = _best_pattern(row_sums, schema)
+    upper = square**0.5
+    lower, pattern = _lower_bound(rows, candidate, schema)
     if _agree(lower, upper, ROUNDING):
         return Sensitivity(upper, True, "Choquette-Choo et al. 2023, Theorem 3, attained by a pattern", upper, pattern)
     return Sensitivity(upper, False, "Choquette-Choo et al. 2023, Theorem 3 (upper bound for any C)", lower, pattern)
 
 
-def _lower_bound(rows, row_sums: NDArray[np.float64], schema: MinSep) -> tuple[float, tuple[int, ...]]:
+def _lower_bound(rows, candidate: tuple[int, ...], schema: MinSep) -> tuple[float, tuple[int, ...]]:
     """The best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the bound's own, each improved.
 
     x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx is no worse than x.
@@ -211,7 +212,7 @@ def _lower_bound(rows, row_sums: NDArray[np.float64], schema: MinSep) -> tuple[f
     last_start = n - 1 - (longest - 1) * b
     starts = np.unique(np.linspace(0, last_start, 16).astype(int)) if last_start >= 0 else np.array([0])
     candidates = [tuple(range(start, min(n, start + longest * b), b)) for start in starts.tolist()]
-    candidates.append(_best_pattern(row_sums, schema)[1])
+    candidates.append(candidate)
     best, best_pattern = 0.0, (0,)
     for pattern in candidates:
         square = -1.0

@@ -40,10 +40,8 @@ def optimize_banded(schema: MinSep, bands: int, objective: Objective = "rms", on
     """
     n = _check(schema, bands)
     toeplitz = optimize_toeplitz(schema, min(bands, schema.min_sep), objective)
-    c = toeplitz.first_column(n)
+    C = _unit_columns(toeplitz.first_column(n))
     lags = np.subtract.outer(np.arange(n), np.arange(n))
-    C = np.where(lags >= 0, c[np.abs(lags)], 0.0)
-    C /= np.linalg.norm(C, axis=0)
     problem = _UnitDiagonal((lags > 0) & (lags < bands))
     return _solved(Banded, problem, C.T @ C, schema, objective, on_progress)
 
@@ -87,14 +85,18 @@ def _free_of_devices(schema: MinSep) -> NDArray[np.bool_]:
 
 def _start(free: NDArray[np.bool_], n: int) -> NDArray[np.float64]:
     """The square root of the prefix sum, columns normalised, without what is not free; shrunk until positive definite."""
-    c = BandFHU(bands=n).first_column(n)
-    lags = np.subtract.outer(np.arange(n), np.arange(n))
-    C = np.where(lags >= 0, c[np.abs(lags)], 0.0)
-    C /= np.linalg.norm(C, axis=0)
+    C = _unit_columns(BandFHU(bands=n).first_column(n))
     below = np.where(free, C.T @ C, 0.0)
     while _potrf(np.eye(n) + below + below.T, lower=1)[1] != 0:
         below *= 0.9
     return np.eye(n) + below + below.T
+
+
+def _unit_columns(c: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The lower-triangular Toeplitz matrix of c [n], each column scaled to norm 1."""
+    lags = np.subtract.outer(np.arange(c.size), np.arange(c.size))
+    C = np.where(lags >= 0, c[np.abs(lags)], 0.0)
+    return C / np.linalg.norm(C, axis=0)
 
 
 class _UnitDiagonal:
