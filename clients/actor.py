@@ -1,19 +1,27 @@
-"""The Ray shell around PopulationShard and LocalTrainer: placement and `remote`."""
+"""The Ray shell around PopulationShard and LocalTrainer: placement, `remote`, gauges, and a new actor for one that died."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray.util.metrics import Gauge
 
 from clients.population import part_count, shard_ranges
 from clients.shard import PopulationShard
 from fedray.answers import RayAnswer
 from fedray.errors import ShardLost
-from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, TrainOrder, TrainReport
+from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, ShardUse, TrainOrder, TrainReport
+from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.trace.schema import part_ranges
+
+History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
+REVIVED_CPUS = 0.001
+"""What a new actor asks for in the place of one that died: the node it ran on may be gone, and others may be full."""
 
 
 class _ShardBody:
@@ -23,15 +31,24 @@ class _ShardBody:
         self._scenario = scenario
         self._shard = PopulationShard(scenario, first_device, end_device)
         self._trainer: Any = None
+        tags = {"shard": str(first_device), "scenario": scenario.name}
+        self._gauges = {name: _gauge(name, text, tags) for name, text in _GAUGES.items()}
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
-        return self._shard.check_ins(order)
+        check_ins = self._shard.check_ins(order)
+        use = self._shard.use()
+        for name, gauge in self._gauges.items():
+            gauge.set(getattr(use, name))
+        return check_ins
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         self._shard.settle(settlements)
 
-    def encode_part(self, part: int) -> ShardPart:
-        return self._shard.encode_part(part)
+    def write_part(self, part: int, partial_directory: str, token: str) -> ShardPart:
+        return self._shard.write_part(part, partial_directory, token)
+
+    def use(self) -> ShardUse:
+        return self._shard.use()
 
     def train(self, order: TrainOrder) -> TrainReport:
         return self._local_trainer().train(order)
@@ -50,54 +67,103 @@ class _ShardBody:
         return self._trainer
 
 
-class RayShard:
-    """A shard, and a trainer, in an actor of its own."""
+_GAUGES = {
+    "rows": "Rows of the trace that a shard holds",
+    "peak_mebibytes": "Peak memory of a shard's process, MiB",
+    "busy_seconds": "Seconds that a shard has worked on windows",
+    "window": "Look-ahead window that a shard listed last",
+}
 
-    def __init__(self, scenario: Scenario, first_device: int, end_device: int, cpus: float, answer_timeout_seconds: float) -> None:
+
+def _gauge(name: str, text: str, tags: dict[str, str]) -> Gauge:
+    gauge = Gauge(f"fedray_shard_{name}", description=text, tag_keys=tuple(tags))
+    gauge.set_default_tags(tags)
+    return gauge
+
+
+class RayShard:
+    """A shard, and a trainer, in an actor of its own. One that dies is replaced: the new one hears all settlements again."""
+
+    def __init__(
+        self, scenario: Scenario, first_device: int, end_device: int, cpus: float, placement: Placement, history: History
+    ) -> None:
         self.first_device, self.end_device = first_device, end_device
-        self._parts = part_ranges(scenario.population.devices, first_device, end_device)
-        self._timeout = answer_timeout_seconds
-        self._actor: Any = ray.remote(_ShardBody).options(num_cpus=cpus).remote(scenario, first_device, end_device)
+        self.restarts = 0
+        self._scenario, self._placement, self._history = scenario, placement, history
+        self._parts = part_ranges(scenario.device_ids, first_device, end_device)
+        self._who = f"the shard of devices {first_device} to {end_device}"
+        self._actor: Any = self._start(cpus)
 
     def check_ins(self, order: CheckInOrder) -> RayAnswer[CheckIns]:
         """See fedray.protocols.Shard."""
-        return self._answer(self._actor.check_ins.remote(order))
+        return self._call("check_ins", order)
 
     def settle(self, settlements: Sequence[Settlement]) -> RayAnswer[None]:
         """See fedray.protocols.Shard."""
-        return self._answer(self._actor.settle.remote(settlements))
+        return self._call("settle", settlements)
 
     def part_count(self) -> int:
         """See fedray.protocols.Shard."""
         return len(self._parts)
 
-    def encode_part(self, part: int) -> RayAnswer[ShardPart]:
+    def write_part(self, part: int, partial: str, token: str) -> RayAnswer[ShardPart]:
         """See fedray.protocols.Shard."""
-        return self._answer(self._actor.encode_part.remote(part))
+        return self._call("write_part", part, partial, token)
+
+    def use(self) -> RayAnswer[ShardUse]:
+        """See fedray.protocols.Shard."""
+        return self._call("use")
 
     def train(self, order: TrainOrder) -> RayAnswer[TrainReport]:
         """See fedray.protocols.Trainer."""
-        return self._answer(self._actor.train.remote(order))
+        return self._call("train", order)
 
     def evaluate(self, parameters: NDArray[np.float32]) -> RayAnswer[Evaluation]:
         """See fedray.protocols.Trainer."""
-        return self._answer(self._actor.evaluate.remote(parameters))
+        return self._call("evaluate", parameters)
 
     def initial_parameters(self) -> RayAnswer[NDArray[np.float32]]:
         """See fedray.protocols.Trainer."""
-        return self._answer(self._actor.initial_parameters.remote())
+        return self._call("initial_parameters")
 
     def close(self) -> None:
         """Ends the actor."""
         ray.kill(self._actor)
 
-    def _answer(self, reference: Any) -> RayAnswer[Any]:
-        return RayAnswer(reference, f"the shard of devices {self.first_device} to {self.end_device}", self._timeout, ShardLost)
+    def _start(self, cpus: float) -> Any:
+        body: Any = ray.remote(_ShardBody).options(num_cpus=cpus)
+        return body.remote(self._scenario, self.first_device, self.end_device)
+
+    def _call(self, method: str, *arguments: Any) -> RayAnswer[Any]:
+        """Calls are pure, or applied once however often they are made, so that any may be made again."""
+        reference = getattr(self._actor, method).remote(*arguments)
+        again = partial(self._again, self.restarts, method, arguments)
+        return RayAnswer(reference, self._who, self._placement.answer_timeout_seconds, ShardLost, again)
+
+    def _again(self, restarts: int, method: str, arguments: tuple[Any, ...], reason: str) -> RayAnswer[Any]:
+        if restarts == self.restarts:  # else another call has brought it back already
+            self._revive(reason)
+        return self._call(method, *arguments)
+
+    def _revive(self, reason: str) -> None:
+        if self.restarts >= self._placement.most_restarts:
+            raise ShardLost(
+                f"{self._who} died ({reason}), after {self.restarts} restarts; run again, with more memory if that was it"
+            )
+        self.restarts += 1
+        logging.getLogger("fedray").warning("fedray: %s died (%s); it is started anew", self._who, reason)
+        ray.kill(self._actor)
+        self._actor = self._start(REVIVED_CPUS)
+        for settlements in self._history(self.first_device, self.end_device):
+            self._call("settle", settlements).result()
 
 
-def start_shards(scenario: Scenario, shards: int, cpus: float, answer_timeout_seconds: float) -> list[RayShard]:
-    """One actor per shard, never more than the trace has parts; each takes its share of the free CPUs, at most one."""
-    devices = scenario.population.devices
-    count = min(shards, part_count(devices))
+def start_shards(scenario: Scenario, placement: Placement, cpus: float, history: History) -> list[RayShard]:
+    """One actor per shard, never more than the trace has parts; each takes its share of the free CPUs, at most one.
+
+    `history` gives all settlements so far of a range of devices, batch by batch.
+    """
+    devices = scenario.device_ids
+    count = min(placement.shards or max(1, int(cpus)), part_count(devices))
     each = max(0.001, min(1.0, cpus / count))
-    return [RayShard(scenario, first, end, each, answer_timeout_seconds) for first, end in shard_ranges(devices, count)]
+    return [RayShard(scenario, first, end, each, placement, history) for first, end in shard_ranges(devices, count)]

@@ -1,210 +1,210 @@
-"""Check-ins of a window: arrivals of eligible devices whose timer is open, by enumeration of their eligible runs.
+"""Check-ins of a window: for each eligible run of a device whose timer is open, the first one; by enumeration or by thinning.
 
-An eligible device with an open timer checks in as a Poisson process whose rate the server sets per window. Because the process
-has no memory, each stretch (run within window, after the timer opens) is drawn afresh, at addresses of (device, window).
+An eligible device with an open timer checks in as a Poisson process whose rate the server sets per window. The process has no
+memory: what comes after a check-in is drawn when it is needed, from the time at which the device is free (server/selection.py), so
+that a list holds the first check-in of each stretch (run within window, after the timer opens) and no more.
+
+* *Enumeration* draws the first arrival of every stretch of the runs that are listed for the period. Cost: per device and day.
+* *Thinning* draws candidates (device, time) over a block of devices at its whole rate and keeps those that are eligible with an
+  open timer. Cost: per candidate, whatever the population's size.
+
+Both draw the same process (tests/statistical/test_samplers_agree.py); which one is used is the order's to say.
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.availability import DAY, HabitModel, Habits, list_runs
-from clients.latency import FixedWork, LatencyModel, work_of
-from fedray.errors import ScenarioError
-from fedray.messages import CheckIns
+from clients.availability.runs import Runs, joined
+from clients.device_map import DeviceMap, value_of
+from clients.population import DeviceModel, is_reachable
+from fedray.messages import CheckInOrder
 from fedray.rng import Key, draw, exponential
+from fedray.trace.schema import BLOCK_DEVICES
 
-_STRETCH_STEPS = 2.0**22
-_ARRIVAL_BITS = 10
-"""A check-in's address b within its (device, window): where its stretch starts, in 2^-22 of the window, and its number there.
+_ADDRESSES = 2.0**32
+"""A check-in's address b within its (device, window): where its stretch starts, in 2^-32 of the window. Stretches are apart."""
 
-Runs are a second apart, so stretches differ; 60 check-ins an hour for 6 hours stay far below 2^10 in a stretch."""
+
+class FirstCheckIns(NamedTuple):
+    """First check-ins of stretches [A], in no order: which device of the shard, time, end of the run."""
+
+    which: NDArray[np.uint32]
+    time: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+    def take(self, chosen: Any) -> "FirstCheckIns":
+        """Some of them: by places, a slice or a mask."""
+        return FirstCheckIns(self.which[chosen], self.time[chosen], self.end[chosen])
 
 
 @dataclass
 class RunList:
-    """Eligible runs of one shard within one day, in buckets by the window in which they are first seen."""
+    """Eligible runs of one shard within a period of windows, in buckets by the window in which they are first seen."""
 
-    index: NDArray[np.uint32]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
+    runs: Runs
     bucket_edges: NDArray[np.int64]
+    first_window: int
+    end_window: int
 
+    @classmethod
+    def of(cls, runs: Runs, order: CheckInOrder, end_window: int) -> "RunList":
+        """Buckets runs by the windows of the order's length from the order's window on."""
+        length = order.end_seconds - order.start_seconds
+        places, edges = _bucket(runs.start, order.start_seconds, length, end_window - order.window)
+        return cls(runs.take(places), edges, order.window, end_window)
 
-def runs_of_day(
-    model: HabitModel,
-    habits: Habits,
-    first_device: int,
-    reopen: NDArray[np.uint32],
-    census_stride: int,
-    day_start: float,
-    window_seconds: float,
-) -> RunList:
-    """Runs that touch the UTC day starting at day_start (seconds), bucketed by window."""
-    capacity = reopen.size + 1024
-    while True:
-        index = np.empty(capacity, np.uint32)
-        start, end = np.empty(capacity), np.empty(capacity)
-        try:
-            total = list_runs(model, habits, first_device, day_start, day_start + DAY, reopen, census_stride, index, start, end)
-        except ValueError as error:  # more sessions in a day than there is room for
-            raise ScenarioError(str(error)) from None
-        if total <= capacity:
-            break
-        capacity = total
-    window_count = round(DAY / window_seconds)
-    order, edges = _bucket(start[:total], day_start, window_seconds, window_count)
-    return RunList(index[order], start[order], end[order], edges)
+    def first_seen_in(self, window: int) -> Runs:
+        """The runs first seen in one window of the period."""
+        place = window - self.first_window
+        return self.runs.take(slice(int(self.bucket_edges[place]), int(self.bucket_edges[place + 1])))
 
 
 @njit(cache=True, nogil=True)
-def _bucket(starts, day_start, window_seconds, window_count):
-    """Counting sort by window, stable; the order and the buckets' edges."""
+def _bucket(starts, first_start, window_seconds, window_count):
+    """Counting sort by window, stable; the places and the buckets' edges."""
     edges = np.zeros(window_count + 1, np.int64)
     bucket = np.empty(starts.size, np.int32)
     for position in range(starts.size):
-        bucket[position] = min(window_count - 1, max(0, int((starts[position] - day_start) // window_seconds)))
+        bucket[position] = min(window_count - 1, max(0, int((starts[position] - first_start) // window_seconds)))
         edges[bucket[position] + 1] += 1
     edges = np.cumsum(edges)
     cursor = edges[:-1].copy()
-    order = np.empty(starts.size, np.int64)
+    places = np.empty(starts.size, np.int64)
     for position in range(starts.size):
-        order[cursor[bucket[position]]] = position
+        places[cursor[bucket[position]]] = position
         cursor[bucket[position]] += 1
-    return order, edges
+    return places, edges
 
 
 class ActiveRuns:
     """The runs of a shard that may still matter: those that touch the present window or were seen and have not ended."""
 
     def __init__(self) -> None:
-        self.index = np.empty(0, np.uint32)
-        self.start = np.empty(0)
-        self.end = np.empty(0)
+        self.runs = joined([])
 
-    def add(self, runs: RunList, bucket: int) -> None:
-        """Takes the runs first seen in one window of the day."""
-        chosen = slice(int(runs.bucket_edges[bucket]), int(runs.bucket_edges[bucket + 1]))
-        self.index = np.concatenate([self.index, runs.index[chosen]])
-        self.start = np.concatenate([self.start, runs.start[chosen]])
-        self.end = np.concatenate([self.end, runs.end[chosen]])
+    def add(self, runs: Runs) -> None:
+        """Takes the runs first seen in a window."""
+        self.runs = joined([self.runs, runs])
 
-    def drop_finished(self, window_start: float, reopen: NDArray[np.uint32], first_device: int, census_stride: int) -> None:
+    def drop_finished(self, window_start: float, reopen: DeviceMap) -> None:
         """Forgets runs that ended before the window, and those that end before their device's timer opens."""
-        keep = _still_matters(self.index, self.end, window_start, reopen, first_device, census_stride)
-        self.index, self.start, self.end = self.index[keep], self.start[keep], self.end[keep]
+        self.runs = self.runs.take(_still_matters(self.runs, window_start, reopen.table))
 
 
 @njit(cache=True, nogil=True)
-def _still_matters(index, end, window_start, reopen, first_device, census_stride):
+def _still_matters(runs, window_start, table):
+    index, _, end = runs
+    dense, keys, values = table
     keep = np.empty(index.size, np.bool_)
     for run in range(index.size):
-        device = first_device + index[run]
-        keep[run] = end[run] > window_start and (reopen[index[run]] < end[run] or device % census_stride == 0)
+        keep[run] = end[run] > window_start and value_of(dense, keys, values, index[run]) < end[run]
     return keep
 
 
-@njit(cache=True, nogil=True)
-def census(index, start, end, reopen, first_device, census_stride, time):
-    """(census devices eligible at `time`, devices eligible at `time` with an open timer)."""
-    counted, is_open = 0, 0
-    for run in range(index.size):
-        if start[run] <= time < end[run]:
-            counted += (first_device + index[run]) % census_stride == 0
-            is_open += reopen[index[run]] <= time
-    return counted, is_open
-
-
-def list_check_ins(
-    active: ActiveRuns,
-    reopen: NDArray[np.uint32],
-    last_rounds: NDArray[np.int32],
-    key: Key,
-    latency: LatencyModel,
-    fixed_work: FixedWork,
-    first_device: int,
-    census_stride: int,
-    window: int,
-    window_start: float,
-    window_end: float,
-    checkins_per_hour: float,
-) -> CheckIns:
-    """Every check-in in [window_start, window_end), sorted by (time, device)."""
-    counted, is_open = census(active.index, active.start, active.end, reopen, first_device, census_stride, window_start)
-    expected = active.index.size * (1.0 + (window_end - window_start) / 3600.0 * checkins_per_hour)
-    capacity = int(min(expected, 4.0 * is_open * (window_end - window_start) / 3600.0 * checkins_per_hour) + 4096)
-    mean_gap = 3600.0 / checkins_per_hour if checkins_per_hour > 0.0 else np.inf
-    while True:
-        columns = _columns(capacity)
-        total = _draw_check_ins(
-            active.index, active.start, active.end, reopen, key, latency, fixed_work.fixed, fixed_work.training, first_device,
-            window, window_start, window_end, mean_gap, *columns,
-        )  # fmt: skip
-        if total <= capacity:
-            break
-        capacity = total
-    devices, times, ends, work, failure = (column[:total] for column in columns)
-    order = np.argsort(times)
-    if (np.diff(times[order]) == 0.0).any():  # equal times, which hardly occur, count in order of device
-        order = np.lexsort((devices, times))
-    devices = devices[order]
-    return CheckIns(
-        device_ids=devices,
-        times=times[order],
-        session_ends=ends[order],
-        work_seconds=work[order],
-        failure_seconds=failure[order],
-        last_rounds=last_rounds[(devices - np.uint64(first_device)).astype(np.int64)] if last_rounds.size else last_rounds,
-        eligible_estimate=int(counted) * census_stride,
-        open_eligible=int(is_open),
-    )
-
-
-def _columns(capacity: int) -> tuple[NDArray, ...]:
-    return (
-        np.empty(capacity, np.uint64),
-        np.empty(capacity),
-        np.empty(capacity),
-        np.empty(capacity, np.float32),
-        np.empty(capacity, np.float32),
-    )
+def enumerate_check_ins(runs: Runs, reopen: DeviceMap, key: Key, first_device: int, order: CheckInOrder) -> FirstCheckIns:
+    """The first check-in of each run's stretch in the window, if there is one."""
+    if order.checkins_per_hour == 0.0:
+        return FirstCheckIns(np.empty(0, np.uint32), np.empty(0), np.empty(0))
+    size = runs.which.size
+    columns = FirstCheckIns(np.empty(size, np.uint32), np.empty(size), np.empty(size))
+    mean_gap = 3600.0 / order.checkins_per_hour
+    total = _enumerate(
+        runs, reopen.table, key, first_device, order.window, order.start_seconds, order.end_seconds, order.ask_until_seconds,
+        mean_gap, *columns,
+    )  # fmt: skip
+    return columns.take(slice(total))
 
 
 @njit(cache=True, nogil=True)
-def _draw_check_ins(
-    index, start, end, reopen, key, latency, fixed, training, first_device, window, window_start, window_end, mean_gap,
-    out_device, out_time, out_end, out_work, out_failure,
-):  # fmt: skip
+def _enumerate(runs, table, key, first_device, window, window_start, window_end, ask_until, mean_gap, out_index, out_time, out_end):
+    index, start, end = runs
+    dense, keys, values = table
     total = 0
     for run in range(index.size):
-        opens = np.float64(reopen[index[run]])
-        time = max(start[run], window_start, opens)
-        until = min(end[run], window_end)
-        if time >= until:
+        opens = np.float64(value_of(dense, keys, values, index[run]))
+        begin = max(start[run], window_start, opens)
+        until = min(end[run], ask_until)
+        if begin >= until:
             continue
-        device = first_device + index[run]
-        stretch = int((time - window_start) / (window_end - window_start) * _STRETCH_STEPS) << _ARRIVAL_BITS
-        arrival = 0
-        words = draw(key, device, window, stretch)
-        while True:
-            if arrival > 0 and arrival % 4 == 0:
-                words = draw(key, device, window, stretch + arrival // 4)
-            slot = arrival % 4
-            word = words[0] if slot == 0 else words[1] if slot == 1 else words[2] if slot == 2 else words[3]
-            time += exponential(word) * mean_gap
-            if time >= until:
-                break
-            if total < out_device.size:
-                work, failure = work_of(
-                    latency, fixed[index[run]], training[index[run]], device, window, stretch + arrival
-                )  # fmt: skip
-                out_device[total] = device
-                out_time[total] = time
-                out_end[total] = end[run]
-                out_work[total] = work
-                out_failure[total] = failure
+        address = int((begin - window_start) / (window_end - window_start) * _ADDRESSES)
+        word, _, _, _ = draw(key, first_device + index[run], window, address)
+        time = begin + exponential(word) * mean_gap
+        if time < until:
+            out_index[total], out_time[total], out_end[total] = index[run], time, end[run]
             total += 1
-            arrival += 1
     return total
+
+
+def draw_candidates(
+    model: DeviceModel, key: Key, first_device: int, end_device: int, order: CheckInOrder
+) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
+    """Candidates (device of the shard, time) [C] of every block at its whole rate, on devices that the task can use."""
+    seconds = order.ask_until_seconds - order.start_seconds
+    expected = (end_device - first_device) * order.checkins_per_hour / 3600.0 * seconds
+    capacity = int(expected + 10.0 * np.sqrt(expected) + 100.0)
+    while True:
+        index, time = np.empty(capacity, np.uint32), np.empty(capacity)
+        total = _candidates(
+            model, key, first_device, end_device, order.window, order.start_seconds, order.ask_until_seconds,
+            order.checkins_per_hour / 3600.0, index, time,
+        )  # fmt: skip
+        if total <= capacity:
+            return index[:total], time[:total]
+        capacity = total
+
+
+@njit(cache=True, nogil=True)
+def _candidates(model, key, first_device, end_device, window, window_start, ask_until, rate, out_index, out_time):
+    total = 0
+    if rate == 0.0:
+        return total
+    for block in range(first_device, end_device, BLOCK_DEVICES):
+        size = min(end_device - block, BLOCK_DEVICES)
+        mean_gap = 1.0 / (rate * size)
+        time, arrival = window_start, 0
+        while True:
+            w0, w1, w2, w3 = draw(key, block, window, arrival // 2)
+            for gap_word, device_word in ((w0, w1), (w2, w3)):
+                time += exponential(gap_word) * mean_gap
+                if time >= ask_until:
+                    break
+                device = block + np.int64((device_word * np.uint64(size)) >> np.uint64(32))
+                arrival += 1
+                if not is_reachable(model, device):
+                    continue
+                if total < out_index.size:
+                    out_index[total] = device - first_device
+                    out_time[total] = time
+                total += 1
+            if time >= ask_until:
+                break
+    return total
+
+
+def first_of_each_run(check_ins: FirstCheckIns) -> FirstCheckIns:
+    """Of several check-ins of a device in one run, the first."""
+    order = np.lexsort((check_ins.time, check_ins.which))
+    which, end = check_ins.which[order], check_ins.end[order]
+    again = np.zeros(order.size, np.bool_)
+    again[1:] = (which[1:] == which[:-1]) & (end[1:] == end[:-1])
+    return check_ins.take(order[~again])
+
+
+@njit(cache=True, nogil=True)
+def count_at(runs: Runs, reopen, last_rounds, time: float, held_back: int):
+    """(runs that hold `time`, of them those whose device's timer is open, of them those whose last round + 1 is <= held_back)."""
+    index, start, end = runs
+    dense, keys, values = reopen
+    last_dense, last_keys, last_values = last_rounds
+    eligible, is_open, is_free = 0, 0, 0
+    for run in range(index.size):
+        if start[run] <= time < end[run]:
+            eligible += 1
+            if value_of(dense, keys, values, index[run]) <= time:
+                is_open += 1
+                is_free += value_of(last_dense, last_keys, last_values, index[run]) <= held_back
+    return eligible, is_open, is_free

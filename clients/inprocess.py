@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from clients.population import part_count, shard_ranges
 from clients.shard import PopulationShard
 from fedray.answers import Ready
-from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, TrainOrder, TrainReport
+from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, ShardUse, TrainOrder, TrainReport
 from fedray.scenario import Scenario
 
 
 class InProcessShard:
     """A shard, and a trainer, in this process."""
+
+    restarts = 0
 
     def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:
         self.first_device, self.end_device = first_device, end_device
@@ -34,9 +36,13 @@ class InProcessShard:
         """See fedray.protocols.Shard."""
         return self._shard.part_count()
 
-    def encode_part(self, part: int) -> Ready[ShardPart]:
+    def write_part(self, part: int, partial: str, token: str) -> Ready[ShardPart]:
         """See fedray.protocols.Shard."""
-        return Ready(self._shard.encode_part(part))
+        return Ready(self._shard.write_part(part, partial, token))
+
+    def use(self) -> Ready[ShardUse]:
+        """See fedray.protocols.Shard."""
+        return Ready(self._shard.use())
 
     def train(self, order: TrainOrder) -> Ready[TrainReport]:
         """See fedray.protocols.Trainer."""
@@ -62,5 +68,5 @@ class InProcessShard:
 
 def start_shards(scenario: Scenario, shards: int) -> list[InProcessShard]:
     """The shards of a scenario, in this process; never more than the trace has parts."""
-    devices = scenario.population.devices
+    devices = scenario.device_ids
     return [InProcessShard(scenario, first, end) for first, end in shard_ranges(devices, min(shards, part_count(devices)))]

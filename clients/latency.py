@@ -1,11 +1,11 @@
-"""How long a selected device takes, and whether it fails (Bonawitz et al. 2019; rates and spreads as in `Latency`).
+"""How long a selected device takes, as far as it is the device's own (Bonawitz et al. 2019; rates and spreads as in `Latency`).
 
-    seconds = setup + train * device speed * round factor * (1 + examples / median) / 2 + download + upload
+    seconds = slowdown * (setup + download + upload + train * device speed * round factor * (1 + examples / median) / 2)
 
-Half of the training time is taken to grow with the device's examples, half to be fixed cost (loading, compiling).
+Half of the training time is taken to grow with the device's examples, half to be fixed cost (loading, compiling). The round factor
+and failures are drawn per attempt, for the selected alone (server/rounds.py).
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -13,21 +13,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 from clients.population import DeviceModel, examples_of, speed_of
-from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 
 
 class LatencyModel(NamedTuple):
-    """What compiled code needs of a scenario's latency table."""
+    """What compiled code needs of a scenario's latency table; seconds with the slowdown in them."""
 
     devices: DeviceModel
-    key: Key
     setup_seconds: float
     train_seconds: float
-    speed_within: float
     download_seconds: float
     upload_seconds: float
-    failure_probability: float
 
 
 def latency_model(scenario: Scenario, devices: DeviceModel) -> LatencyModel:
@@ -35,44 +31,20 @@ def latency_model(scenario: Scenario, devices: DeviceModel) -> LatencyModel:
     table = scenario.latency
     return LatencyModel(
         devices=devices,
-        key=stream_key(scenario.seed, Stream.TRAINING_TIME),
-        setup_seconds=table.setup_seconds,
-        train_seconds=table.train_seconds,
-        speed_within=table.speed_within,
-        download_seconds=table.model_megabytes / table.downlink_megabytes_per_second,
-        upload_seconds=table.model_megabytes / table.uplink_megabytes_per_second,
-        failure_probability=table.failure_probability,
+        setup_seconds=table.slowdown * table.setup_seconds,
+        train_seconds=table.slowdown * table.train_seconds,
+        download_seconds=table.slowdown * table.model_megabytes / table.downlink_megabytes_per_second,
+        upload_seconds=table.slowdown * table.model_megabytes / table.uplink_megabytes_per_second,
     )
 
 
-class FixedWork(NamedTuple):
-    """What does not vary between the rounds of a device; [N] each, float32, seconds."""
-
-    fixed: NDArray[np.float32]
-    """Setup, download, upload."""
-    training: NDArray[np.float32]
-    """Training time, which the round factor scales."""
-
-
 @njit(cache=True, nogil=True)
-def fixed_work_of(model: LatencyModel, first_device: int, count: int) -> FixedWork:
-    """Fixed work of devices first_device .. first_device + count - 1: pure attributes of the devices."""
-    fixed, training = np.empty(count, np.float32), np.empty(count, np.float32)
-    for index in range(count):
-        speed, downlink, uplink = speed_of(model.devices, first_device + index)
-        examples = examples_of(model.devices, first_device + index) / model.devices.examples_median
+def work_seconds(model: LatencyModel, device_ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(fixed, training) seconds [A] of devices: setup and transfers, and the training time that the round factor scales."""
+    fixed, training = np.empty(device_ids.size, np.float32), np.empty(device_ids.size, np.float32)
+    for index in range(device_ids.size):
+        speed, downlink, uplink = speed_of(model.devices, device_ids[index])
+        examples = examples_of(model.devices, device_ids[index]) / model.devices.examples_median
         fixed[index] = model.setup_seconds + model.download_seconds / downlink + model.upload_seconds / uplink
         training[index] = model.train_seconds * speed * 0.5 * (1.0 + examples)
-    return FixedWork(fixed, training)
-
-
-@njit(forceinline=True)
-def work_of(model, fixed, training, device, a, b):
-    """(work seconds, failure seconds) of a device that is selected after the check-in at address (a, b).
-
-    The failure comes at a uniform share of the work; infinity where there is none.
-    """
-    w0, w1, w2, _ = draw(model.key, device, a, b)
-    seconds = fixed + training * math.exp(model.speed_within * normal(w0))
-    fails = uniform(w1) < model.failure_probability
-    return np.float32(seconds), np.float32(seconds * uniform(w2) if fails else math.inf)
+    return fixed, training

@@ -12,11 +12,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
+from fedray.rng import Key, Stream, draw, exponential, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.trace.schema import part_devices
 
-# Addresses (a, b) within Stream.DEVICE: a = 0 throughout.
+# Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER: (0, 0).
 _REACH, _SPEED = 0, 1
 
 
@@ -38,7 +38,7 @@ def device_model(scenario: Scenario) -> DeviceModel:
     population, latency = scenario.population, scenario.latency
     return DeviceModel(
         key=stream_key(scenario.seed, Stream.DEVICE),
-        reachable_share=population.reach * (1.0 - population.unreachable),
+        reachable_share=scenario.usable_share,
         examples_median=population.examples_median,
         examples_sigma=population.examples_sigma,
         examples_max=float(population.examples_max),
@@ -67,15 +67,41 @@ def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
 @njit(inline="always")
 def is_reachable(model, device):
     """Whether the task can use the device at all."""
+    if model.reachable_share == 1.0:
+        return True
     w0, _, _, _ = draw(model.key, device, 0, _REACH)
     return uniform(w0) < model.reachable_share
 
 
-@njit(inline="always")
-def zone_uniform(model, device):
-    """The uniform that picks the device's time zone."""
-    _, w1, _, _ = draw(model.key, device, 0, _REACH)
-    return uniform(w1)
+class Zones(NamedTuple):
+    """Time zones: upper edges of their shares [Z], and local time minus UTC, hours [Z]."""
+
+    key: Key
+    edges: NDArray[np.float64]
+    offsets: NDArray[np.float64]
+
+
+def zones_of(scenario: Scenario) -> Zones:
+    """The time zones of a scenario."""
+    zones = scenario.population.time_zones
+    return Zones(
+        key=stream_key(scenario.seed, Stream.DEVICE),
+        edges=np.cumsum([zone.share for zone in zones]),
+        offsets=np.array([zone.utc_offset_hours for zone in zones], np.float64),
+    )
+
+
+@njit(forceinline=True)
+def local_offset(key, edges, offsets, device):
+    """Local time minus UTC of a device, hours, from the three fields of Zones."""
+    if offsets.size == 1:
+        return offsets[0]
+    _, w1, _, _ = draw(key, device, 0, _REACH)
+    u = uniform(w1)
+    zone = 0
+    while zone < offsets.size - 1 and edges[zone] < u:
+        zone += 1
+    return offsets[zone]
 
 
 @njit(forceinline=True)
@@ -95,6 +121,102 @@ def speed_of(model, device):
         math.exp(model.downlink_sigma * normal(w1)),
         math.exp(model.uplink_sigma * normal(w2)),
     )
+
+
+class Presence(NamedTuple):
+    """When devices are there: the first `devices` from the start, the others join one after the other; infinity for never."""
+
+    key: Key
+    devices: int
+    seconds_per_join: float
+    lifetime_seconds: float
+
+    @property
+    def is_everybody_always(self) -> bool:
+        """Whether nobody joins or leaves."""
+        return self.seconds_per_join == self.lifetime_seconds == math.inf
+
+
+def presence_of(scenario: Scenario) -> Presence:
+    """Joins and lifetimes of a scenario."""
+    population = scenario.population
+    return Presence(
+        key=stream_key(scenario.seed, Stream.PRESENCE),
+        devices=population.devices,
+        seconds_per_join=86_400.0 / population.joins_per_day if population.joins_per_day else math.inf,
+        lifetime_seconds=86_400.0 * population.lifetime_days if population.lifetime_days is not None else math.inf,
+    )
+
+
+@njit(cache=True, nogil=True)
+def present_between(presence: Presence, device_ids: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(joining, leaving) times [N] of devices, seconds since start. Lives have no memory: those there at the start begin anew."""
+    joins, leaves = np.zeros(device_ids.size), np.full(device_ids.size, np.inf)
+    for index in range(device_ids.size):
+        device = np.int64(device_ids[index])
+        w0, w1, _, _ = draw(presence.key, device, 0, 0)
+        if device >= presence.devices:
+            joins[index] = (device - presence.devices + uniform(w0)) * presence.seconds_per_join
+        if presence.lifetime_seconds < np.inf:
+            leaves[index] = joins[index] + presence.lifetime_seconds * exponential(w1)
+    return joins, leaves
+
+
+class TimerHabits(NamedTuple):
+    """How devices keep their timers: the share that ignores them, and the spread of the others' clocks."""
+
+    key: Key
+    timer_seconds: float
+    violator_share: float
+    skew_seconds: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every device keeps the timer to the second."""
+        return self.violator_share == self.skew_seconds == 0.0
+
+
+def timer_habits(scenario: Scenario) -> TimerHabits:
+    """The timers of a scenario's devices."""
+    participation = scenario.participation
+    return TimerHabits(
+        key=stream_key(scenario.seed, Stream.TIMER),
+        timer_seconds=3600.0 * participation.timer_hours,
+        violator_share=participation.timer_violators,
+        skew_seconds=3600.0 * participation.clock_skew_hours,
+    )
+
+
+@njit(cache=True, nogil=True)
+def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Seconds [N] that devices really wait: none for those that ignore the timer, else its length by their own clocks."""
+    seconds = np.zeros(device_ids.size)
+    for index in range(device_ids.size):
+        w0, w1, _, _ = draw(habits.key, device_ids[index], 0, 0)
+        if uniform(w0) >= habits.violator_share:
+            seconds[index] = max(0.0, habits.timer_seconds + habits.skew_seconds * normal(w1))
+    return seconds
+
+
+@njit(cache=True, nogil=True)
+def are_reachable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether the task can use devices [N]."""
+    answer = np.empty(device_ids.size, np.bool_)
+    for index in range(device_ids.size):
+        answer[index] = is_reachable(model, device_ids[index])
+    return answer
+
+
+@njit(cache=True, nogil=True)
+def reachable_among(model: DeviceModel, first_device: int, end_device: int) -> NDArray[np.uint16]:
+    """Offsets [M] from first_device, at most BLOCK_DEVICES of them, of the devices that the task can use."""
+    offsets = np.empty(end_device - first_device, np.uint16)
+    total = 0
+    for device in range(first_device, end_device):
+        if is_reachable(model, device):
+            offsets[total] = device - first_device
+            total += 1
+    return offsets[:total].copy()
 
 
 @njit(cache=True)

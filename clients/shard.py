@@ -1,123 +1,219 @@
 """PopulationShard: a contiguous range of device blocks that answers the server. Plain Python; clients/actor.py puts it on Ray."""
 
+import resource
+import time
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.availability import DAY, Habits, habit_model, habits_of, zones_of
-from clients.checkin import ActiveRuns, RunList, list_check_ins, runs_of_day
-from clients.latency import fixed_work_of, latency_model
-from clients.population import device_model, examples_on
-from fedray.messages import CheckInOrder, CheckIns, Settlement, ShardPart
+from clients.availability.registry import availability_of
+from clients.availability.runs import DAY, Runs, joined
+from clients.checkin import (
+    ActiveRuns,
+    FirstCheckIns,
+    RunList,
+    count_at,
+    draw_candidates,
+    enumerate_check_ins,
+    first_of_each_run,
+)
+from clients.device_map import DeviceMap
+from clients.latency import latency_model, work_seconds
+from clients.population import (
+    are_reachable,
+    device_model,
+    examples_on,
+    presence_of,
+    present_between,
+    reachable_among,
+    timer_habits,
+    timer_seconds_of,
+)
+from clients.rows import RowStore
+from fedray.messages import Census, CheckInOrder, CheckIns, Settlement, ShardPart, ShardUse
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
-from fedray.trace.schema import part_ranges
-from fedray.trace.writer import encode_part
+from fedray.trace.schema import BLOCK_DEVICES, part_ranges
+from fedray.trace.writer import encode_part, write_part
 
-CENSUS_DEVICES = 131_072
+CENSUS_DEVICES = 65_536
 """Devices whose sessions are always listed, timer or not, to estimate how many are eligible: every stride-th id."""
+
+
+_WHOLE_BLOCK = np.arange(BLOCK_DEVICES, dtype=np.uint16)
 
 
 class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
-    State per device: the second from which its timer is open (uint32) and, if rounds must be separated, its last round (int32).
+    State: for devices that ever took part the second from which their timer is open (and, if rounds must be separated, their last
+    round), see clients/device_map.py; the runs of the period, while check-ins are enumerated; the rows for the trace, on disk.
     Everything else is derived. Windows are asked for in order; the present one may be asked for again.
     """
 
     def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:
         self.first_device, self.end_device = first_device, end_device
         self._devices = device_model(scenario)
-        self._habit = habit_model(scenario, self._devices)
+        self._availability = availability_of(scenario)
+        self._presence = presence_of(scenario)
+        self._timers = timer_habits(scenario)
         self._latency = latency_model(scenario, self._devices)
         self._check_in_key = stream_key(scenario.seed, Stream.CHECK_IN)
-        self._window_seconds = scenario.rounds.look_ahead_minutes * 60.0
-        self._windows_per_day = round(DAY / self._window_seconds)
-        self._census_stride = max(1, scenario.population.devices // CENSUS_DEVICES)
-        count = end_device - first_device
-        self._habits: Habits = habits_of(self._habit, zones_of(scenario), first_device, count)
-        self._fixed_work = fixed_work_of(self._latency, first_device, count)
-        self._reopen = np.zeros(count, np.uint32)
-        separated = scenario.participation.round_separation > 0
-        self._last_rounds = np.full(count if separated else 0, -1, np.int32)
+        self._thinning_key = stream_key(scenario.seed, Stream.THINNING)
+        self._separation = scenario.participation.round_separation
+        self._reopen = DeviceMap(end_device - first_device)
+        self._last_rounds = DeviceMap(end_device - first_device)
+        """Last round + 1; filled only where rounds must be separated."""
+        self._members: dict[int, NDArray[np.uint16]] = {}
+        self._listed: RunList | None = None
         self._active = ActiveRuns()
-        self._runs: RunList | None = None
-        self._window = -1
-        self._rows: list[Settlement] = []
-        self._parts = part_ranges(scenario.population.devices, first_device, end_device)
+        self._active_window = -1
+        self._census_stride = max(1, scenario.device_ids // CENSUS_DEVICES)
+        first = -(-first_device // self._census_stride) * self._census_stride
+        sample = np.arange(first, end_device, self._census_stride, dtype=np.uint64)
+        self._census_members = (sample[are_reachable(self._devices, sample)] - np.uint64(first_device)).astype(np.uint32)
+        self._census_day, self._census_runs = -1, self._active.runs
+        self._settled, self._window = -1, -1
+        self.busy_seconds = 0.0
+        """Wall-clock time spent on windows."""
+        self._rows = RowStore()
+        self._parts = part_ranges(scenario.device_ids, first_device, end_device)
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
-        """Applies the settlements, then lists the window's check-ins, sorted by (time, device).
-
-        The present window may be asked for again with another rate (0 for its census alone).
-        """
+        """Applies the settlements, then lists the window's first check-ins, sorted by (time, device)."""
+        begun = time.perf_counter()
+        self._window = order.window
         self.settle(order.settlements)
-        if order.window != self._window:
-            self._enter_window(order.window)
-        self._active.drop_finished(order.start_seconds, self._reopen, self.first_device, self._census_stride)
-        return list_check_ins(
-            self._active,
-            self._reopen,
-            self._last_rounds,
-            self._check_in_key,
-            self._latency,
-            self._fixed_work,
-            self.first_device,
-            self._census_stride,
-            order.window,
-            order.start_seconds,
-            order.end_seconds,
-            order.checkins_per_hour,
-        )
-
-    def _enter_window(self, window: int) -> None:
-        self._window = window
-        day, bucket = divmod(window, self._windows_per_day)
-        if bucket == 0 or self._runs is None:
-            self._active = ActiveRuns()  # the day's list names again every run that reaches into it
-            self._runs = runs_of_day(
-                self._habit,
-                self._habits,
-                self.first_device,
-                self._reopen,
-                self._census_stride,
-                day * DAY,
-                self._window_seconds,
-            )
-        self._active.add(self._runs, bucket)
+        first = self._enumerated(order) if order.is_enumerated else self._thinned(order)
+        answer = self._answer(first, self._take_census(order))
+        self.busy_seconds += time.perf_counter() - begun
+        return answer
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
-        """Starts timers and keeps the rows for the trace."""
+        """Starts timers and keeps the rows for the trace. What was settled before is passed over."""
         for settlement in settlements:
+            if settlement.attempt <= self._settled:
+                continue
+            self._settled = settlement.attempt
             local = (settlement.device_ids - np.uint64(self.first_device)).astype(np.int64)
-            self._reopen[local] = np.maximum(self._reopen[local], settlement.reopen_seconds)
-            if self._last_rounds.size:
-                kept = settlement.remembers_round
-                self._last_rounds[local[kept]] = settlement.rounds[kept]
+            self._reopen.raise_to(local, settlement.reopen_seconds)
+            if self._separation:
+                kept = local[settlement.remembers_round]
+                self._last_rounds.raise_to(kept, np.full(kept.size, settlement.round_index + 1, np.uint32))
             if local.size:
-                self._rows.append(settlement)
+                self._rows.add(settlement)
+
+    def _enumerated(self, order: CheckInOrder) -> FirstCheckIns:
+        """From the runs of the period, which are listed when it is first asked for."""
+        if self._listed is None or not self._listed.first_window <= order.window < self._listed.end_window:
+            length = order.end_seconds - order.start_seconds
+            end_window = order.window + round((order.list_until_seconds - order.start_seconds) / length)
+            runs = self._list_runs(order.start_seconds, order.list_until_seconds)
+            self._listed, self._active = RunList.of(runs, order, end_window), ActiveRuns()
+            self._active.add(self._listed.first_seen_in(order.window))
+        elif order.window != self._active_window:
+            self._active.add(self._listed.first_seen_in(order.window))
+        self._active_window = order.window
+        self._active.drop_finished(order.start_seconds, self._reopen)
+        return enumerate_check_ins(self._active.runs, self._reopen, self._check_in_key, self.first_device, order)
+
+    def _list_runs(self, low: float, high: float) -> Runs:
+        """Runs that touch [low, high) of all devices whose timer opens before its end, block by block."""
+        listed: list[Runs] = []
+        for block in range(self.first_device, self.end_device, BLOCK_DEVICES):
+            offsets = self._members_of(block)
+            if offsets.size:
+                local = offsets + np.uint32(block - self.first_device)
+                listed.append(self._runs_of(local, self._reopen.get(local.astype(np.int64)).astype(np.float64), low, high))
+        return joined(listed)
+
+    def _members_of(self, block: int) -> NDArray[np.uint16]:
+        end = min(block + BLOCK_DEVICES, self.end_device)
+        if self._devices.reachable_share == 1.0:
+            return _WHOLE_BLOCK[: end - block]
+        if block not in self._members:
+            self._members[block] = reachable_among(self._devices, block, end)
+        return self._members[block]
+
+    def _runs_of(self, local: NDArray[np.uint32], opens: NDArray[np.float64], low: float, high: float) -> Runs:
+        """Runs of some devices, by their index within the shard, within the time that they are there."""
+        device_ids = local + np.uint64(self.first_device)
+        if self._presence.is_everybody_always:
+            runs = self._availability.list_runs(device_ids, opens, low, high)
+            return Runs(local[runs.which], runs.start, runs.end)
+        joins, leaves = present_between(self._presence, device_ids)
+        opens = np.where(leaves > low, np.maximum(opens, joins), np.inf)
+        runs = self._availability.list_runs(device_ids, opens, low, high)
+        start, end = np.maximum(runs.start, joins[runs.which]), np.minimum(runs.end, leaves[runs.which])
+        is_there = (start < end) & (end > low)
+        return Runs(local[runs.which[is_there]], start[is_there], end[is_there])
+
+    def _thinned(self, order: CheckInOrder) -> FirstCheckIns:
+        """From candidates: cheap tests first."""
+        index, time = draw_candidates(self._devices, self._thinning_key, self.first_device, self.end_device, order)
+        is_open = self._reopen.get(index.astype(np.int64)) <= time
+        index, time = index[is_open], time[is_open]
+        device_ids = index + np.uint64(self.first_device)
+        leaves = np.full(index.size, np.inf)
+        if not self._presence.is_everybody_always:
+            joins, leaves = present_between(self._presence, device_ids)
+            is_there = (joins <= time) & (time < leaves)
+            index, time, device_ids, leaves = index[is_there], time[is_there], device_ids[is_there], leaves[is_there]
+        end = np.minimum(self._availability.run_ends(device_ids, time), leaves)
+        is_eligible = end > time
+        return first_of_each_run(FirstCheckIns(index[is_eligible], time[is_eligible], end[is_eligible]))
+
+    def _take_census(self, order: CheckInOrder) -> Census:
+        """Counts the census devices, each of which stands for a stride of ids."""
+        day, stride = int(order.start_seconds // DAY), self._census_stride
+        if day != self._census_day:
+            self._census_day = day
+            opens = np.zeros(self._census_members.size)
+            self._census_runs = self._runs_of(self._census_members, opens, day * DAY, (day + 1) * DAY)
+        # Devices that are held back by their last round; none before it is that many rounds ago.
+        held_back = self._separation and max(0, order.round_index - self._separation + 1)
+        eligible, is_open, is_free = count_at(
+            self._census_runs, self._reopen.table, self._last_rounds.table, order.start_seconds, held_back
+        )
+        listed = int((self._reopen.get(self._census_members.astype(np.int64)) < order.list_until_seconds).sum())
+        return Census(eligible * stride, is_open * stride, is_free * stride, listed * stride)
+
+    def _answer(self, first: FirstCheckIns, census: Census) -> CheckIns:
+        order = np.argsort(first.time)
+        if (np.diff(first.time[order]) == 0.0).any():  # equal times, which hardly occur, count in order of device
+            order = np.lexsort((first.which, first.time))
+        local, times = first.which[order].astype(np.int64), first.time[order]
+        device_ids = local.astype(np.uint64) + np.uint64(self.first_device)
+        fixed, training = work_seconds(self._latency, device_ids)
+        return CheckIns(
+            device_ids=device_ids,
+            times=times,
+            session_ends=first.end[order],
+            fixed_seconds=fixed,
+            training_seconds=training,
+            last_rounds=self._last_rounds.get(local).astype(np.int32) - 1 if self._separation else np.empty(0, np.int32),
+            timer_seconds=np.empty(0) if self._timers.is_exact else timer_seconds_of(self._timers, device_ids),
+            census=census,
+        )
 
     def part_count(self) -> int:
         """How many parts of the trace this shard holds."""
         return len(self._parts)
 
-    def encode_part(self, part: int) -> ShardPart:
-        """One part of the trace: the rows of a run of blocks, sorted by (device, check-in time), as Parquet."""
+    def write_part(self, part: int, partial: str, token: str) -> ShardPart:
+        """One part of the trace, as Parquet: the rows of a run of blocks, sorted by (device, check-in time).
+
+        Written into the run's directory `partial` if the token shows that this is the same file system, else answered.
+        """
         first, end = self._parts[part]
-        rows = [settlement.slice_of_devices(first, end) for settlement in self._rows]
-        columns = {
-            "round": _concatenate([row.rounds for row in rows], np.uint32),
-            "device_id": _concatenate([row.device_ids for row in rows], np.uint64),
-            "checkin_time": _concatenate([row.checkin_times for row in rows], np.float64),
-            "report_time": _concatenate([row.report_times for row in rows], np.float64),
-            "outcome": _concatenate([row.outcomes for row in rows], np.uint8),
-        }
-        order = np.lexsort((columns["checkin_time"], columns["device_id"]))
-        columns = {name: column[order] for name, column in columns.items()}
+        columns = self._rows.of_devices(first, end)
         columns["examples"] = examples_on(self._devices, columns["device_id"])
-        return encode_part(first, end, columns)
+        return write_part(encode_part(first, end, columns), partial, token)
 
-
-def _concatenate(columns: list[NDArray], dtype: type) -> NDArray:
-    return np.concatenate(columns) if columns else np.empty(0, dtype)
+    def use(self) -> ShardUse:
+        """What this shard has used so far."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return ShardUse(
+            self.first_device, self.end_device, self._rows.rows, round(peak, 1), round(self.busy_seconds, 3), self._window
+        )

@@ -1,5 +1,6 @@
 """Answers: how a call to a shard or to the aggregator comes back, from this process or from a Ray actor."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -24,15 +25,17 @@ class RayAnswer(Generic[T]):
     """An answer that an actor is working on.
 
     reference: Ray's ObjectRef. who: names the actor in errors. lost: what is raised when the actor is gone.
+    again: makes the same call once more, after bringing the actor back, given why it died; raises `lost` when that is no use.
     """
 
     reference: Any
     who: str
     timeout_seconds: float
     lost: type[RunFailed]
+    again: Callable[[str], "RayAnswer[T]"]
 
     def result(self) -> T:
-        """Waits. Raises `lost` if no answer comes in time or the actor died; else the error that the call itself raised."""
+        """Waits. Raises `lost` if no answer comes in time or the actor keeps dying; else the error that the call itself raised."""
         import ray
         import ray.exceptions
 
@@ -45,4 +48,4 @@ class RayAnswer(Generic[T]):
             raise cause from None
         except ray.exceptions.RayError as error:
             reason = " ".join(str(error).split("\n\t")[0].split())
-            raise self.lost(f"{self.who} died ({reason}); run again, with more memory if that was the cause") from None
+        return self.again(reason).result()

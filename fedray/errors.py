@@ -3,6 +3,7 @@
     FedrayError
     ├── InputError (also ValueError)   the caller's mistake: exit code 2
     │   ├── ScenarioError              a scenario file or override that cannot be used
+    │   ├── CheckpointError            an unfinished run that cannot be taken up again
     │   └── TraceError                 a path that holds no readable trace
     │       ├── TraceCorrupt           files are missing, truncated or break an invariant
     │       └── TraceVersion           written under a schema this release does not read
@@ -10,6 +11,7 @@
         ├── Starved                    too few devices checked in to commit the rounds asked for
         ├── ShardLost                  a population shard died or stopped answering
         ├── AggregatorLost             the aggregator died or stopped answering
+        ├── FitFailed                  no value gives what was observed
         └── OptimizationFailed         no valid mechanism was found
 
 Every message names the argument, its value, the rule it breaks and the remedy, on one line.
@@ -26,6 +28,10 @@ class InputError(FedrayError, ValueError):
 
 class ScenarioError(InputError):
     """A scenario that cannot be used."""
+
+
+class CheckpointError(InputError):
+    """An unfinished run that cannot be taken up again."""
 
 
 class TraceError(InputError):
@@ -58,3 +64,7 @@ class AggregatorLost(RunFailed):
 
 class OptimizationFailed(RunFailed):
     """No valid mechanism was found."""
+
+
+class FitFailed(RunFailed):
+    """No value gives what was observed."""

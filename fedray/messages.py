@@ -24,14 +24,16 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """Selected devices whose fate the server has decided, sorted by device id; [S] each.
+    """Selected devices of one attempt whose fate the server has decided, sorted by device id; [S] each.
 
+    attempt: number of the attempt, which counts them all; a shard applies each attempt once.
     reopen_seconds: whole second from which the device's timer is open again; 0 where no timer was started.
     remembers_round: whether the device keeps the round as its last one (it does when its report was accepted).
     """
 
+    attempt: int
+    round_index: int
     device_ids: NDArray[np.uint64]
-    rounds: NDArray[np.uint32]
     checkin_times: NDArray[np.float64]
     report_times: NDArray[np.float64]
     outcomes: NDArray[np.uint8]
@@ -41,39 +43,76 @@ class Settlement:
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
         """The rows of devices in [first_device, end_device)."""
         begin, end = np.searchsorted(self.device_ids, np.array([first_device, end_device], dtype=np.uint64))
-        return Settlement(*(getattr(self, name)[begin:end] for name in self.__slots__))
+        if end - begin == self.device_ids.size:
+            return self
+        return Settlement(
+            self.attempt,
+            self.round_index,
+            self.device_ids[begin:end],
+            self.checkin_times[begin:end],
+            self.report_times[begin:end],
+            self.outcomes[begin:end],
+            self.reopen_seconds[begin:end],
+            self.remembers_round[begin:end],
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckInOrder:
-    """Asks a shard for the check-ins of one look-ahead window [start, end), after applying the settlements."""
+    """Asks a shard for the check-ins of one look-ahead window [start, end), after applying the settlements.
+
+    ask_until_seconds: devices are asked to come before it; the window's end, or sooner where they are to come together.
+    round_index: the round that is being formed.
+    is_enumerated: how check-ins are drawn; True lists runs up to list_until_seconds, a window's end, and draws from them.
+    """
 
     window: int
     start_seconds: float
     end_seconds: float
+    ask_until_seconds: float
     checkins_per_hour: float
+    round_index: int
+    is_enumerated: bool
+    list_until_seconds: float
     settlements: tuple[Settlement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckIns:
-    """Check-ins of a window, sorted by (time, device); [A] each.
+    """First check-ins of a window's stretches, sorted by (time, device); [A] each.
 
-    work_seconds: time from being selected to having reported, if nothing happens.
-    failure_seconds: time from being selected to failing; infinity where the device does not fail.
-    last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be separated.
-    eligible_estimate: devices eligible at the window's start, an estimate from a fixed sample of devices.
-    open_eligible: devices eligible at the window's start whose timer is open, exact.
+    fixed_seconds, training_seconds: time from being selected to having reported: a fixed part (setup, transfers), and the training
+        time, which varies between rounds. last_rounds: last round that the device remembers (-1 for none); empty unless rounds
+        must be separated. timer_seconds: how long the device really waits; empty where all keep the timer.
     """
 
     device_ids: NDArray[np.uint64]
     times: NDArray[np.float64]
     session_ends: NDArray[np.float64]
-    work_seconds: NDArray[np.float32]
-    failure_seconds: NDArray[np.float32]
+    fixed_seconds: NDArray[np.float32]
+    training_seconds: NDArray[np.float32]
     last_rounds: NDArray[np.int32]
-    eligible_estimate: int
+    timer_seconds: NDArray[np.float64]
+    census: "Census"
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Estimates of whole numbers of devices from a fixed sample: those at a window's start that are eligible, and of them those
+    whose timer is open; of those, that no round separation holds back; and usable devices whose timer opens before list_until."""
+
+    eligible: int
     open_eligible: int
+    free_eligible: int
+    listed: int
+
+    def __add__(self, other: "Census") -> "Census":
+        return Census(
+            self.eligible + other.eligible,
+            self.open_eligible + other.open_eligible,
+            self.free_eligible + other.free_eligible,
+            self.listed + other.listed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +187,28 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """One partition of the trace: the rows of a run of device blocks as a Parquet file, and the digest of its columns."""
+    """One partition of the trace: the rows of a run of device blocks as a Parquet file, and the digest of its columns.
+
+    parquet: None where the shard has written the file itself.
+    """
 
     first_device: int
     end_device: int
     rows: int
     digest: str
-    parquet: bytes
+    parquet: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardUse:
+    """What a shard has used so far: rows of the trace, peak memory of its process (MiB), seconds at work; the last window."""
+
+    first_device: int
+    end_device: int
+    rows: int
+    peak_mebibytes: float
+    busy_seconds: float
+    window: int
 
 
 @dataclass(frozen=True, slots=True)

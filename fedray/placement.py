@@ -17,6 +17,8 @@ class Placement:
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.
     object_store_megabytes: size of a local cluster's object store.
     answer_timeout_seconds: longest wait for one answer of a shard or of the aggregator.
+    checkpoint_seconds: wall-clock time between two checkpoints of the run; 0 for one after every look-ahead window.
+    most_restarts: how often one shard, or the aggregator, is started anew when it dies.
     """
 
     shards: int | None = None
@@ -24,6 +26,8 @@ class Placement:
     address: str | None = None
     object_store_megabytes: int = 512
     answer_timeout_seconds: float = 600.0
+    checkpoint_seconds: float = 30.0
+    most_restarts: int = 5
 
     def __post_init__(self) -> None:
         if self.shards is not None and self.shards < 1:
@@ -36,3 +40,7 @@ class Placement:
             raise InputError(f"object_store_megabytes={self.object_store_megabytes} must be at least 80 (Ray's minimum)")
         if not self.answer_timeout_seconds > 0:
             raise InputError(f"answer_timeout_seconds={self.answer_timeout_seconds} must be positive")
+        if not self.checkpoint_seconds >= 0:
+            raise InputError(f"checkpoint_seconds={self.checkpoint_seconds} must not be negative; 0 saves after every window")
+        if self.most_restarts < 0:
+            raise InputError(f"most_restarts={self.most_restarts} must not be negative; 0 ends the run when an actor dies")

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, TrainOrder, TrainReport
+from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, ShardUse, TrainOrder, TrainReport
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -40,8 +40,12 @@ class Shard(Protocol):
         """How many parts of the trace this shard holds; a function of its devices alone."""
         ...
 
-    def encode_part(self, part: int) -> Pending[ShardPart]:
-        """One part of the trace, of this shard's devices."""
+    def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
+        """One part of the trace, of this shard's devices; written into `partial` where the token is there too."""
+        ...
+
+    def use(self) -> Pending[ShardUse]:
+        """What the shard has used so far."""
         ...
 
 
@@ -70,6 +74,14 @@ class Aggregator(Protocol):
 
     def commit(self, round_index: int, reports: Sequence[TrainReport]) -> Pending[NDArray[np.float32]]:
         """Sums, adds the round's noise, takes the server step; the new parameters [D]. Rounds come in order, once each."""
+        ...
+
+    def restore(self, state: dict[str, NDArray]) -> Pending[None]:
+        """Takes up a checkpoint."""
+        ...
+
+    def restart(self) -> None:
+        """Brings a lost aggregator back, empty: `start` or `restore` comes next. Raises AggregatorLost when it died too often."""
         ...
 
     def checkpoint(self) -> Pending[dict[str, NDArray]]:

@@ -9,11 +9,13 @@ comes from (seed, stream), the 128-bit counter is (device low, device high, a, b
 
 import hashlib
 import math
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 _MULTIPLIER_0 = np.uint64(0xD2511F53)
 _MULTIPLIER_1 = np.uint64(0xCD9E8D57)
@@ -38,6 +40,11 @@ class Stream(IntEnum):
     LANGUAGE = 8
     MODEL = 9
     NOISE = 10
+    THINNING = 11
+    RETURN = 12
+    PRESENCE = 13
+    TIMER = 14
+    REPLAY = 15
 
 
 class Key(NamedTuple):
@@ -145,6 +152,32 @@ def poisson(mean, none_probability, word):
         term *= mean / count
         cumulative += term
     return count
+
+
+_CELLS = 1 << 16
+_LOW_16 = np.uint64(0xFFFF)
+_SHIFT_16 = np.uint64(16)
+
+
+def tabulated_quantiles(quantile: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
+    """A distribution as a table [2^17 + 1] for `tabulated`: its quantiles at k / 2^16, then those of the last cell's 2^16 words.
+
+    Between two entries a draw is linear, so its distribution function is off by less than 2^-16 anywhere.
+    """
+    edges = np.arange(_CELLS, dtype=np.float64) / _CELLS
+    last = 1.0 - (np.arange(_CELLS, 0, -1, dtype=np.float64) - 0.5) / 2.0**32
+    body, tail = quantile(edges), quantile(last)
+    return np.concatenate([body, tail[:1], tail])
+
+
+@njit(forceinline=True)
+def tabulated(table, word):
+    """A draw from one word by inversion of a table of `tabulated_quantiles`."""
+    cell, rest = word >> _SHIFT_16, word & _LOW_16
+    if cell == _LOW_16:
+        return table[_CELLS + 1 + np.int64(rest)]
+    low = table[np.int64(cell)]
+    return low + (table[np.int64(cell) + 1] - low) * ((np.float64(np.int64(rest)) + 0.5) * (1.0 / 65536.0))
 
 
 @njit

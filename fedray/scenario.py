@@ -7,6 +7,7 @@ Each table of the file is a class below; each key is a field with its unit in it
 import difflib
 import hashlib
 import importlib.util
+import itertools
 import json
 import math
 import re
@@ -17,30 +18,18 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from fedray.availability import Availability, ContentFile, HabitAvailability
 from fedray.errors import ScenarioError
+from fedray.table import Positive, PositiveShare, Share, Spread, Table
 from mechanisms.registry import BLT, AnyStrategy
 from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import MatrixFile
 
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-PositiveShare = Annotated[float, Field(gt=0, le=1)]
-Spread = Annotated[float, Field(ge=0, le=3)]
-Shape = Annotated[float, Field(ge=0.01, le=1000)]
-
-
 LARGEST_NOISE_GROWTH = 1e6
 """Of a coefficient of C^-1: beyond, float32 noise would drown itself."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-
-class Table(BaseModel):
-    """A table of the file: frozen; unknown keys, NaN, infinities and wrong types are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class TimeZone(Table):
@@ -63,6 +52,10 @@ class Population(Table):
     """Share of the population that the task can use at all (wifi, competing tasks, caps)."""
     unreachable: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of devices that are never eligible; 0.20 when `devices` counts installs, 0 when it counts devices seen."""
+    joins_per_day: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    """Devices that join in a day, evenly; their ids follow those of `devices`."""
+    lifetime_days: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Mean days until a device leaves for good (exponential); none: nobody leaves."""
     examples_median: Annotated[float, Field(gt=0, le=1e6)] = 60.0
     """Median number of training examples on a device."""
     examples_sigma: Spread = 0.6
@@ -78,56 +71,6 @@ class Population(Table):
         return self
 
 
-class HabitAvailability(Table):
-    """Nights on the charger and short sessions by day, the habits of each device; see clients/availability.py."""
-
-    model: Literal["habit"] = "habit"
-    """Which availability model."""
-    night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.78, 1.85)
-    """Beta parameters (alpha, beta) of a device's probability that a night has an eligible session."""
-    night_center_hours: float = 2.5
-    """Mean middle of the night session, hours after local midnight."""
-    night_center_between_hours: Annotated[float, Field(ge=0, le=1.75)] = 1.75
-    """Standard deviation of the middle between devices, hours."""
-    night_center_within_hours: Annotated[float, Field(ge=0, le=0.65)] = 0.65
-    """Standard deviation of the middle between the nights of one device, hours."""
-    night_length_hours: Annotated[float, Field(gt=0, le=24)] = 4.9
-    """Median length of a night session, hours."""
-    night_length_between: Spread = 0.85
-    """Log-standard deviation of the night length between devices."""
-    night_length_within: Spread = 0.36
-    """Log-standard deviation of the night length between the nights of one device."""
-    session_max_hours: Annotated[float, Field(gt=0, le=12)] = 12.0
-    """Longest session of either kind, hours."""
-    interruption_on_hours: Annotated[float, Field(ge=0.5)] = 8.0
-    """Mean eligible stretch between two interruptions of a night, hours (exponential)."""
-    interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.4
-    """Mean length of an interruption, hours (exponential)."""
-    day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.05
-    """Mean number of sessions by day (Poisson, per device and day)."""
-    day_habit_weight: Share = 0.55
-    """Share of the day rate that is proportional to the night propensity; the rest is Gamma."""
-    day_habit_shape: Shape = 0.35
-    """Shape of the Gamma (mean 1) part of the day rate."""
-    day_start_hours: Annotated[tuple[float, float], Field(strict=False)] = (7.5, 23.5)
-    """Earliest and latest local start of a day session, hours (uniform)."""
-    day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 38.0
-    """Median length of a day session, minutes."""
-    day_length_sigma: Spread = 0.72
-    """Log-standard deviation of a day session's length."""
-    weekend_factor: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Factor on propensity and day rate on Saturdays and Sundays (day 0 is a Monday)."""
-
-    @model_validator(mode="after")
-    def _hours_fit_the_day(self) -> Self:
-        first, last = self.day_start_hours
-        if not 0 <= first < last <= 24:
-            raise ValueError(f"day_start_hours={list(self.day_start_hours)}: must be two rising hours within 0 to 24")
-        if not -6 <= self.night_center_hours <= 8:
-            raise ValueError(f"night_center_hours={self.night_center_hours}: must be within -6 to 8 of local midnight")
-        return self
-
-
 class Participation(Table):
     """When a device may take part again."""
 
@@ -137,6 +80,10 @@ class Participation(Table):
     """Least difference between the numbers of two rounds of one device, which it remembers; 0 for none."""
     timer_resets_on: Literal["accepted", "reported", "selected"] = "accepted"
     """What starts the timer: its report is accepted; it reports at all (late included); it is selected."""
+    timer_violators: Share = 0.0
+    """Stress: share of devices that ignore the timer."""
+    clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    """Stress: standard deviation of the error of a device's timer, hours (normal, the same in all rounds of a device)."""
 
 
 class Latency(Table):
@@ -162,6 +109,17 @@ class Latency(Table):
     """Log-standard deviation of the upload rate between devices."""
     failure_probability: Annotated[float, Field(ge=0, lt=1)] = 0.03
     """Probability that a selected device fails for a reason of its own (crash, network)."""
+    slowdown: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    """Stress: factor on the time from being selected to having reported; secure aggregation at 0.66x speed is 1.5."""
+
+
+class Outage(Table):
+    """A time in which the server takes neither check-ins nor reports."""
+
+    start_hours: Annotated[float, Field(ge=0, le=87_840)]
+    """Start, hours since the start of the run."""
+    hours: Annotated[float, Field(gt=0, le=87_840)]
+    """Length, hours."""
 
 
 class Rounds(Table):
@@ -181,6 +139,14 @@ class Rounds(Table):
     """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are plenty)."""
     pace_multiple: Annotated[float, Field(ge=1)] = 1.25
     """Check-ins that pace steering asks for per device that rounds at full speed could select."""
+    small_population: Annotated[float, Field(ge=0)] = 20.0
+    """Usable devices per device to select below which pace steering asks devices to come together instead of spreading them."""
+    together_minutes: Annotated[float, Field(ge=1)] = 10.0
+    """Minutes at the start of a look-ahead window in which the devices of a small population are asked to come."""
+    outages: Annotated[tuple[Outage, ...], Field(strict=False)] = ()
+    """Stress: times in which the server is down, in order, apart."""
+    sampler: Literal["predicted", "enumeration", "thinning"] = "predicted"
+    """How check-ins are drawn: whichever is predicted to cost less, or one of the two for good. Both draw the same process."""
     look_ahead_minutes: Annotated[float, Field(ge=1, le=360)] = 60.0
     """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; must divide a day."""
     max_days: Annotated[float, Field(gt=0, le=3660)] = 366.0
@@ -196,6 +162,16 @@ class Rounds(Table):
         windows = 1440.0 / self.look_ahead_minutes
         if abs(windows - round(windows)) > 1e-9:
             raise ValueError(f"look_ahead_minutes={self.look_ahead_minutes:g}: must divide a day of 1440; take 30 or 60")
+        return self
+
+    @model_validator(mode="after")
+    def _outages_are_in_order(self) -> Self:
+        for before, after in itertools.pairwise(self.outages):
+            if after.start_hours <= before.start_hours + before.hours:
+                raise ValueError(
+                    f"outages: the one at hour {after.start_hours:g} starts before the one at hour {before.start_hours:g} is over; "
+                    "put them in order, and join those that touch"
+                )
         return self
 
 
@@ -264,7 +240,7 @@ class Scenario(Table):
     """Seed of every draw."""
     population: Population
     """Table: who the devices are; `devices` is required."""
-    availability: HabitAvailability = HabitAvailability()
+    availability: Availability = HabitAvailability()
     """Table: when devices are eligible."""
     participation: Participation = Participation()
     """Table: when a device may take part again."""
@@ -277,10 +253,26 @@ class Scenario(Table):
     privacy: Privacy = Privacy()
     """Table: the noise mechanism and what it claims."""
 
+    @property
+    def device_ids(self) -> int:
+        """Ids of devices that exist at some time of the longest run: 0 up to this, those that join included."""
+        return self.population.devices + math.ceil(self.population.joins_per_day * self.rounds.max_days)
+
+    @property
+    def usable_share(self) -> float:
+        """Share of the devices that the task can use and that are eligible at all."""
+        return self.population.reach * (1 - self.population.unreachable)
+
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
-        usable = self.population.devices * self.population.reach * (1 - self.population.unreachable)
-        if self.rounds.report_goal > self.population.devices:
+        usable = self.device_ids * self.usable_share
+        if self.availability.model == "custom" and self.rounds.sampler == "thinning":
+            raise ValueError(
+                "rounds.sampler='thinning': a function of your own lists runs only, which is enumeration; leave the sampler out"
+            )
+        if self.device_ids >= 2**40:
+            raise ValueError(f"population.joins_per_day={self.population.joins_per_day:g}: more than 2^40 devices in all; lower it")
+        if self.rounds.report_goal > self.device_ids:
             raise ValueError(
                 f"rounds.report_goal={self.rounds.report_goal}: must not exceed population.devices="
                 f"{self.population.devices}; lower the goal or raise the population"
@@ -351,8 +343,8 @@ class Scenario(Table):
             raise ScenarioError(f"{source}: {_explain(error, tables)}") from None
 
     def to_tables(self) -> dict[str, Any]:
-        """Every key with its value, defaults included, as nested dicts of TOML and JSON types."""
-        return self.model_dump(mode="json")
+        """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what is none is left out."""
+        return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
         """The whole scenario as TOML, defaults included; reading it back gives an equal value."""
@@ -365,16 +357,25 @@ class Scenario(Table):
             _apply_override(tables, override)
         mechanism, new = self.privacy.mechanism, tables["privacy"]["mechanism"]
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
-        if new.get("sha256") in known and new.get("file") != getattr(mechanism, "file", None):
-            del new["sha256"]  # another file was named: its matrix is meant
-        return self._validated(tables, "scenario", {"matrices": known})
+        _forget_digest_of_another_file(mechanism, new)
+        availability, table = self.availability, tables["availability"]
+        contents = {availability.sha256: availability.content} if isinstance(availability, ContentFile) else {}
+        _forget_digest_of_another_file(availability, table)
+        return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
 
     @property
     def digest(self) -> str:
         """SHA-256 of the content, defaults included; the name, the description and where a matrix came from do not count."""
         tables = {key: value for key, value in self.to_tables().items() if key not in ("name", "description")}
         tables["privacy"]["mechanism"].pop("file", None)
+        tables["availability"].pop("file", None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
+def _forget_digest_of_another_file(before: Any, table: dict[str, Any]) -> None:
+    """Where an override names another file, that file's content is meant."""
+    if table.get("sha256") and table.get("sha256") == getattr(before, "sha256", None) and table.get("file") != before.file:
+        del table["sha256"]
 
 
 def shipped_scenarios() -> list[tuple[Path, Scenario]]:

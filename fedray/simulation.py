@@ -4,31 +4,41 @@ import contextlib
 import itertools
 import json
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from clients.tasks.registry import check_task_name
+from fedray.availability import ContentFile
 from fedray.cluster import cluster
-from fedray.errors import InputError, Starved
-from fedray.messages import RoundRecord, RunProgress, ShardPart
+from fedray.errors import FedrayError, InputError, Starved
+from fedray.messages import RoundRecord, RunProgress, Settlement, ShardPart
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
+from fedray.trace.unfinished import Journal, load_checkpoint, read_unfinished, save_checkpoint, write_unfinished
 from fedray.trace.writer import TraceWriter
 from mechanisms.triangular import MatrixFile
+
+ProgressListener = Callable[[RunProgress], None]
+History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
+
+CHECKPOINT_ROWS = 1 << 21
+"""A checkpoint is due when so many rows are not yet in the journal's files."""
+BYTES_PER_DEVICE = 5
+"""Of a shard, at least: the timer, once most devices have taken part. While check-ins are enumerated, a day's runs come on top."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
     shards: Sequence[Any]
     aggregator: Any
-
-
-ProgressListener = Callable[[RunProgress], None]
 
 
 def simulate(
@@ -40,48 +50,37 @@ def simulate(
     """Runs a scenario and writes its trace to `out` (a new directory; by default one under runs/).
 
     The trace is a function of the scenario alone. A run whose devices do not suffice ends early: its trace says so in
-    `run["ended"]`. Raises Starved if not even one round was committed, InputError for an unusable `out`, ShardLost or
-    AggregatorLost; in all these cases nothing is left behind.
+    `run["ended"]`. Shards and the aggregator are started anew when they die. Raises Starved if not even one round was committed,
+    InputError for an unusable `out`, ShardLost or AggregatorLost when they die too often, RunFailed when a file cannot be written.
+    What was reached by the last checkpoint is then kept beside `out`, for `resume`; without one, nothing is left behind.
     """
     placement = placement or Placement()
-    if scenario.training.enabled:
-        check_task_name(scenario.training.task)
-    if placement.address is None:
-        _check_memory(scenario.population.devices)
-    started = time.perf_counter()
-    with TraceWriter(out or default_directory(scenario)) as writer, _workers(scenario, placement) as workers:
-        ended, records = _run(scenario, workers, writer, on_progress)
-        for part in _parts(workers.shards):
-            writer.add_part(part)
-        mechanism = scenario.privacy.mechanism
-        if isinstance(mechanism, MatrixFile):
-            writer.save_matrix(mechanism.matrix, mechanism.sha256)
-        path = writer.finish(
-            records,
-            {
-                "ended": ended,
-                "seed": scenario.seed,
-                "scenario_digest": scenario.digest,
-                "scenario": json.loads(json.dumps(scenario.to_tables())),
-                "written": datetime.now(UTC).isoformat(timespec="seconds"),
-                "wall_seconds": round(time.perf_counter() - started, 3),
-                "shards": len(workers.shards),
-            },
-        )
-    return Trace.open(path)
+    _check(scenario, placement)
+    with TraceWriter(out or default_directory(scenario)) as writer:
+        tables = json.loads(json.dumps(scenario.to_tables()))
+        write_unfinished(writer.partial, tables, scenario.digest)
+        _save_contents(scenario, writer)
+        return _finish(scenario, placement, writer, Journal(writer.partial), {}, on_progress)
 
 
-BYTES_PER_DEVICE = 64
-"""Rough need of a shard: habits, latency, timer, and a day's runs."""
+def resume(
+    directory: str | Path,
+    placement: Placement | None = None,
+    scenario: Scenario | None = None,
+    on_progress: ProgressListener | None = None,
+) -> Trace:
+    """Goes on with the run whose trace was to be `directory`, from its last checkpoint: the trace is that of an undisturbed run.
 
-
-def _check_memory(devices: int) -> None:
-    needed, physical = devices * BYTES_PER_DEVICE, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > physical:
-        raise InputError(
-            f"population.devices={devices} needs {needed / 2**30:.0f} GiB of memory, this machine has {physical / 2**30:.0f}; "
-            "lower it, or join a cluster with --address"
-        )
+    Where it goes on (shards, cluster) is free. Raises CheckpointError if there is nothing to go on with, or `scenario` is given
+    and is another one; else as `simulate`.
+    """
+    placement = placement or Placement()
+    partial, document = read_unfinished(Path(os.path.abspath(directory)))
+    kept = Scenario.from_tables(document["scenario"], source=str(partial), directory=partial)
+    _check(kept, placement)
+    journal, state = load_checkpoint(partial, (scenario or kept).digest)
+    with TraceWriter(partial.with_name(partial.name.removesuffix(".partial")), is_resumed=True) as writer:
+        return _finish(kept, placement, writer, journal, state, on_progress)
 
 
 def default_directory(scenario: Scenario) -> Path:
@@ -91,62 +90,181 @@ def default_directory(scenario: Scenario) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
-def _run(
-    scenario: Scenario, workers: _Workers, writer: TraceWriter, on_progress: ProgressListener | None
-) -> tuple[str, list[RoundRecord]]:
-    from server.coordinator import Coordinator
-
-    coordinator = Coordinator(scenario, workers.shards)
-    training = None
+def _check(scenario: Scenario, placement: Placement) -> None:
     if scenario.training.enabled:
-        from server.training import TrainingLoop
+        check_task_name(scenario.training.task)
+    if placement.address is not None:
+        return
+    needed, physical = scenario.device_ids * BYTES_PER_DEVICE, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > physical:
+        raise InputError(
+            f"population.devices={scenario.population.devices} needs {needed / 2**30:.0f} GiB of memory, this machine has "
+            f"{physical / 2**30:.0f}; lower it, or join a cluster with --address"
+        )
 
-        training = TrainingLoop(scenario, workers.shards, workers.aggregator, writer.save_model)
-    committed, ended = 0, "completed"
+
+def _save_contents(scenario: Scenario, writer: TraceWriter) -> None:
+    """What the scenario names by its content."""
+    mechanism, availability = scenario.privacy.mechanism, scenario.availability
+    if isinstance(mechanism, MatrixFile):
+        writer.save_matrix(mechanism.matrix, mechanism.sha256)
+    if isinstance(availability, ContentFile):
+        writer.save_content(f"{availability.sha256}{availability.suffix}", availability.content)
+
+
+def _finish(
+    scenario: Scenario,
+    placement: Placement,
+    writer: TraceWriter,
+    journal: Journal,
+    state: dict[str, NDArray],
+    on_progress: ProgressListener | None,
+) -> Trace:
+    """From a state (empty: from the start) to the trace."""
+    started = time.perf_counter()
     try:
-        for closed in coordinator.rounds():
-            committed += closed.record.is_committed
-            if training is not None and closed.record.is_committed:
-                training.train(closed.record.round_index, closed.accepted_device_ids)
-            if on_progress is not None:
-                metrics = training.metrics[-1] if training is not None and training.metrics else None
-                evaluation = training.last_evaluation if training is not None else None
-                on_progress(
-                    RunProgress(
-                        committed,
-                        scenario.rounds.count,
-                        closed.record.closed,
-                        closed.record.eligible_estimate,
-                        metrics,
-                        evaluation,
-                    )
-                )
-    except Starved as starved:
-        if committed == 0:
+        with _workers(scenario, placement, journal.settlements) as workers:
+            run = _Run(scenario, placement, writer, journal, workers, on_progress)
+            if state:
+                run.load(state)
+            ended = run.to_the_end()
+            for part in _parts(workers.shards, str(writer.partial), writer.token):
+                writer.add_part(part)
+            use = [asdict(shard.use().result()) for shard in workers.shards]
+            restarts = sum(worker.restarts for worker in [*workers.shards, *([workers.aggregator] if workers.aggregator else [])])
+        path = writer.finish(
+            run.records,
+            {
+                "ended": ended,
+                "seed": scenario.seed,
+                "scenario_digest": scenario.digest,
+                "scenario": json.loads(json.dumps(scenario.to_tables())),
+                "written": datetime.now(UTC).isoformat(timespec="seconds"),
+                "wall_seconds": round(time.perf_counter() - started, 3),
+                "shards": len(workers.shards),
+                "shard_use": use,
+                "driver_peak_mebibytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+                "restarts": restarts,
+            },
+        )
+    except (FedrayError, KeyboardInterrupt) as error:
+        if isinstance(error, Starved) or not writer.can_be_resumed:
             raise
-        ended = f"starved: {starved}"
-    coordinator.finish()
-    if training is not None:
-        training.finish()
-        writer.save_metrics(training.metrics)
-    return ended, coordinator.records
+        hint = f"the last checkpoint is kept, go on with: fedray run --resume {writer.directory}"
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {hint}") from None
+        raise type(error)(f"{error}; {hint}") from None
+    return Trace.open(path)
 
 
-def _parts(shards: Sequence[Any]) -> Iterator[ShardPart]:
+class _Run:
+    """Coordinator and training of one run, with their checkpoints."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        placement: Placement,
+        writer: TraceWriter,
+        journal: Journal,
+        workers: _Workers,
+        on_progress: ProgressListener | None,
+    ) -> None:
+        from server.coordinator import Coordinator
+
+        self._scenario, self._placement, self._writer, self._journal = scenario, placement, writer, journal
+        self._on_progress = on_progress
+        self._coordinator = Coordinator(scenario, workers.shards)
+        self._shards = workers.shards
+        self._training: Any = None
+        self._last_checkpoint = time.monotonic()
+        if scenario.training.enabled:
+            from server.training import TrainingLoop
+
+            self._training = TrainingLoop(scenario, workers.shards, workers.aggregator, writer.save_model)
+
+    @property
+    def records(self) -> list[RoundRecord]:
+        """Every attempt so far."""
+        return self._coordinator.records
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """Takes up a checkpoint: the shards hear of all that was settled before it."""
+        for shard in self._shards:
+            for settlements in self._journal.settlements(shard.first_device, shard.end_device):
+                shard.settle(settlements).result()
+        self._coordinator.load(_under("coordinator.", state))
+        if self._training is not None:
+            self._training.load(_under("training.", state))
+
+    def to_the_end(self) -> str:
+        """Runs until the rounds are committed or the days are over; how it ended."""
+        from server.coordinator import WindowOver
+
+        committed, ended = sum(record.is_committed for record in self.records), "completed"
+        try:
+            for event in self._coordinator.events():
+                if isinstance(event, WindowOver):
+                    self._save_if_due()
+                    continue
+                committed += event.record.is_committed
+                if event.settlement is not None:
+                    self._journal.append(event.settlement)
+                if self._training is not None and event.record.is_committed:
+                    self._training.train(event.record.round_index, event.accepted_device_ids)
+                if self._on_progress is not None:
+                    self._on_progress(self._progress(event.record, committed))
+        except Starved as starved:
+            if committed == 0:
+                raise
+            ended = f"starved: {starved}"
+        self._coordinator.finish()
+        if self._training is not None:
+            self._training.finish()
+            self._writer.save_metrics(self._training.metrics)
+        return ended
+
+    def _progress(self, record: RoundRecord, committed: int) -> RunProgress:
+        training = self._training
+        return RunProgress(
+            committed,
+            self._scenario.rounds.count,
+            record.closed,
+            record.eligible_estimate,
+            training.metrics[-1] if training is not None and training.metrics else None,
+            training.last_evaluation if training is not None else None,
+        )
+
+    def _save_if_due(self) -> None:
+        is_time = time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds
+        if not (is_time or self._journal.recent_rows >= CHECKPOINT_ROWS):
+            return
+        state = {f"coordinator.{name}": array for name, array in self._coordinator.state().items()}
+        if self._training is not None:
+            state |= {f"training.{name}": array for name, array in self._training.state().items()}
+        save_checkpoint(self._writer.partial, self._journal, self._scenario.digest, state)
+        self._writer.keep()
+        self._last_checkpoint = time.monotonic()
+
+
+def _under(prefix: str, state: dict[str, NDArray]) -> dict[str, NDArray]:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+def _parts(shards: Sequence[Any], partial: str, token: str) -> Iterator[ShardPart]:
     """The trace's parts, the shards taking turns; every shard works one part ahead, so that memory stays bounded."""
-    pending = {shard: shard.encode_part(0) for shard in shards if shard.part_count()}
+    pending = {shard: shard.write_part(0, partial, token) for shard in shards if shard.part_count()}
     for part in itertools.count(1):
         for shard in list(pending):
-            encoded = pending.pop(shard).result()
+            written = pending.pop(shard).result()
             if part < shard.part_count():
-                pending[shard] = shard.encode_part(part)
-            yield encoded
+                pending[shard] = shard.write_part(part, partial, token)
+            yield written
         if not pending:
             return
 
 
 @contextlib.contextmanager
-def _workers(scenario: Scenario, placement: Placement) -> Iterator[_Workers]:
+def _workers(scenario: Scenario, placement: Placement, history: History) -> Iterator[_Workers]:
     """Shards and aggregator, closed at the end."""
     with contextlib.ExitStack() as stack:
         if placement.backend == "in-process":
@@ -162,10 +280,10 @@ def _workers(scenario: Scenario, placement: Placement) -> Iterator[_Workers]:
         from clients.actor import start_shards
         from server.actor import RayAggregator
 
-        shards = start_shards(scenario, placement.shards or max(1, int(cpus)), cpus, placement.answer_timeout_seconds)
+        shards = start_shards(scenario, placement, cpus, history)
         for shard in shards:
             stack.callback(shard.close)
-        aggregator = RayAggregator(scenario, placement.answer_timeout_seconds) if scenario.training.enabled else None
+        aggregator = RayAggregator(scenario, placement) if scenario.training.enabled else None
         if aggregator is not None:
             stack.callback(aggregator.close)
         yield _Workers(shards, aggregator)

@@ -4,19 +4,21 @@ Selection of the next round overlaps the reporting of the present one. A shard l
 will decide: the coordinator remembers that itself, and sends it along when it asks for the next window.
 """
 
-import math
-from collections.abc import Generator, Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import Starved
-from fedray.messages import CheckInOrder, CheckIns, RoundRecord, Settlement
+from fedray.messages import Census, CheckInOrder, CheckIns, RoundRecord, Settlement
 from fedray.protocols import Pending, Shard
+from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
-from server.rounds import RoundRules, resolve_reporting
-from server.selection import EXHAUSTED, FULL, Selection
+from server.pace import Pace
+from server.rounds import RoundRules, draw_fates, resolve_reporting
+from server.selection import CLOSED, EXHAUSTED, FULL, Selection, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,14 @@ class ClosedRound:
 
     record: RoundRecord
     accepted_device_ids: NDArray[np.uint64]
+    settlement: Settlement | None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOver:
+    """All that a window decides is decided: `Coordinator.state` can be taken now."""
+
+    end_seconds: float
 
 
 class Coordinator:
@@ -33,32 +43,42 @@ class Coordinator:
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
         self._scenario, self._shards = scenario, shards
         self._rules = RoundRules.of(scenario)
-        self._selection = Selection(self._rules)
-        self._window_seconds = scenario.rounds.look_ahead_minutes * 60.0
+        self._pace = Pace(scenario)
+        self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
+        self._window = Window(-1, 0.0, 0.0, 0.0, 0.0)
+        self._round_index, self._opened = 0, 0.0
+        self._census = self._since_commit = Census(0, 0, 0, 0)
         self._unsent: list[Settlement] = []
         self.records: list[RoundRecord] = []
+        self._selection.open(0.0, ready_at=0.0)
 
-    def rounds(self) -> Iterator[ClosedRound]:
-        """Every attempt as it closes. Raises Starved when the simulated days run out first."""
-        windows = self._windows()
-        window, eligible = next(windows)
-        round_index, opened = 0, 0.0
-        self._selection.open(opened, ready_at=0.0)
-        while round_index < self._scenario.rounds.count:
-            status, time = self._selection.advance(round_index)
+    def events(self) -> Iterator[ClosedRound | WindowOver]:
+        """Every attempt as it closes, and the end of every window. Raises Starved when the simulated days run out first."""
+        if self._window.number < 0:
+            self._census = _merge([pending.result() for pending in self._ask(self._pace.census_only())]).census
+            self._next_window()
+        elif self._round_index < self._scenario.rounds.count:  # taken up again between two windows
+            self._next_window()
+        while self._round_index < self._scenario.rounds.count:
+            status, time = self._selection.advance(self._round_index)
             if status == EXHAUSTED:
-                window, eligible = next(windows)
+                yield WindowOver(self._window.end)
+                self._next_window()
+                continue
+            if status == CLOSED:
+                self._send_away(self._selection.down_until)
                 continue
             if status == FULL or self._selection.waiting >= self._rules.report_goal:
-                closed = self._report(round_index, opened, time, eligible, window)
+                closed = self._report(time)
             else:
-                closed = self._give_up(round_index, opened, time, eligible, window)
+                closed = self._give_up(time)
             self.records.append(closed.record)
-            round_index += closed.record.is_committed
-            opened = time
-            self._selection.open(opened, ready_at=closed.record.closed)
+            if closed.record.is_committed:
+                self._round_index += 1
+                self._since_commit = Census(0, 0, 0, 0)
+            self._opened = time
+            self._selection.open(time, ready_at=closed.record.closed)
             yield closed
-        windows.close()
 
     def finish(self) -> None:
         """Tells the shards what they have not heard yet. Call once, when no more rounds are wanted."""
@@ -66,82 +86,117 @@ class Coordinator:
         for pending in [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]:
             pending.result()
 
-    def _report(self, round_index: int, opened: float, started: float, eligible: int, window: int) -> ClosedRound:
-        selected = self._selection.take()
-        reporting = resolve_reporting(selected, started, round_index, self._rules)
+    def state(self) -> dict[str, NDArray]:
+        """Everything but the settlements, as named arrays; between two windows."""
+        records = [dataclasses.astuple(record) for record in self.records]
+        return {
+            **{f"selection.{name}": array for name, array in self._selection.state().items()},
+            "window": np.array(self._window, np.float64),
+            "round": np.array([self._round_index]),
+            "opened": np.array([self._opened]),
+            "census": np.array([dataclasses.astuple(self._census), dataclasses.astuple(self._since_commit)]),
+            "listed_until": np.array([self._pace.listed_until]),
+            "records": np.array(records, np.float64).reshape(len(records), len(dataclasses.fields(RoundRecord))),
+        }
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """Takes up a state. The shards must have been told of every settlement before it."""
+        prefix = "selection."
+        self._selection.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
+        number, *seconds = state["window"].tolist()
+        self._window = Window(int(number), *seconds)
+        self._round_index, self._opened = int(state["round"][0]), float(state["opened"][0])
+        self._census, self._since_commit = (Census(*row) for row in state["census"].tolist())
+        self._pace.listed_until = float(state["listed_until"][0])
+        self.records = [_record(row) for row in state["records"].tolist()]
+
+    def _report(self, time: float) -> ClosedRound:
+        selected, attempt = self._selection.take(), len(self.records)
+        fates = draw_fates(selected, attempt, self._rules.fates)
+        reporting = resolve_reporting(selected, fates, time, attempt, self._round_index, self._rules)
         settlement = reporting.settlement
-        remembered = np.where(settlement.remembers_round, round_index, -1).astype(np.int32)
-        self._selection.block(selected, reporting.busy_until, settlement.reopen_seconds, remembered, known_from=window + 1)
+        remembered = np.where(settlement.remembers_round, self._round_index, -1).astype(np.int32)
+        self._selection.let_go(selected, reporting.busy_until, settlement.reopen_seconds, remembered)
         self._unsent.append(settlement)
         record = RoundRecord(
-            round_index=round_index,
-            opened=opened,
-            started=started,
+            round_index=self._round_index,
+            opened=self._opened,
+            started=time,
             closed=reporting.closed,
             selected=int(selected.device_ids.size),
             reported=reporting.reported,
             accepted=int(reporting.accepted_device_ids.size),
             is_committed=reporting.is_committed,
-            eligible_estimate=eligible,
+            eligible_estimate=self._census.eligible,
         )
-        return ClosedRound(record, reporting.accepted_device_ids)
+        return ClosedRound(record, reporting.accepted_device_ids, settlement)
 
-    def _give_up(self, round_index: int, opened: float, time: float, eligible: int, window: int) -> ClosedRound:
+    def _give_up(self, time: float) -> ClosedRound:
         """Too few waited at the selection timeout: they are let go, and may check in again."""
+        self._send_away(time)
+        record = RoundRecord(self._round_index, self._opened, time, time, 0, 0, 0, False, self._census.eligible)
+        return ClosedRound(record, np.empty(0, np.uint64), None)
+
+    def _send_away(self, until: float) -> None:
+        """Those who wait are let go until a time."""
         released = self._selection.take()
         size = released.device_ids.size
-        no_timer, no_round = np.zeros(size, np.uint32), np.full(size, -1, np.int32)
-        self._selection.block(released, np.full(size, time), no_timer, no_round, known_from=window + 1)
-        record = RoundRecord(round_index, opened, time, time, 0, 0, 0, False, eligible)
-        return ClosedRound(record, released.device_ids[:0])
+        self._selection.let_go(released, np.full(size, until), np.zeros(size, np.uint32), np.full(size, -1, np.int32))
 
-    def _windows(self) -> Generator[tuple[int, int]]:
-        """Makes window after window the selection's present one; yields its number and how many devices are eligible."""
-        open_eligible = _merge([pending.result() for pending in self._ask(0, checkins_per_hour=0.0)]).open_eligible
-        window = 0
-        while window * self._window_seconds < self._scenario.rounds.max_days * 86_400.0:
-            answers = self._ask(window, self._checkin_rate(open_eligible))
-            check_ins = _merge([pending.result() for pending in answers])
-            open_eligible = check_ins.open_eligible
-            start = window * self._window_seconds
-            self._selection.start_window(check_ins, window, start, start + self._window_seconds)
-            yield window, check_ins.eligible_estimate
-            window += 1
-        raise Starved(self._why_starved())
+    def _next_window(self) -> None:
+        """Makes the next window the selection's present one."""
+        number = self._window.number + 1
+        if number * self._pace.window_seconds >= self._scenario.rounds.max_days * 86_400.0:
+            raise Starved(self._why_starved())
+        order = self._pace.order(number, self._census, self._round_index)
+        check_ins = _merge([pending.result() for pending in self._ask(order)])
+        self._census = check_ins.census
+        self._since_commit += check_ins.census
+        self._window = Window(number, order.start_seconds, order.end_seconds, order.ask_until_seconds, order.checkins_per_hour)
+        self._selection.start_window(check_ins, self._window)
+
+    def _ask(self, order: CheckInOrder) -> list[Pending[CheckIns]]:
+        unsent, self._unsent = self._unsent, []
+        return [shard.check_ins(dataclasses.replace(order, settlements=_for_shard(unsent, shard))) for shard in self._shards]
 
     def _why_starved(self) -> str:
         scenario, rounds = self._scenario, self._scenario.rounds
         committed = sum(record.is_committed for record in self.records)
-        failed = sum(record.selected > 0 and not record.is_committed for record in self.records)
-        text = f"rounds.max_days={rounds.max_days:g} ran out with {committed} of {rounds.count} rounds committed; "
-        if failed > committed:
+        last = max((record.closed for record in self.records if record.is_committed), default=0.0)
+        failed = sum(record.selected > 0 and not record.is_committed for record in self.records if record.started >= last)
+        seconds = self._window.end - last
+        since = f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"
+        text = f"rounds.max_days={rounds.max_days:g} ran out with {committed} of {rounds.count} rounds committed"
+        text += f", the last of them {since} before; " if committed else "; "
+        if failed:
             return text + (
                 f"{failed} were abandoned with too few reports, so raise rounds.report_timeout_minutes="
                 f"{rounds.report_timeout_minutes:g} or rounds.over_selection={rounds.over_selection:g}"
+            )
+        census, participation = self._since_commit, scenario.participation
+        total = max(1, census.eligible)
+        by_timer, by_round = (census.eligible - census.open_eligible) / total, (census.open_eligible - census.free_eligible) / total
+        if census.eligible and by_timer + by_round > 0.5:
+            rule = (
+                f"participation.timer_hours={participation.timer_hours:g}"
+                if by_timer >= by_round
+                else f"participation.round_separation={participation.round_separation}"
+            )
+            return text + (
+                f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round separation {100 * by_round:.0f} %, "
+                f"so lower {rule}, or raise population.devices={scenario.population.devices}"
             )
         return text + (
             f"too few devices checked in, so lower rounds.report_goal={rounds.report_goal} or participation.timer_hours="
             f"{scenario.participation.timer_hours:g}, or raise population.devices={scenario.population.devices} or rounds.max_days"
         )
 
-    def _ask(self, window: int, checkins_per_hour: float) -> list[Pending[CheckIns]]:
-        unsent, self._unsent = self._unsent, []
-        start = window * self._window_seconds
-        return [
-            shard.check_ins(CheckInOrder(window, start, start + self._window_seconds, checkins_per_hour, _for_shard(unsent, shard)))
-            for shard in self._shards
-        ]
 
-    def _checkin_rate(self, open_eligible: int) -> float:
-        """Pace steering: check-ins per device and hour, a small multiple of what rounds at full speed could select.
-
-        A round takes about as long as a device that is one deviation slower than the median.
-        """
-        rounds, latency = self._scenario.rounds, self._scenario.latency
-        slow_device = math.exp(math.hypot(latency.speed_between, latency.speed_within))
-        fastest_round_seconds = latency.setup_seconds + latency.train_seconds * slow_device
-        demand_per_hour = rounds.selection_target * 3600.0 / fastest_round_seconds
-        return min(rounds.max_checkins_per_hour, rounds.pace_multiple * demand_per_hour / max(1, open_eligible))
+def _record(row: list[float]) -> RoundRecord:
+    index, opened, started, closed, selected, reported, accepted, is_committed, eligible = row
+    return RoundRecord(
+        int(index), opened, started, closed, int(selected), int(reported), int(accepted), bool(is_committed), int(eligible)
+    )
 
 
 def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlement, ...]:
@@ -150,19 +205,23 @@ def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlem
 
 def _merge(lists: Sequence[CheckIns]) -> CheckIns:
     """One list in order of (time, device). Shards come in order of device, so a stable sort by time breaks ties by device."""
+    census = sum((part.census for part in lists), Census(0, 0, 0, 0))
+    if len(lists) == 1:
+        return lists[0]
     times = np.concatenate([part.times for part in lists])
     order = np.argsort(times, kind="stable")
+
+    def merged(name: str) -> NDArray:
+        column = np.concatenate([getattr(part, name) for part in lists])
+        return column[order] if column.size else column
+
     return CheckIns(
-        device_ids=np.concatenate([part.device_ids for part in lists])[order],
+        device_ids=merged("device_ids"),
         times=times[order],
-        session_ends=np.concatenate([part.session_ends for part in lists])[order],
-        work_seconds=np.concatenate([part.work_seconds for part in lists])[order],
-        failure_seconds=np.concatenate([part.failure_seconds for part in lists])[order],
-        last_rounds=_take(np.concatenate([part.last_rounds for part in lists]), order),
-        eligible_estimate=sum(part.eligible_estimate for part in lists),
-        open_eligible=sum(part.open_eligible for part in lists),
+        session_ends=merged("session_ends"),
+        fixed_seconds=merged("fixed_seconds"),
+        training_seconds=merged("training_seconds"),
+        last_rounds=merged("last_rounds"),
+        timer_seconds=merged("timer_seconds"),
+        census=census,
     )
-
-
-def _take(column: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[np.int32]:
-    return column[order] if column.size else column

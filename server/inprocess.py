@@ -14,6 +14,8 @@ from server.aggregator import ModelAggregator
 class InProcessAggregator:
     """The aggregator in this process."""
 
+    restarts = 0
+
     def __init__(self, scenario: Scenario) -> None:
         self._aggregator = ModelAggregator(scenario)
 
@@ -24,6 +26,14 @@ class InProcessAggregator:
     def commit(self, round_index: int, reports: Sequence[TrainReport]) -> Ready[NDArray[np.float32]]:
         """See fedray.protocols.Aggregator."""
         return Ready(self._aggregator.commit(round_index, reports))
+
+    def restore(self, state: dict[str, NDArray]) -> Ready[None]:
+        """See fedray.protocols.Aggregator."""
+        return Ready(self._aggregator.restore(state))
+
+    def restart(self) -> None:
+        """See fedray.protocols.Aggregator."""
+        raise AssertionError("this process is the aggregator's")
 
     def checkpoint(self) -> Ready[dict[str, NDArray]]:
         """See fedray.protocols.Aggregator."""

@@ -1,5 +1,7 @@
 """The report's figures, as plotly figures. Data are counted here, so that a page holds bins, never rows."""
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
@@ -136,6 +138,23 @@ def privacy(audit: Audit) -> go.Figure:
             "rangemode": "tozero",
         },
     )
+    return figure
+
+
+def observed_beside_published(results: list[dict[str, Any]], figure_name: str) -> go.Figure:
+    """One point per reproduced run, with the line of agreement; logarithmic axes."""
+    points = [(each["name"], each[figure_name]["published"], each[figure_name]["observed"]) for each in results]
+    names, published, observed = zip(*points, strict=True)
+    ends = [0.9 * min(*published, *observed), 1.1 * max(*published, *observed)]
+    traces = [
+        go.Scatter(x=ends, y=ends, mode="lines", line={"color": COLORS[1], "dash": "dash"}, hoverinfo="skip"),
+        go.Scatter(
+            x=published, y=observed, text=names, mode="markers+text", textposition="top center", marker={"color": COLORS[0]}
+        ),
+    ]
+    figure = _figure(traces, "Published", "Simulated")
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log")
     return figure
 
 

@@ -16,11 +16,15 @@ from fedray.trace.reader import Trace
 
 def write_report(trace: Trace, audit: Audit, out: str | Path) -> Path:
     """Writes the page to `out`, whole or not at all; its path. Raises InputError when it cannot be written."""
+    return write_page(render(trace, audit), out)
+
+
+def write_page(content: str, out: str | Path) -> Path:
+    """Writes a page to `out`, whole or not at all; its path. Raises InputError when it cannot be written."""
     path = Path(out).resolve()
     if not path.name or path.is_dir():
         raise InputError(f"report {str(out)!r} is a directory; name a file in it")
     partial = path.with_name(f"{path.name[:200]}.{os.getpid()}.partial")
-    content = render(trace, audit)
     try:
         partial.write_text(content, encoding="utf-8")
         partial.rename(path)
@@ -33,23 +37,51 @@ def write_report(trace: Trace, audit: Audit, out: str | Path) -> Path:
 
 def render(trace: Trace, audit: Audit) -> str:
     """The page as text."""
+    return _render(
+        "page.html.j2",
+        _figures(trace, audit),
+        scenario=trace.scenario,
+        run=trace.run,
+        audit=audit.to_json(),
+        audit_json=_script_safe(audit.to_json()),
+        outcomes=_outcome_rows(trace),
+        assumptions=audit.assumptions,
+        scenario_toml=tomli_w.dumps(trace.scenario),
+    )
+
+
+def render_reproduction(title: str, note: str, rows: list[list[str]], results: list[dict[str, Any]]) -> str:
+    """The page of reproduced runs as text: a table (heading first), plots, and `results` as JSON."""
+    from fedray.report import figures
+
+    chosen = [
+        (
+            "min-sep",
+            "Min-sep",
+            "On the line, simulated and published agree.",
+            figures.observed_beside_published(results, "min_sep"),
+        ),
+        (
+            "rho",
+            "rho of tree aggregation",
+            "For the (min-sep, max participations) seen.",
+            figures.observed_beside_published(results, "rho"),
+        ),
+    ]
+    return _render("reproduction.html.j2", chosen, title=title, note=note, rows=rows, results_json=_script_safe(results))
+
+
+def _render(template: str, figures: list[tuple[str, str, str, Any]], **values: Any) -> str:
     from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedray.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    figures = _figures(trace, audit)
-    return environment.get_template("page.html.j2").render(
-        scenario=trace.scenario,
-        run=trace.run,
-        audit=audit.to_json(),
+    return environment.get_template(template).render(
         figures=[{"id": name, "title": title, "note": note} for name, title, note, _ in figures],
         figures_json=_script_safe({name: json.loads(figure.to_json()) for name, _, _, figure in figures}),
-        audit_json=_script_safe(audit.to_json()),
-        outcomes=_outcome_rows(trace),
-        assumptions=audit.assumptions,
-        scenario_toml=tomli_w.dumps(trace.scenario),
         plotly_js=get_plotlyjs(),
+        **values,
     )
 
 

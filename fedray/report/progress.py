@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fedray.messages import RunProgress
-from fedray.scenario import Scenario
 
 
 @contextlib.contextmanager
-def run_progress(scenario: Scenario, is_shown: bool) -> Iterator[Callable[[RunProgress], None]]:
+def run_progress(is_shown: bool) -> Iterator[Callable[[RunProgress], None]]:
     """Within: gives the listener that moves the bar, or prints lines where there is no terminal, or does nothing if not shown."""
     console = Console(stderr=True)
     if not is_shown:
@@ -32,9 +31,11 @@ def run_progress(scenario: Scenario, is_shown: bool) -> Iterator[Callable[[RunPr
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("starting Ray and the shards", total=scenario.rounds.count)
+        task = bar.add_task("starting Ray and the shards", total=None)
         try:
-            yield lambda progress: bar.update(task, completed=progress.committed, description=_describe(progress))
+            yield lambda progress: bar.update(
+                task, completed=progress.committed, total=progress.count, description=_describe(progress)
+            )
         except BaseException:
             bar.live.transient = True  # an error's one line is all that is left to see
             raise

@@ -1,9 +1,11 @@
 """Writes a trace: into a directory beside the final one, renamed at the end. Until then no trace exists under its name."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,8 +37,10 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
+from fedray.trace.unfinished import CHECKPOINT_FILE, JOURNAL, LOCK_FILE, UNFINISHED_FILE, Lock, partial_directory, write_whole
 
 ROW_GROUP = 1 << 20
+TOKEN_FILE = "token"
 
 
 def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArray]) -> ShardPart:
@@ -87,27 +91,40 @@ def round_columns(records: Sequence[RoundRecord]) -> dict[str, NDArray]:
 
 
 class TraceWriter:
-    """A trace in the making, under `<directory>.partial-<process>`; used as a context that removes it unless finished.
+    """A trace in the making, under `<directory>.partial`; a context that removes it unless it is finished or can be resumed.
 
-    Raises InputError when the directory exists already or cannot be made.
+    Raises InputError when the directory exists already, cannot be made, or is written by another process.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, *, is_resumed: bool = False) -> None:
         self.directory = Path(os.path.abspath(directory))
-        self._partial = self.directory.with_name(f"{self.directory.name}.{os.getpid()}.partial")
+        self.partial = partial_directory(self.directory)
         self._made: list[Path] = []
-        self._is_kept = False
+        self._is_kept = is_resumed
+        self._parts: list[dict[str, Any]] = []
+        self._lock: Lock | None = None
         try:
             if len(os.fsencode(self.directory.name)) > 200:
                 raise OSError("its name is longer than 200 bytes")
             if os.path.lexists(self.directory) and not _is_plain_and_empty(self.directory):
                 raise InputError(f"output {str(directory)!r} exists already; name a new directory, or remove it first")
-            self._made = [folder for folder in self._partial.parents if not folder.exists()]
-            (self._partial / PARTICIPATIONS).mkdir(parents=True)
+            if not is_resumed:
+                if (self.partial / CHECKPOINT_FILE).exists():
+                    raise InputError(
+                        f"output {str(directory)!r} has an unfinished run in {str(self.partial)!r}; go on with it by --resume "
+                        f"{self.directory.name}, or remove it"
+                    )
+                self._made = [folder for folder in self.partial.parents if not folder.exists()]
+            self.partial.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(self.partial)
+            shutil.rmtree(self.partial / PARTICIPATIONS, ignore_errors=True)
+            (self.partial / PARTICIPATIONS).mkdir()
         except OSError as error:
             self._remove()
             raise InputError(f"output {str(directory)!r} cannot be made ({error}); name a writable directory") from None
-        self._parts: list[dict[str, Any]] = []
+        self.token = secrets.token_hex(16)
+        """Of this writer: whoever reads it in the partial directory shares its file system."""
+        self._write(TOKEN_FILE, self.token.encode())
 
     def __enter__(self) -> Self:
         return self
@@ -115,10 +132,23 @@ class TraceWriter:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         if not self._is_kept:
             self._remove()
+        elif self._lock is not None:
+            self._lock.release()
+
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return (self.partial / CHECKPOINT_FILE).exists()
+
+    def keep(self) -> None:
+        """From now on what is there stays, whatever happens: there is a checkpoint."""
+        self._is_kept = True
 
     def _remove(self) -> None:
         """Removes what was made, directories above included; those that hold the finished trace stay."""
-        shutil.rmtree(self._partial, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.release()
+            shutil.rmtree(self.partial, ignore_errors=True)
         for folder in self._made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -126,7 +156,8 @@ class TraceWriter:
     def add_part(self, part: ShardPart) -> None:
         """Parts may come in any order."""
         name = part_file(part.first_device)
-        self._write(name, part.parquet)
+        if part.parquet is not None:  # else its shard has written it
+            self._write(name, part.parquet)
         self._parts.append(
             {
                 "file": name,
@@ -147,7 +178,11 @@ class TraceWriter:
         """The mechanism's matrix, by its content, so that the trace can be audited alone."""
         buffer = io.BytesIO()
         np.save(buffer, matrix)
-        self._write(f"{sha256}.npy", buffer.getvalue())
+        self.save_content(f"{sha256}.npy", buffer.getvalue())
+
+    def save_content(self, name: str, content: bytes) -> None:
+        """A file that the scenario names, by its content."""
+        self._write(name, content)
 
     def save_metrics(self, metrics: Sequence[TrainingMetrics]) -> None:
         """One row per committed round, in order."""
@@ -178,15 +213,18 @@ class TraceWriter:
             "parts": self._parts,
         }
         self._write(RUN_FILE, (json.dumps(document, indent=1) + "\n").encode())
+        self._is_kept = True
         try:
+            for name in (CHECKPOINT_FILE, UNFINISHED_FILE, TOKEN_FILE, LOCK_FILE):
+                (self.partial / name).unlink(missing_ok=True)
+            shutil.rmtree(self.partial / JOURNAL, ignore_errors=True)
             if self.directory.exists():
                 self.directory.rmdir()  # empty: checked at the start
-            self._partial.rename(self.directory)
+            self.partial.rename(self.directory)
         except OSError as error:
-            self._is_kept = True
             raise RunFailed(
                 f"the finished trace cannot be named {str(self.directory)!r} ({error}); it is kept whole in "
-                f"{str(self._partial)!r}, rename it yourself"
+                f"{str(self.partial)!r}, rename it yourself"
             ) from None
         return self.directory
 
@@ -196,12 +234,21 @@ class TraceWriter:
         self._write(name, buffer.getvalue())
 
     def _write(self, name: str, content: bytes) -> None:
-        file = self._partial / name
-        try:
-            file.with_suffix(".new").write_bytes(content)
-            file.with_suffix(".new").rename(file)
-        except OSError as error:
-            raise RunFailed(f"writing {name} of {str(self.directory)!r} failed ({error}); free space and run again") from None
+        write_whole(self.partial / name, content, f"{name} of {str(self.directory)!r}")
+
+
+def write_part(part: ShardPart, partial: str, token: str) -> ShardPart:
+    """Called by a shard: writes its part into the writer's directory if it sees it, and then leaves the bytes out."""
+    directory = Path(partial)
+    try:
+        if (directory / TOKEN_FILE).read_text() != token:
+            return part
+    except OSError:
+        return part
+    assert part.parquet is not None
+    name = part_file(part.first_device)
+    write_whole(directory / name, part.parquet, f"{name} in {partial!r}")
+    return dataclasses.replace(part, parquet=None)
 
 
 def _is_plain_and_empty(path: Path) -> bool:

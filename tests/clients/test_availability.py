@@ -1,13 +1,17 @@
-"""Availability: the compiled enumeration against an oracle that lists every session of every device; and its targets."""
+"""The habit model: compiled runs against an oracle that lists every session of every device; and its targets."""
 
 import math
 
 import numpy as np
 import pytest
 from numba import njit
+from scipy import stats
 
-from clients.availability import DAY, HOUR, MAX_SESSIONS, Habit, HabitModel, Habits, habit_model, habits_of, list_runs, zones_of
-from clients.population import device_model
+from clients.availability.habit import MAX_SESSIONS, Habit, HabitAvailabilityModel, HabitModel, habit_of
+from clients.availability.registry import availability_of
+from clients.availability.runs import DAY, HOUR
+from clients.population import are_reachable, device_model
+from fedray.errors import ScenarioError
 from fedray.rng import draw, exponential, normal, uniform
 from fedray.scenario import Scenario
 
@@ -57,15 +61,20 @@ def oracle_runs(model: HabitModel, habit: Habit, device: int, days: range) -> li
     return [(start, end) for start, end in runs]
 
 
-def _habit(habits: Habits, index: int) -> Habit:
-    return Habit(*(float(column[index]) for column in habits))
+@njit
+def _compiled_habit(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device):
+    return habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device)
 
 
-def _list(model: HabitModel, habits: Habits, low: float, high: float, reopen: np.ndarray, stride: int):
-    index, start, end = np.empty(200_000, np.uint32), np.empty(200_000), np.empty(200_000)
-    total = list_runs(model, habits, 0, low, high, reopen, stride, index, start, end)
-    assert total <= index.size
-    return index[:total], start[:total], end[:total]
+def _habit(availability: HabitAvailabilityModel, device: int) -> Habit:
+    tables = availability.tables
+    return _compiled_habit(
+        availability.model, tables[0], tables[1], availability._zone_key, tables[2], tables[3], np.uint64(device)
+    )
+
+
+def _list(value: Scenario, low: float, high: float, opens: np.ndarray):
+    return availability_of(value).list_runs(np.arange(opens.size, dtype=np.uint64), opens.astype(np.float64), low, high)
 
 
 def scenario(devices: int, *overrides: str) -> Scenario:
@@ -84,43 +93,62 @@ ZONES = (
 
 
 @pytest.mark.parametrize("overrides", [[], [ZONES, "availability.weekend_factor=1.3"], ["availability.interruption_off_hours=3.0"]])
-def test_listed_runs_are_those_of_the_oracle(overrides: list[str]) -> None:
-    """Every device, over days that cross midnight, a weekend and the start of the run."""
+def test_runs_are_those_of_the_oracle(overrides: list[str]) -> None:
+    """Every device, over days that cross midnight, a weekend, a week and the start of the run; whole runs and single moments."""
     value = scenario(250, *overrides)
-    model = habit_model(value, device_model(value))
-    habits = habits_of(model, zones_of(value), 0, 250)
-    for day in (0, 4, 5, 6, 7):
-        low, high = day * DAY, (day + 1) * DAY
-        index, start, end = _list(model, habits, low, high, np.zeros(250, np.uint32), 1)
+    availability = availability_of(value)
+    assert isinstance(availability, HabitAvailabilityModel)
+    devices = np.arange(250, dtype=np.uint64)
+    for low in (0.0, 4 * DAY, 4.6 * DAY, 5 * DAY, 6 * DAY, 6.9 * DAY, 7 * DAY):
+        high = low + DAY
+        index, start, end = availability.list_runs(devices, np.zeros(250), low, high)
+        times = low + DAY * np.linspace(0, 1, 250, endpoint=False)
+        ends = availability.run_ends(devices, times)
         for device in range(250):
-            runs = oracle_runs(model, _habit(habits, device), device, range(day - 4, day + 6))
+            day = int(low // DAY)
+            runs = oracle_runs(availability.model, _habit(availability, device), device, range(day - 4, day + 6))
             expected = [(max(a, low), b) for a, b in runs if b > low and a < high]
             found = [(max(a, low), b) for a, b in zip(start[index == device], end[index == device], strict=True)]
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4, err_msg=f"device {device}, day {day}")
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4, err_msg=f"device {device}, low {low}")
+            held = [b for a, b in runs if a <= times[device] < b]
+            np.testing.assert_allclose(ends[device], held[0] if held else -np.inf, rtol=0, atol=1e-4)
 
 
 def test_devices_whose_timer_is_closed_are_left_out_and_others_start_late() -> None:
     value = scenario(400)
-    model = habit_model(value, device_model(value))
-    habits = habits_of(model, zones_of(value), 0, 400)
-    reopen = np.where(np.arange(400) % 2 == 0, 0, int(DAY * 0.5)).astype(np.uint32)
-    reopen[:10] = int(2 * DAY)
-    everything = set(
-        zip(*(column.tolist() for column in _list(model, habits, 0.0, DAY, np.zeros(400, np.uint32), 1)[::2]), strict=True)
-    )
-    some = set(zip(*(column.tolist() for column in _list(model, habits, 0.0, DAY, reopen, 401)[::2]), strict=True))
-    assert some <= everything
-    # Device 0 is of the census whatever its timer says.
-    assert {pair for pair in everything if pair[1] > reopen[pair[0]] or pair[0] == 0} == some
+    opens = np.where(np.arange(400) % 2 == 0, 0.0, DAY * 0.5)
+    opens[:10] = 2 * DAY
+    index, _, end = _list(value, 0.0, DAY, np.zeros(400))
+    everything = set(zip(index.tolist(), end.tolist(), strict=True))
+    index, _, end = _list(value, 0.0, DAY, opens)
+    some = set(zip(index.tolist(), end.tolist(), strict=True))
+    assert {pair for pair in everything if pair[1] > opens[pair[0]]} == some
 
 
 def test_more_sessions_than_fit_are_refused_not_dropped() -> None:
     value = scenario(3000, "availability.day_sessions=4.0", "availability.day_habit_shape=0.01")
-    model = habit_model(value, device_model(value))
-    habits = habits_of(model, zones_of(value), 0, 3000)
-    assert habits.day_rate.max() > MAX_SESSIONS / 2
-    with pytest.raises(ValueError, match="too many sessions"):
-        _list(model, habits, 0.0, DAY, np.zeros(3000, np.uint32), 1)
+    availability = availability_of(value)
+    assert isinstance(availability, HabitAvailabilityModel)
+    assert max(_habit(availability, device).day_rate for device in range(3000)) > MAX_SESSIONS / 2
+    with pytest.raises(ScenarioError, match="too many sessions"):
+        _list(value, 0.0, DAY, np.zeros(3000))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "law"),
+    [
+        ("propensity", stats.beta(0.78, 1.85)),
+        ("center", stats.norm(2.5, 1.75)),
+        ("length", stats.lognorm(0.85, scale=4.9)),
+    ],
+)
+def test_static_habits_follow_their_laws_and_no_other(attribute: str, law) -> None:
+    """20,000 devices; fixed seed; rejects at p < 1e-4; a law scaled by 5 % is refused."""
+    availability = availability_of(scenario(20_000))
+    assert isinstance(availability, HabitAvailabilityModel)
+    values = np.array([getattr(_habit(availability, device), attribute) for device in range(20_000)])
+    assert stats.kstest(values, law.cdf).pvalue > 1e-4
+    assert stats.kstest(1.05 * values, law.cdf).pvalue < 1e-4
 
 
 class TestTargets:
@@ -141,11 +169,10 @@ class TestTargets:
     @classmethod
     def half_hours(cls, *overrides: str) -> np.ndarray:
         value = scenario(cls.DEVICES, *overrides)
-        model = habit_model(value, device_model(value))
-        habits = habits_of(model, zones_of(value), 0, cls.DEVICES)
+        is_usable = are_reachable(device_model(value), np.arange(cls.DEVICES, dtype=np.uint64))
         eligible = np.zeros((cls.DEVICES, 48 * cls.DAYS), bool)
         for day in range(cls.DAYS):
-            index, start, end = _list(model, habits, day * DAY, (day + 1) * DAY, np.zeros(cls.DEVICES, np.uint32), 1)
+            index, start, end = _list(value, day * DAY, (day + 1) * DAY, np.where(is_usable, 0.0, np.inf))
             first = np.maximum(0, np.ceil((start - day * DAY) / 1800)).astype(int)
             last = np.minimum(48, np.ceil((end - day * DAY) / 1800)).astype(int)
             for device, a, b in zip(index, first, last, strict=True):

@@ -104,7 +104,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run", "GOOD.toml", "--address", "127.0.0.1:1", "--out", "new/t"], "cannot be joined"),
         (["report", "TRACE", "--out", "."], "is a directory; name a file in it"),
         (["dance"], "No such command"),
-        (["run"], "Missing argument"),
+        (["run"], "SCENARIO is missing"),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(

@@ -1,40 +1,265 @@
-"""Actors that die: one clear error, and nothing left behind."""
+"""What goes wrong in a run, and the trace that it has all the same: processes that are killed, disks that are full, interruptions.
 
+`reference` is the undisturbed run. Real processes are killed, each at three different moments of a run.
+"""
+
+import errno
+import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fedray.errors import AggregatorLost, ShardLost
+from fedray.errors import AggregatorLost, CheckpointError, InputError, RunFailed, ShardLost
+from fedray.messages import RunProgress
 from fedray.placement import Placement
-from fedray.simulation import simulate
+from fedray.simulation import resume, simulate
+from fedray.trace.reader import Trace
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+OVERRIDES = (
+    "population.devices=100000", "rounds.count=18", "participation.timer_hours=1.0", "participation.round_separation=4", "rounds.look_ahead_minutes=2.0",
+    "training.enabled=true", "training.cohort_sample=16", "training.evaluate_every=5", "training.checkpoint_every=4",
+)  # fmt: skip
+MOMENTS = (3, 9, 14)
+HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def children_named(name: str) -> list[int]:
+@pytest.fixture(scope="module")
+def reference(small, tmp_path_factory) -> Trace:
+    return simulate(small(*OVERRIDES), Placement(1, "in-process"), tmp_path_factory.mktemp("faults") / "t")
+
+
+def assert_same(trace: Trace, reference: Trace) -> None:
+    """The same result columns, byte for byte, model and metrics too, and nothing else lies about."""
+    assert trace.digest == reference.digest
+    for file in reference.path.rglob("*.parquet"):
+        assert (trace.path / file.relative_to(reference.path)).read_bytes() == file.read_bytes()
+    with np.load(trace.path / "model.npz") as one, np.load(reference.path / "model.npz") as other:
+        assert set(one) == set(other)
+        assert all((one[name] == other[name]).all() for name in one)
+    names = {path.relative_to(trace.path) for path in trace.path.rglob("*")}
+    assert names == {path.relative_to(reference.path) for path in reference.path.rglob("*")}
+    assert not list(trace.path.parent.glob("*.partial"))
+
+
+def children_named(name: str) -> set[int]:
     """Processes on this machine whose title starts with a name; Ray titles its actors."""
-    found = []
+    found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if (entry / "cmdline").read_bytes().decode(errors="replace").startswith(name):
-                    found.append(int(entry.name))
+                    found.add(int(entry.name))
             except OSError:
                 continue
     return found
 
 
+class Killer:
+    """Kills the actors of one name that were not there before, after given numbers of committed rounds."""
+
+    def __init__(self, actor: str, moments: tuple[int, ...]) -> None:
+        self._actor, self._moments = actor, list(moments)
+        self._before = children_named(actor)
+
+    def __call__(self, progress: RunProgress) -> None:
+        if self._moments and progress.committed == self._moments[0]:
+            self._moments.pop(0)
+            for process in children_named(self._actor) - self._before:
+                os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(("actor", "killed"), [("ray::_ShardBody", 6), ("ray::_AggregatorBody", 3)])
+def test_killed_actors_come_back_and_the_trace_is_the_same(
+    reference: Trace, small, tmp_path: Path, actor: str, killed: int
+) -> None:
+    """Both shards, or the aggregator, at three moments of one run; with a checkpoint after every window, or none but the last."""
+    seconds = 0.0 if "Shard" in actor else 1e6
+    trace = simulate(small(*OVERRIDES), Placement(2, checkpoint_seconds=seconds), tmp_path / "t", Killer(actor, MOMENTS))
+    assert trace.run["restarts"] == killed
+    assert_same(trace, reference)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(("actor", "error"), [("ray::_ShardBody", ShardLost), ("ray::_AggregatorBody", AggregatorLost)])
-def test_a_killed_actor_ends_the_run_with_its_name(small, tmp_path: Path, actor: str, error: type) -> None:
-    before = set(children_named(actor))
+def test_an_actor_that_keeps_dying_ends_the_run_which_can_be_resumed(
+    reference: Trace, small, tmp_path: Path, actor: str, error: type
+) -> None:
+    placement = Placement(1, most_restarts=0, checkpoint_seconds=0.0)
+    with pytest.raises(error, match="died.*go on with: fedray run --resume"):
+        simulate(small(*OVERRIDES), placement, tmp_path / "t", Killer(actor, (12,)))
+    assert_same(resume(tmp_path / "t", HERE), reference)
 
-    def kill_after_three_rounds(progress) -> None:
-        if progress.committed == 3:
-            for process in set(children_named(actor)) - before:
-                os.kill(process, 9)
 
-    scenario = small("training.enabled=true", "rounds.count=200", "population.devices=100000", "participation.timer_hours=1.0")
-    with pytest.raises(error, match="died"):
-        simulate(scenario, Placement(shards=1), tmp_path / "t", kill_after_three_rounds)
+DRIVER = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import resume, simulate
+placement = Placement(1, "in-process", checkpoint_seconds=0.0)
+def die(progress):
+    if progress.committed == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+if len(sys.argv) > 4:
+    simulate(Scenario.from_toml(sys.argv[4]), placement, sys.argv[2], die)
+else:
+    resume(sys.argv[2], placement, on_progress=die)
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_killed_three_times_can_be_resumed(reference: Trace, small, tmp_path: Path) -> None:
+    """A chain: killed, resumed and killed, resumed and killed, resumed by another number of shards."""
+    (tmp_path / "s.toml").write_text(small(*OVERRIDES).to_toml())
+    for moment in MOMENTS:
+        first = [str(tmp_path / "s.toml")] if moment == MOMENTS[0] else []
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, str(ROOT), str(tmp_path / "t"), str(moment), *first], timeout=300, check=False
+        )
+        assert done.returncode == -signal.SIGKILL
+        assert not (tmp_path / "t").exists()
+    assert_same(resume(tmp_path / "t", Placement(2, "in-process")), reference)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_command_goes_on_after_a_sigint(reference: Trace, small, tmp_path: Path) -> None:
+    """`fedray run` is interrupted once it has a checkpoint: one line, exit 1; `--resume` finishes it; its report is there too."""
+    (tmp_path / "s.toml").write_text(small(*OVERRIDES).to_toml())
+    command = [sys.executable, "-m", "fedray", "run"]
+    process = subprocess.Popen(
+        [*command, str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--json"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for _ in range(1200):
+        if (tmp_path / "t.partial" / "journal" / "000002.npz").exists() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    assert out == ""
+    assert err.splitlines()[-1] == (
+        f"fedray: interrupted; the last checkpoint is kept, go on with: fedray run --resume {tmp_path / 't'}"
+    )
+    done = subprocess.run(
+        [*command, "--resume", str(tmp_path / "t"), "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["digest"] == reference.digest
+    (tmp_path / "t" / "report.html").unlink()
+    assert_same(Trace.open(tmp_path / "t"), reference)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupted_run_can_be_resumed(reference: Trace, small, tmp_path: Path, moment: int) -> None:
+    def interrupt(progress: RunProgress) -> None:
+        if progress.committed == moment:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="go on with: fedray run --resume"):
+        simulate(small(*OVERRIDES), HERE, tmp_path / "t", interrupt)
+    assert_same(resume(tmp_path / "t", HERE), reference)
+
+
+@pytest.mark.parametrize("name", ["000002.npz", "checkpoint.npz", "devices-", "rounds.parquet", "run.json", "model.npz"])
+def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
+    reference: Trace, small, tmp_path: Path, monkeypatch, name: str
+) -> None:
+    """Whatever file it is that does not fit; the third of its name."""
+    is_full, write, count = [True], Path.write_bytes, [0]
+
+    def fail(path: Path, content: bytes) -> int:
+        count[0] += path.name.startswith(name)
+        if is_full[0] and path.name.startswith(name) and (count[0] == 3 or name in ("000002.npz", "rounds.parquet", "run.json")):
+            write(path, content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    if name == "devices-":
+        count[0] = 1  # there are two parts
+    with pytest.raises(
+        RunFailed, match=r"writing .* failed \(No space left on device\); free space.*go on with: fedray run --resume"
+    ) as error:
+        simulate(small(*OVERRIDES), HERE, tmp_path / "t", None)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "t").exists()
+    assert not list(tmp_path.rglob("*.new"))
+    is_full[0] = False
+    assert_same(resume(tmp_path / "t", HERE), reference)
+
+
+@pytest.fixture
+def unfinished(small, tmp_path: Path) -> Path:
+    """A run that was interrupted, at tmp_path / "t"."""
+
+    def interrupt(progress: RunProgress) -> None:
+        if progress.committed == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "t", interrupt)
+    return tmp_path / "t.partial"
+
+
+def test_another_scenario_is_refused(unfinished: Path, small, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is of another scenario"):
+        resume(tmp_path / "t", HERE, small("seed=99"))
+    assert resume(tmp_path / "t", HERE, small("rounds.look_ahead_minutes=2.0", "name=renamed")).run["ended"] == "completed"
+
+
+def test_a_new_run_does_not_overwrite_an_unfinished_one(unfinished: Path, small, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has an unfinished run .*--resume t"):
+        simulate(small(), HERE, tmp_path / "t")
+    assert (unfinished / "checkpoint.npz").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "pickled", "missing journal", "edited scenario", "no checkpoint", "nothing"])
+def test_what_cannot_be_taken_up_is_refused(unfinished: Path, tmp_path: Path, damage: str) -> None:
+    checkpoint = unfinished / "checkpoint.npz"
+    match damage:
+        case "truncated":
+            checkpoint.write_bytes(checkpoint.read_bytes()[:-200])
+        case "pickled":
+            np.savez(checkpoint, head=np.array({"evil": 1}, dtype=object))
+        case "missing journal":
+            (unfinished / "journal" / "000000.npz").unlink()
+        case "edited scenario":
+            file = unfinished / "unfinished.json"
+            file.write_text(file.read_text().replace('"seed": 7', '"seed": 8'))
+        case "no checkpoint":
+            checkpoint.unlink()
+    with pytest.raises(CheckpointError) as error:
+        resume(tmp_path / ("t" if damage != "nothing" else "elsewhere"), HERE)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "t").exists()
+
+
+def test_two_processes_do_not_write_one_run(unfinished: Path, small, tmp_path: Path) -> None:
+    from fedray.trace.unfinished import Lock
+
+    lock = Lock(unfinished)
+    with pytest.raises(InputError, match="is being written by another process"):
+        resume(tmp_path / "t", HERE)
+    lock.release()
+    assert resume(tmp_path / "t", HERE).run["ended"] == "completed"
+
+
+def test_without_a_checkpoint_an_interrupted_run_leaves_nothing(small, tmp_path: Path) -> None:
+    def interrupt(progress: RunProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(small(), Placement(1, "in-process"), tmp_path / "deep" / "t", interrupt)
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,1 @@
+"""When devices are eligible: one file per model. `model.py` says what a model is, `registry.py` has them all."""

@@ -1,0 +1,24 @@
+"""What an availability model is. A new one: its table in fedray/availability.py, its file here, its name in registry.py; the suite
+in tests/contracts then holds it to this."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.availability.runs import Runs
+
+
+class Availability(Protocol):
+    """Says when devices are eligible: a pure function of device and time, for any devices, asked in any order."""
+
+    can_be_thinned: bool
+    """Whether `run_ends` is there."""
+
+    def list_runs(self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float) -> Runs:
+        """Runs of devices [N] that touch [max(low, opens), high); none of devices with opens >= high."""
+        ...
+
+    def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For each pair of device and time [C]: the end of the run that holds the time, -infinity where there is none."""
+        ...

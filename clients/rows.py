@@ -1,0 +1,81 @@
+"""A shard's rows of the trace, kept sorted in chunks; full chunks go to temporary files, so that memory stays bounded."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.errors import RunFailed
+from fedray.messages import Settlement
+
+CHUNK_ROWS = 1 << 21
+_COLUMNS = {
+    "device_ids": np.uint64,
+    "rounds": np.uint32,
+    "checkin_times": np.float64,
+    "report_times": np.float64,
+    "outcomes": np.uint8,
+}
+
+
+class RowStore:
+    """Rows of settled devices. At most CHUNK_ROWS and one settlement are held in memory.
+
+    A device's rows come in order of check-in time, because it is in one attempt at a time: stable sorts by device keep that order.
+    """
+
+    def __init__(self) -> None:
+        self._recent: list[Settlement] = []
+        self._recent_rows = 0
+        self._chunks: list[dict[str, NDArray]] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="fedray-rows-", ignore_cleanup_errors=True)
+        self.rows = 0
+
+    def add(self, settlement: Settlement) -> None:
+        """Takes the rows of a settlement."""
+        self._recent.append(settlement)
+        self._recent_rows += settlement.device_ids.size
+        self.rows += settlement.device_ids.size
+        if self._recent_rows >= CHUNK_ROWS:
+            self._flush()
+
+    def of_devices(self, first_device: int, end_device: int) -> dict[str, NDArray]:
+        """Columns round, device_id, checkin_time, report_time, outcome of a range of devices, sorted by (device, check-in time)."""
+        self._flush()
+        bounds = np.array([first_device, end_device], np.uint64)
+        slices = [(chunk, slice(*np.searchsorted(chunk["device_ids"], bounds))) for chunk in self._chunks]
+        columns = {
+            name: np.concatenate([np.empty(0, kind), *(chunk[name][rows] for chunk, rows in slices)])
+            for name, kind in _COLUMNS.items()
+        }
+        order = np.argsort((columns["device_ids"] - np.uint64(first_device)).astype(np.uint32), kind="stable")
+        names = {
+            "round": "rounds",
+            "device_id": "device_ids",
+            "checkin_time": "checkin_times",
+            "report_time": "report_times",
+            "outcome": "outcomes",
+        }
+        return {name: columns[field][order] for name, field in names.items()}
+
+    def _flush(self) -> None:
+        """Recent rows become a chunk, sorted by device, in files of its own."""
+        if not self._recent_rows:
+            return
+        sizes = [settlement.device_ids.size for settlement in self._recent]
+        columns = {name: np.concatenate([getattr(each, name) for each in self._recent]) for name in _COLUMNS if name != "rounds"}
+        columns["rounds"] = np.repeat(np.array([each.round_index for each in self._recent], np.uint32), sizes)
+        self._recent, self._recent_rows = [], 0
+        order = np.argsort(columns["device_ids"], kind="stable")
+        chunk = {}
+        for name in _COLUMNS:
+            file = Path(self._folder.name) / f"{len(self._chunks)}-{name}.npy"
+            try:
+                np.save(file, columns[name][order])
+            except OSError as error:
+                raise RunFailed(
+                    f"a shard cannot keep its rows in {self._folder.name!r} ({error}); free space there, or set TMPDIR"
+                ) from None
+            chunk[name] = np.load(file, mmap_mode="r")
+        self._chunks.append(chunk)

@@ -1,0 +1,255 @@
+"""When devices are eligible: the tables of the availability models. What they mean in time is in `clients/availability`."""
+
+import hashlib
+import io
+from abc import abstractmethod
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Discriminator, Field, PrivateAttr, Tag, ValidationInfo, model_validator
+
+from fedray.table import Shape, Share, Spread, Table
+
+DAY = 86_400.0
+
+
+class HabitAvailability(Table):
+    """Nights on the charger and short sessions by day, the habits of each device; see clients/availability/habit.py."""
+
+    model: Literal["habit"] = "habit"
+    """Which availability model."""
+    night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.78, 1.85)
+    """Beta parameters (alpha, beta) of a device's probability that a night has an eligible session."""
+    night_center_hours: float = 2.5
+    """Mean middle of the night session, hours after local midnight."""
+    night_center_between_hours: Annotated[float, Field(ge=0, le=1.75)] = 1.75
+    """Standard deviation of the middle between devices, hours."""
+    night_center_within_hours: Annotated[float, Field(ge=0, le=0.65)] = 0.65
+    """Standard deviation of the middle between the nights of one device, hours."""
+    night_length_hours: Annotated[float, Field(gt=0, le=24)] = 4.9
+    """Median length of a night session, hours."""
+    night_length_between: Spread = 0.85
+    """Log-standard deviation of the night length between devices."""
+    night_length_within: Spread = 0.36
+    """Log-standard deviation of the night length between the nights of one device."""
+    session_max_hours: Annotated[float, Field(gt=0, le=12)] = 12.0
+    """Longest session of either kind, hours."""
+    interruption_on_hours: Annotated[float, Field(ge=0.5)] = 8.0
+    """Mean eligible stretch between two interruptions of a night, hours (exponential)."""
+    interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.4
+    """Mean length of an interruption, hours (exponential)."""
+    day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.05
+    """Mean number of sessions by day (Poisson, per device and day)."""
+    day_habit_weight: Share = 0.55
+    """Share of the day rate that is proportional to the night propensity; the rest is Gamma."""
+    day_habit_shape: Shape = 0.35
+    """Shape of the Gamma (mean 1) part of the day rate."""
+    day_start_hours: Annotated[tuple[float, float], Field(strict=False)] = (7.5, 23.5)
+    """Earliest and latest local start of a day session, hours (uniform)."""
+    day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 38.0
+    """Median length of a day session, minutes."""
+    day_length_sigma: Spread = 0.72
+    """Log-standard deviation of a day session's length."""
+    weekend_factor: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """Factor on propensity and day rate on Saturdays and Sundays (day 0 is a Monday)."""
+
+    @model_validator(mode="after")
+    def _hours_fit_the_day(self) -> Self:
+        first, last = self.day_start_hours
+        if not 0 <= first < last <= 24:
+            raise ValueError(f"day_start_hours={list(self.day_start_hours)}: must be two rising hours within 0 to 24")
+        if not -6 <= self.night_center_hours <= 8:
+            raise ValueError(f"night_center_hours={self.night_center_hours}: must be within -6 to 8 of local midnight")
+        return self
+
+
+class AlwaysOn(Table):
+    """Every device is eligible at all times: what studies assume that sample clients."""
+
+    model: Literal["always_on"]
+    """Which availability model."""
+
+
+class PoissonAvailability(Table):
+    """Sessions that start at any time of the day alike, for all devices alike: no habits, no rhythm."""
+
+    model: Literal["poisson"]
+    """Which availability model."""
+    sessions_per_day: Annotated[float, Field(gt=0, le=20)] = 2.0
+    """Mean number of sessions that a device starts in a day (Poisson)."""
+    session_minutes: Annotated[float, Field(gt=0, le=1440)] = 60.0
+    """Mean length of a session, minutes (exponential, before the cut)."""
+    session_max_hours: Annotated[float, Field(gt=0, le=48)] = 12.0
+    """Longest session, hours; longer ones are cut."""
+
+
+class ContentFile(Table):
+    """A table that names a file, known by its content: looked for as `<sha256><suffix>`, as in traces, then as `file`.
+
+    The directory is that of the scenario (validation context `directory`). Two tables are equal if their contents are.
+    """
+
+    file: Annotated[str, Field(min_length=1)]
+    """The file, relative to the scenario's directory."""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of the content; filled in when the file is read, checked where given."""
+    suffix: ClassVar[str]
+    """Of the file that holds `content`."""
+    _content: bytes = PrivateAttr()
+
+    @property
+    def content(self) -> bytes:
+        """The content in the form that traces carry and `sha256` is of."""
+        return self._content
+
+    @abstractmethod
+    def _canonical(self, path: Path) -> bytes:
+        """The content of a user's file. Raises ValueError."""
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        context: dict[str, Any] = info.context or {}
+        content = context.get("contents", {}).get(self.sha256)
+        if content is None:
+            directory = Path(context.get("directory", "."))
+            kept = directory / f"{self.sha256}{self.suffix}"
+            content = kept.read_bytes() if self.sha256 and kept.exists() else self._canonical(directory / self.file)
+        digest = hashlib.sha256(content).hexdigest()
+        if self.sha256 not in ("", digest):
+            raise ValueError(f"file={self.file!r} has another content (sha256 {digest}) than the one named; find that one")
+        self._content = content
+        object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and _without_file(self) == _without_file(other)
+
+    def __hash__(self) -> int:
+        return hash(self.sha256)
+
+
+class Recording:
+    """On / off sessions of recorded devices: [S] each, sorted by (device, start); devices are numbered from 0."""
+
+    def __init__(self, device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]) -> None:
+        self.device, self.start, self.end = device, start, end
+
+    @property
+    def devices(self) -> int:
+        """How many devices were recorded (those with a session at all)."""
+        return int(self.device[-1]) + 1
+
+
+class ReplayAvailability(ContentFile):
+    """A recorded on / off trace, which repeats after `period_days`; device i replays the record of device i modulo their number."""
+
+    model: Literal["replay"]
+    """Which availability model."""
+    period_days: Annotated[int, Field(ge=1, le=3660)] | None = None
+    """Days after which the recording repeats; default: the whole days that hold its last session's end."""
+    day_shift: Literal["none", "uniform"] = "none"
+    """Whether each device replays its record shifted by a whole number of days, drawn uniformly below the period."""
+    suffix: ClassVar[str] = ".npy"
+
+    @property
+    def recording(self) -> Recording:
+        """The sessions; seconds since local midnight of the first day."""
+        device, start, end = np.load(io.BytesIO(self._content), allow_pickle=False).T
+        return Recording(device.astype(np.int64), start, end)
+
+    @property
+    def period_seconds(self) -> float:
+        """After which the recording repeats."""
+        days = self.period_days or max(1, int(np.ceil(self.recording.end.max() / DAY)))
+        return days * DAY
+
+    def _canonical(self, path: Path) -> bytes:
+        device, start, end = _read_sessions(path, self.file)
+        order = np.lexsort((start, device))
+        buffer = io.BytesIO()
+        np.save(buffer, np.stack([device[order].astype(np.float64), start[order], end[order]], axis=1))
+        return buffer.getvalue()
+
+    @model_validator(mode="after")
+    def _fits_its_period(self) -> Self:
+        last = float(self.recording.end.max())
+        if last > self.period_seconds:
+            raise ValueError(
+                f"period_days={self.period_days}: the recording has a session until day {last / DAY:.2f}; raise the period"
+            )
+        return self
+
+
+class CustomAvailability(ContentFile):
+    """A function of the user's own, in a Python file that imports what it needs.
+
+    `runs(device_ids, low, high, seed, **parameters)` gives (index, start, end): for devices device_ids [N], uint64, the runs that
+    touch [low, high), seconds UTC, as arrays [R]: which device (its place in device_ids), when the run starts and ends (true ends,
+    however far past `high`). Sorted by (index, start), disjoint. It must be a pure function: the same device has the same runs
+    whenever it is asked, in whatever company. Nothing is run when a trace is read.
+    """
+
+    model: Literal["custom"]
+    """Which availability model."""
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "runs"
+    """Name of the function in the file."""
+    parameters: dict[str, float | int | str | bool] = Field(default_factory=dict)
+    """What is passed on to the function."""
+    suffix: ClassVar[str] = ".py"
+
+    def _canonical(self, path: Path) -> bytes:
+        try:
+            source = path.read_text(encoding="utf-8")
+            compile(source, str(path), "exec")
+        except (OSError, ValueError, SyntaxError) as error:
+            raise ValueError(f"file={self.file!r} is no readable Python file ({error}); give one that defines it") from None
+        return source.encode()
+
+
+def _model_name(value: Any) -> Any:
+    return value.get("model", "habit") if isinstance(value, dict) else getattr(value, "model", None)
+
+
+Availability = Annotated[
+    Annotated[HabitAvailability, Tag("habit")]
+    | Annotated[AlwaysOn, Tag("always_on")]
+    | Annotated[PoissonAvailability, Tag("poisson")]
+    | Annotated[ReplayAvailability, Tag("replay")]
+    | Annotated[CustomAvailability, Tag("custom")],
+    Discriminator(_model_name),
+]
+"""Any model's table; told apart by `model`, which may be left out for the habit model."""
+
+
+def _without_file(table: Any) -> dict[str, Any]:
+    return table.model_dump(exclude={"file"})
+
+
+def _read_sessions(path: Path, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels. Raises ValueError."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    try:
+        table = pyarrow.csv.read_csv(path) if path.suffix.lower() == ".csv" else pq.read_table(path)
+        columns = [table.column(column).combine_chunks() for column in ("device", "start", "end")]
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"file={name!r} is no CSV or Parquet file with columns device, start, end ({reason})") from None
+    if not table.num_rows or any(column.null_count for column in columns):
+        raise ValueError(f"file={name!r} has no sessions, or empty cells; every row needs device, start and end")
+    try:
+        start, end = (column.cast(pa.float64()).to_numpy() for column in columns[1:])
+    except pa.ArrowException as error:
+        raise ValueError(f"file={name!r}: start and end must be numbers, seconds since the first midnight ({error})") from None
+    wrong = ~((start >= 0) & (start < end) & np.isfinite(end))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise ValueError(
+            f"file={name!r}: row {row} runs from {start[row]:g} to {end[row]:g}; a session starts at 0 or later, and before it ends"
+        )
+    _, device = np.unique(columns[0].to_numpy(zero_copy_only=False), return_inverse=True)
+    return device.astype(np.int64), start, end

@@ -1,0 +1,170 @@
+"""Fitting what is not published: the reach, or the check-in rate, at which a simulated run has an observed min-sep."""
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedray.audit.participation import read_patterns
+from fedray.errors import FitFailed, InputError, Starved
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import simulate
+
+RANGES = {"population.reach": (0.01, 1.0), "rounds.max_checkins_per_hour": (0.01, 60.0)}
+"""What can be fitted, and between which values. Both let more devices check in as they grow, so that min-sep does not fall."""
+MOST_RUNS = 16
+PUBLISHED_GOAL = 6500
+"""Report goal of the published runs (Xu et al. 2023)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRun:
+    """One simulated run of the search. min_sep: None where the run starved, which counts as too small."""
+
+    value: float
+    min_sep: int | None
+    max_participations: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The value whose run came nearest, its run, and all runs in order."""
+
+    key: str
+    target: int
+    best: FittedRun
+    runs: tuple[FittedRun, ...]
+
+    @property
+    def relative_error(self) -> float:
+        """Of the best run's min-sep."""
+        assert self.best.min_sep is not None
+        return self.best.min_sep / self.target - 1.0
+
+
+def fit_min_sep(
+    scenario: Scenario,
+    min_sep: int,
+    key: str = "population.reach",
+    scale: float = 1.0,
+    tolerance: float = 0.01,
+    placement: Placement | None = None,
+    on_run: Callable[[FittedRun], None] | None = None,
+) -> Fit:
+    """Finds the value of `key` at which the run's min-sep is the one observed, within a relative tolerance.
+
+    Regula falsi in the logarithms (min-sep is nearly proportional to reach while supply is short), kept within a bracket.
+    `scale` shrinks the population and the report goal alike, which leaves min-sep nearly as it is: 0.1 is ten times as fast, and
+    off by a percent or two. Raises FitFailed if no value in the range gives it, InputError for arguments that make no sense.
+    """
+    if key not in RANGES:
+        raise InputError(f"key={key!r} cannot be fitted; take one of {', '.join(RANGES)}")
+    if not 1 <= min_sep <= scenario.rounds.count:
+        raise InputError(f"min_sep={min_sep} must be within 1 and the {scenario.rounds.count} rounds; give what was observed")
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance={tolerance} must be between 0 and 1; 0.01 is one percent")
+    scaled = _scaled(scenario, scale)
+    placement = placement or Placement(backend="in-process", checkpoint_seconds=math.inf)
+    runs: list[FittedRun] = []
+
+    def try_value(value: float) -> FittedRun:
+        run = _run(scaled.with_overrides(f"{key}={value!r}", "training.enabled=false"), value, placement)
+        runs.append(run)
+        if on_run is not None:
+            on_run(run)
+        return run
+
+    def is_near(run: FittedRun) -> bool:
+        return run.min_sep is not None and abs(run.min_sep / min_sep - 1.0) <= tolerance
+
+    low, high = RANGES[key]
+    top = try_value(high)
+    if not is_near(top) and (top.min_sep is None or top.min_sep < min_sep):
+        found = "the run starves" if top.min_sep is None else f"min-sep is {top.min_sep}"
+        raise FitFailed(f"min_sep={min_sep} is out of reach: even at {key}={high:g} {found}; check population, timer and rounds")
+    above, below = top, FittedRun(low, None, None)
+    while not is_near(runs[-1]) and len(runs) < MOST_RUNS and above.value / below.value > 1.002:
+        run = try_value(_between(below, above, min_sep))
+        if run.min_sep is not None and run.min_sep >= min_sep:
+            above = run
+        else:
+            below = run
+    best = min(runs, key=lambda run: math.inf if run.min_sep is None else abs(run.min_sep - min_sep))
+    return Fit(key, min_sep, best, tuple(runs))
+
+
+def scenario_to_fit(
+    file: Path | None,
+    devices: int | None,
+    timer_hours: float | None,
+    rounds: int | None,
+    report_goal: int | None,
+    overrides: Sequence[str] = (),
+) -> Scenario:
+    """The scenario of a file, or one of defaults, with what is given set in it. Raises InputError if something is missing."""
+    given = {
+        "population.devices": devices,
+        "participation.timer_hours": timer_hours,
+        "rounds.count": rounds,
+        "rounds.report_goal": report_goal,
+    }
+    settings = [f"{key}={value}" for key, value in given.items() if value is not None]
+    if file is not None:
+        return Scenario.from_toml(file, [*settings, *overrides])
+    missing = [
+        option for option, value in (("--devices", devices), ("--timer", timer_hours), ("--rounds", rounds)) if value is None
+    ]
+    if missing:
+        raise InputError(f"{', '.join(missing)} missing; give them, or a scenario file")
+    assert devices is not None
+    assert rounds is not None
+    tables = {
+        "population": {"devices": devices},
+        "rounds": {"count": rounds, "report_goal": report_goal or PUBLISHED_GOAL},
+        "participation": {"timer_hours": timer_hours},
+        "training": {"enabled": False},
+    }
+    return Scenario.from_tables(tables).with_overrides(*overrides)
+
+
+def _between(below: FittedRun, above: FittedRun, target: int) -> float:
+    """The next value to try: on the line through both ends, in logarithms; proportional where the lower end has no min-sep."""
+    assert above.min_sep is not None
+    if below.min_sep is None:
+        guess = above.value * target / above.min_sep
+    else:
+        slope = (
+            math.log(above.value / below.value) / math.log(above.min_sep / below.min_sep) if above.min_sep > below.min_sep else 1.0
+        )
+        guess = below.value * (target / below.min_sep) ** slope
+    margin = (above.value / below.value) ** 0.02
+    return round(min(max(guess, below.value * margin), above.value / margin), 4)
+
+
+def _scaled(scenario: Scenario, scale: float) -> Scenario:
+    if not 0 < scale <= 1:
+        raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
+    goal = round(scenario.rounds.report_goal * scale)
+    if goal < 20:
+        raise InputError(
+            f"scale={scale} leaves a report goal of {goal}; raise it to {20 / scenario.rounds.report_goal:.2g} or more"
+        )
+    devices = round(scenario.population.devices * goal / scenario.rounds.report_goal)
+    joins = scenario.population.joins_per_day * goal / scenario.rounds.report_goal
+    return scenario.with_overrides(
+        f"population.devices={devices}", f"population.joins_per_day={joins}", f"rounds.report_goal={goal}", "training.enabled=false"
+    )
+
+
+def _run(scenario: Scenario, value: float, placement: Placement) -> FittedRun:
+    with tempfile.TemporaryDirectory(prefix="fedray-fit-") as folder:
+        try:
+            trace = simulate(scenario, placement, Path(folder) / "trace")
+        except Starved:
+            return FittedRun(value, None, None)
+        if trace.run["ended"] != "completed":
+            return FittedRun(value, None, None)
+        patterns = read_patterns(trace)
+        return FittedRun(value, patterns.min_sep, patterns.max_participations)

@@ -1,0 +1,77 @@
+"""The published runs of Gboard's language models (Xu et al. 2023, table 3): one scenario file per row of `gboard/published.csv`.
+
+Files bear their row's name (`nwp_pt_br.toml`). `reach`, the share of a locale's devices that the task can use, is not published:
+each locale has one value, fitted by `fedray fit` on the min-sep of its next-word (NWP) row, or of its out-of-vocabulary (OTF) row
+where there is no other; 1 where the availability model alone comes near.
+"""
+
+import csv
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "gboard"
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A row of the table. rho, epsilon (at delta 1e-10, where printed): of online tree aggregation at the noise multiplier."""
+
+    task: str
+    locale: str
+    population: int
+    rounds: int
+    report_goal: int
+    timer_hours: float
+    min_sep: int
+    max_participations: int
+    noise_multiplier: float
+    rho: float
+    epsilon: float | None
+
+    @property
+    def name(self) -> str:
+        """As on the command line: nwp-pt-BR."""
+        return f"{self.task.lower()}-{self.locale}"
+
+    @cached_property
+    def file(self) -> Path:
+        """Its scenario."""
+        return FOLDER / f"{self.name.lower().replace('-', '_')}.toml"
+
+
+def published_runs() -> list[PublishedRun]:
+    """All rows, in the table's order."""
+    with (FOLDER / "published.csv").open(newline="", encoding="utf-8") as file:
+        return [
+            PublishedRun(
+                task=row["task"],
+                locale=row["locale"],
+                population=int(row["population"]),
+                rounds=int(row["rounds"]),
+                report_goal=int(row["report_goal"]),
+                timer_hours=float(row["timer_hours"]),
+                min_sep=int(row["min_sep"]),
+                max_participations=int(row["max_participations"]),
+                noise_multiplier=float(row["noise_multiplier"]),
+                rho=float(row["zcdp"]),
+                epsilon=float(row["epsilon_at_delta_1e-10"]) if row["epsilon_at_delta_1e-10"] else None,
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def select(names: str | None) -> list[PublishedRun]:
+    """The rows whose name or locale is among a comma-separated list; all for None. Raises ValueError for what is neither."""
+    runs = published_runs()
+    if names is None:
+        return runs
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if not any(name.lower() in (run.name.lower(), run.locale.lower()) for run in runs):
+            known = ", ".join(dict.fromkeys([*(run.locale for run in runs), *(run.name for run in runs)]))
+            raise ValueError(f"rows: {name!r} is none of the published runs; the locales and rows are {known}")
+    chosen = [run for run in runs if any(name.lower() in (run.name.lower(), run.locale.lower()) for name in wanted)]
+    if not chosen:
+        raise ValueError("rows: the list is empty; name a locale such as en-GB, or leave it out for all rows")
+    return chosen

@@ -1,0 +1,234 @@
+"""What every availability model must do, and what each of them says: one suite, then each against its own oracle."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.availability.registry import availability_of
+from clients.availability.runs import DAY
+from fedray.errors import ScenarioError
+from fedray.scenario import Scenario
+
+RECORDING = """device,start,end
+always,0,86400
+always,86400,345600
+wraps,340000,345600
+wraps,0,5000
+wraps,5000.5,9000
+wraps,100000,200000
+once,50000,51000
+late,345000,345599
+"""
+"""Four days; one device is on throughout, one across the wrap (its first two sessions nearly touch), one ends just before it."""
+
+CUSTOM = '''
+import numpy as np
+
+def runs(device_ids, low, high, seed, hours):
+    """On for some hours from a time of the day that is the device's own."""
+    rows = []
+    for place, device in enumerate(device_ids.tolist()):
+        start = 3600.0 * ((device * 7919 + seed) % 24)
+        day = int((low - start) // 86400) - 1
+        while start + 86400 * day < high:
+            if start + 86400 * day + 3600 * hours > low:
+                rows.append((place, start + 86400 * day, start + 86400 * day + 3600 * hours))
+            day += 1
+    return [np.array(column) for column in zip(*rows)] if rows else [np.empty(0)] * 3
+'''
+
+ZONES = "population.time_zones=[{utc_offset_hours=-8.0,share=0.5},{utc_offset_hours=5.5,share=0.5}]"
+MODELS = {
+    "habit": ["availability.weekend_factor=1.5", ZONES],
+    "always_on": ['availability={model="always_on"}'],
+    "poisson": ['availability={model="poisson",sessions_per_day=3.0,session_minutes=200.0}'],
+    "replay": ['availability={model="replay",file="recording.csv"}'],
+    "replay, shifted": ['availability={model="replay",file="recording.csv",day_shift="uniform",period_days=5}', ZONES],
+    "custom": ['availability={model="custom",file="mine.py",parameters={hours=5.0}}'],
+}
+DEVICES = np.arange(120, dtype=np.uint64) * 1013 + 5
+TIMES = (0.0, 0.4 * DAY, 3.9 * DAY, 6.5 * DAY, 20.0 * DAY)
+
+
+@pytest.fixture(params=MODELS, scope="module")
+def scenario(request, tmp_path_factory) -> Scenario:
+    return build(MODELS[request.param], tmp_path_factory.mktemp("files"))
+
+
+def build(overrides: list[str], folder: Path) -> Scenario:
+    (folder / "recording.csv").write_text(RECORDING)
+    (folder / "mine.py").write_text(CUSTOM)
+    (folder / "s.toml").write_text(
+        "seed = 3\n[population]\ndevices = 200_000\n[rounds]\ncount = 2\nreport_goal = 10\n[training]\nenabled = false\n"
+    )
+    return Scenario.from_toml(folder / "s.toml", overrides)
+
+
+def rows_of(runs) -> list[list[tuple[float, float]]]:
+    """Runs by device."""
+    rows: list[list[tuple[float, float]]] = [[] for _ in DEVICES]
+    for which, start, end in zip(runs.which.tolist(), runs.start.tolist(), runs.end.tolist(), strict=True):
+        rows[which].append((start, end))
+    return rows
+
+
+def test_runs_are_sorted_apart_and_touch_the_time_asked_for(scenario: Scenario) -> None:
+    model = availability_of(scenario)
+    for low in TIMES:
+        runs = model.list_runs(DEVICES, np.zeros(DEVICES.size), low, low + DAY)
+        assert runs.which.size
+        assert ((runs.end > low) & (runs.start < low + DAY) & (runs.start < runs.end)).all()
+        same = runs.which[1:] == runs.which[:-1]
+        assert (np.diff(runs.which.astype(np.int64)) >= 0).all()
+        assert (runs.start[1:][same] > runs.end[:-1][same] + 1.0).all()
+
+
+def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario: Scenario) -> None:
+    """Alone, backwards, in halves of the time: every end and every start inside is the same."""
+    model = availability_of(scenario)
+    everyone = np.zeros(DEVICES.size)
+    for low in TIMES:
+        whole = rows_of(model.list_runs(DEVICES, everyone, low, low + DAY))
+        backwards = rows_of(model.list_runs(DEVICES[::-1].copy(), everyone, low, low + DAY))[::-1]
+        assert backwards == whole
+        halves = [rows_of(model.list_runs(DEVICES, everyone, a, a + DAY / 2)) for a in (low, low + DAY / 2)]
+        for device in range(DEVICES.size):
+            assert {end for _, end in whole[device]} == {end for half in halves for _, end in half[device]}
+            starts = {start for start, _ in whole[device] if start > low}
+            assert starts <= {start for half in halves for start, _ in half[device]}
+    alone = model.list_runs(DEVICES[7:8], np.zeros(1), TIMES[2], TIMES[2] + DAY)
+    assert list(zip(alone.start, alone.end, strict=True)) == rows_of(
+        model.list_runs(DEVICES, everyone, TIMES[2], TIMES[2] + DAY)
+    )[7]
+
+
+def test_closed_timers_leave_out_what_ends_before_they_open(scenario: Scenario) -> None:
+    model = availability_of(scenario)
+    low = TIMES[3]
+    opens = low + DAY * np.linspace(-0.2, 1.2, DEVICES.size)
+    everything = rows_of(model.list_runs(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
+    some = rows_of(model.list_runs(DEVICES, opens, low, low + DAY))
+    for device in range(DEVICES.size):
+        expected = [end for _, end in everything[device] if end > opens[device] and opens[device] < low + DAY]
+        kept = [end for start, end in some[device] if end > opens[device]]
+        assert [end for end in expected if end in kept] == kept
+        late = [start for start, end in everything[device] if end in expected and start < low + DAY]
+        assert len(kept) == len(late)
+
+
+def test_moments_and_runs_agree(scenario: Scenario) -> None:
+    model = availability_of(scenario)
+    if not model.can_be_thinned:
+        assert scenario.availability.model == "custom"
+        return
+    generator = np.random.default_rng(0)
+    for low in TIMES:
+        runs = rows_of(model.list_runs(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
+        for _ in range(20):
+            times = low + DAY * generator.uniform(size=DEVICES.size)
+            ends = model.run_ends(DEVICES, times)
+            for device, (time, end) in enumerate(zip(times, ends, strict=True)):
+                held = [b for a, b in runs[device] if a <= time < b]
+                assert held == ([end] if end > -np.inf else [])
+
+
+class TestReplay:
+    """The recording of four devices, against a brute-force expansion, over five periods."""
+
+    @staticmethod
+    def oracle(device: int, low: float, high: float) -> list[tuple[float, float]]:
+        """Every session repeated, then joined where they nearly touch."""
+        names = sorted({line.split(",")[0] for line in RECORDING.splitlines()[1:]})
+        lines = [line.split(",") for line in RECORDING.splitlines()[1:]]
+        mine = [(float(a), float(b)) for name, a, b in lines if name == names[device % len(names)]]
+        joined: list[list[float]] = []
+        for start, end in sorted((a + 4 * DAY * k, b + 4 * DAY * k) for k in range(-3, 9) for a, b in mine):
+            if joined and start <= joined[-1][1] + 1.0:
+                joined[-1][1] = max(joined[-1][1], end)
+            else:
+                joined.append([start, end])
+        return [(max(a, low), b) for a, b in joined if b > low and a < high]
+
+    def test_no_device_is_lost_where_the_recording_wraps(self, tmp_path: Path) -> None:
+        model = availability_of(build(MODELS["replay"], tmp_path))
+        devices = np.arange(8, dtype=np.uint64)
+        for low in np.arange(0.0, 20 * DAY, DAY / 2):
+            runs = model.list_runs(devices, np.zeros(8), low, low + DAY / 2)
+            for device in range(8):
+                mine = runs.which == device
+                found = [(max(a, low), min(b, 30 * DAY)) for a, b in zip(runs.start[mine], runs.end[mine], strict=True)]
+                expected = [(a, min(b, 30 * DAY)) for a, b in self.oracle(device, low, low + DAY / 2)]
+                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+    def test_shifted_records_start_on_other_days(self, tmp_path: Path) -> None:
+        model = availability_of(build([*MODELS["replay, shifted"][:1]], tmp_path))
+        once = np.arange(2, 400, 4, dtype=np.uint64)  # they replay the third record, "once"
+        runs = model.list_runs(once, np.zeros(once.size), 0.0, 5 * DAY)
+        days, counts = np.unique(runs.start // DAY, return_counts=True)
+        assert days.tolist() == [0, 1, 2, 3, 4]
+        assert counts.min() > 5
+
+    def test_parquet_is_read_too(self, tmp_path: Path) -> None:
+        import pyarrow.csv
+        import pyarrow.parquet as pq
+
+        scenario = build(MODELS["replay"], tmp_path)
+        pq.write_table(pyarrow.csv.read_csv(tmp_path / "recording.csv"), tmp_path / "recording.parquet")
+        other = Scenario.from_toml(tmp_path / "s.toml", ['availability={model="replay",file="recording.parquet"}'])
+        assert other == scenario
+        assert other.digest == scenario.digest
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("device,start,end\n", "no sessions"),
+            ("device,start,end\na,5,3\n", "row 0 runs from 5 to 3"),
+            ("device,start,end\na,-5,3\n", "row 0 runs from -5 to 3"),
+            ("device,start,end\na,x,3\n", "must be numbers"),
+            ("device,start\na,5\n", "with columns device, start, end"),
+            ("device,start,end\na,,3\n", "empty cells"),
+        ],
+    )
+    def test_what_is_no_recording_is_refused(self, tmp_path: Path, text: str, expected: str) -> None:
+        build(MODELS["replay"], tmp_path)
+        (tmp_path / "recording.csv").write_text(text)
+        with pytest.raises(ScenarioError, match=expected) as error:
+            Scenario.from_toml(tmp_path / "s.toml", MODELS["replay"])
+        assert "\n" not in str(error.value)
+
+    def test_a_period_shorter_than_the_recording_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ScenarioError, match="until day 4.00; raise the period"):
+            build(['availability={model="replay",file="recording.csv",period_days=3}'], tmp_path)
+
+
+def test_poisson_sessions_fill_the_share_of_time_that_theory_says(tmp_path: Path) -> None:
+    """M/G/infinity: a moment is free of sessions with probability exp(-rate x mean length); joins of a second aside."""
+    model = availability_of(build(MODELS["poisson"], tmp_path))
+    devices = np.arange(20_000, dtype=np.uint64)
+    ends = model.run_ends(devices, np.full(devices.size, 3.3 * DAY))
+    mean_hours = 200 / 60 * -np.expm1(-12 / (200 / 60))
+    expected = -np.expm1(-3 / 24 * mean_hours)
+    assert (ends > 0).mean() == pytest.approx(expected, abs=4 * np.sqrt(expected * (1 - expected) / 20_000))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("def runs(device_ids, low, high, seed, hours):\n    return [0], [low], [low]", "ends before it starts"),
+        ("def runs(device_ids, low, high, seed, hours):\n    return [0], [high], [high + 1]", "does not touch"),
+        ("def runs(device_ids, low, high, seed, hours):\n    return [999], [low], [high]", "outside 0 to 119"),
+        ("def runs(device_ids, low, high, seed, hours):\n    return [1, 0], [low, low], [high, high]", "must be sorted"),
+        ("def runs(device_ids, low, high, seed, hours):\n    return [0, 0], [low, low], [high, high]", "must be sorted"),
+        ("def runs(device_ids, low, high, seed, hours):\n    return [0, 1], [low], [high]", "three arrays of one length"),
+        ("def runs(device_ids, low, high, seed):\n    return [0], [low], [high]", "failed: TypeError"),
+        ("runs = 3", "is not a function"),
+        ("import nowhere", "failed: ModuleNotFoundError"),
+    ],
+)
+def test_a_function_that_breaks_its_contract_is_refused(tmp_path: Path, source: str, expected: str) -> None:
+    build(MODELS["custom"], tmp_path)
+    (tmp_path / "mine.py").write_text(source)
+    scenario = Scenario.from_toml(tmp_path / "s.toml", MODELS["custom"])
+    with pytest.raises(ScenarioError, match=expected):
+        availability_of(scenario).list_runs(DEVICES, np.zeros(DEVICES.size), 0.0, DAY)
