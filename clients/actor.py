@@ -41,6 +41,9 @@ class _ShardBody:
             gauge.set(getattr(use, name))
         return check_ins
 
+    def prepare(self, order: CheckInOrder) -> None:
+        self._shard.prepare(order)
+
     def settle(self, settlements: Sequence[Settlement]) -> None:
         self._shard.settle(settlements)
 
@@ -97,6 +100,10 @@ class RayShard:
     def check_ins(self, order: CheckInOrder) -> RayAnswer[CheckIns]:
         """See fedray.protocols.Shard."""
         return self._call("check_ins", order)
+
+    def prepare(self, order: CheckInOrder) -> None:
+        """See fedray.protocols.Shard."""
+        self._actor.prepare.remote(order)
 
     def settle(self, settlements: Sequence[Settlement]) -> RayAnswer[None]:
         """See fedray.protocols.Shard."""

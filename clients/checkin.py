@@ -12,7 +12,7 @@ Both draw the same process (tests/statistical/test_samplers_agree.py); which one
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -22,23 +22,30 @@ from clients.availability.runs import Runs, joined
 from clients.device_map import DeviceMap, value_of
 from clients.population import DeviceModel, is_reachable
 from fedray.messages import CheckInOrder
-from fedray.rng import Key, draw, exponential
+from fedray.rng import Key, draw, exponential, uniform
 from fedray.trace.schema import BLOCK_DEVICES
 
 _ADDRESSES = 2.0**32
 """A check-in's address b within its (device, window): where its stretch starts, in 2^-32 of the window. Stretches are apart."""
 
 
-class FirstCheckIns(NamedTuple):
-    """First check-ins of stretches [A], in no order: which device of the shard, time, end of the run."""
+class Stretches(NamedTuple):
+    """Stretches [A]: which device of the shard, from when on its timer was taken to be open, first check-in (infinity for none in
+    the window), end of the run."""
 
     which: NDArray[np.uint32]
+    begin: NDArray[np.float64]
     time: NDArray[np.float64]
     end: NDArray[np.float64]
 
-    def take(self, chosen: Any) -> "FirstCheckIns":
-        """Some of them: by places, a slice or a mask."""
-        return FirstCheckIns(self.which[chosen], self.time[chosen], self.end[chosen])
+    def in_order(self) -> NDArray[np.int64]:
+        """Places of those with a check-in, in order of (time, device)."""
+        places = np.flatnonzero(self.time < np.inf)
+        times = self.time[places]
+        order = np.argsort(times)
+        if (np.diff(times[order]) == 0.0).any():  # equal times, which hardly occur, count in order of device
+            order = np.lexsort((self.which[places], times))
+        return places[order]
 
 
 @dataclass
@@ -105,38 +112,44 @@ def _still_matters(runs, window_start, table):
     return keep
 
 
-def enumerate_check_ins(runs: Runs, reopen: DeviceMap, key: Key, first_device: int, order: CheckInOrder) -> FirstCheckIns:
-    """The first check-in of each run's stretch in the window, if there is one."""
-    if order.checkins_per_hour == 0.0:
-        return FirstCheckIns(np.empty(0, np.uint32), np.empty(0), np.empty(0))
+def enumerate_check_ins(runs: Runs, reopen: DeviceMap, key: Key, first_device: int, order: CheckInOrder) -> Stretches:
+    """The stretch of each run in the window, and its first check-in."""
     size = runs.which.size
-    columns = FirstCheckIns(np.empty(size, np.uint32), np.empty(size), np.empty(size))
-    mean_gap = 3600.0 / order.checkins_per_hour
-    total = _enumerate(
-        runs, reopen.table, key, first_device, order.window, order.start_seconds, order.end_seconds, order.ask_until_seconds,
-        mean_gap, *columns,
+    stretches = Stretches(runs.which, np.full(size, -np.inf), np.full(size, np.inf), runs.end)
+    draw_again(stretches, runs, reopen, key, first_device, order)
+    return stretches
+
+
+def draw_again(
+    stretches: Stretches, runs: Runs, reopen: DeviceMap, key: Key, first_device: int, order: CheckInOrder
+) -> NDArray[np.bool_]:
+    """Draws first check-ins anew, in place, where a timer opens later than was known; which they were [A]."""
+    seconds = order.start_seconds, order.end_seconds, order.ask_until_seconds
+    mean_gap = 3600.0 / order.checkins_per_hour if order.checkins_per_hour > 0.0 else np.inf
+    return _draw_again(
+        runs.start, stretches.which, stretches.begin, stretches.time, stretches.end, reopen.table, key, first_device, order.window,
+        *seconds, mean_gap,
     )  # fmt: skip
-    return columns.take(slice(total))
 
 
 @njit(cache=True, nogil=True)
-def _enumerate(runs, table, key, first_device, window, window_start, window_end, ask_until, mean_gap, out_index, out_time, out_end):
-    index, start, end = runs
+def _draw_again(start, which, begin, time, end, table, key, first_device, window, window_start, window_end, ask_until, mean_gap):
     dense, keys, values = table
-    total = 0
-    for run in range(index.size):
-        opens = np.float64(value_of(dense, keys, values, index[run]))
-        begin = max(start[run], window_start, opens)
-        until = min(end[run], ask_until)
-        if begin >= until:
+    is_new = np.zeros(which.size, np.bool_)
+    for run in range(which.size):
+        opens = max(start[run], window_start, np.float64(value_of(dense, keys, values, which[run])))
+        if opens <= begin[run]:
             continue
-        address = int((begin - window_start) / (window_end - window_start) * _ADDRESSES)
-        word, _, _, _ = draw(key, first_device + index[run], window, address)
-        time = begin + exponential(word) * mean_gap
-        if time < until:
-            out_index[total], out_time[total], out_end[total] = index[run], time, end[run]
-            total += 1
-    return total
+        begin[run], time[run], is_new[run] = opens, np.inf, True
+        until = min(end[run], ask_until)
+        if opens < until:
+            address = int((opens - window_start) / (window_end - window_start) * _ADDRESSES)
+            word, _, _, _ = draw(key, first_device + which[run], window, address)
+            if uniform(word) > 1.0 - (until - opens) / mean_gap:  # else too late, since exp(-x) > 1 - x: most logarithms are spared
+                arrival = opens + exponential(word) * mean_gap
+                if arrival < until:
+                    time[run] = arrival
+    return is_new
 
 
 def draw_candidates(
@@ -185,13 +198,13 @@ def _candidates(model, key, first_device, end_device, window, window_start, ask_
     return total
 
 
-def first_of_each_run(check_ins: FirstCheckIns) -> FirstCheckIns:
-    """Of several check-ins of a device in one run, the first."""
-    order = np.lexsort((check_ins.time, check_ins.which))
-    which, end = check_ins.which[order], check_ins.end[order]
+def first_of_each_run(which: NDArray[np.uint32], time: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Places, in order, of the first check-ins: of several of a device in one run, the earliest."""
+    order = np.lexsort((time, which))
+    device, run = which[order], end[order]
     again = np.zeros(order.size, np.bool_)
-    again[1:] = (which[1:] == which[:-1]) & (end[1:] == end[:-1])
-    return check_ins.take(order[~again])
+    again[1:] = (device[1:] == device[:-1]) & (run[1:] == run[:-1])
+    return np.sort(order[~again])
 
 
 @njit(cache=True, nogil=True)

@@ -28,6 +28,9 @@ class InProcessShard:
         """See fedray.protocols.Shard."""
         return Ready(self._shard.check_ins(order))
 
+    def prepare(self, order: CheckInOrder) -> None:
+        """See fedray.protocols.Shard. Nothing is gained by it here."""
+
     def settle(self, settlements: Sequence[Settlement]) -> Ready[None]:
         """See fedray.protocols.Shard."""
         return Ready(self._shard.settle(settlements))

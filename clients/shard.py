@@ -3,6 +3,7 @@
 import resource
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,10 @@ from clients.availability.registry import availability_of
 from clients.availability.runs import DAY, Runs, joined
 from clients.checkin import (
     ActiveRuns,
-    FirstCheckIns,
     RunList,
+    Stretches,
     count_at,
+    draw_again,
     draw_candidates,
     enumerate_check_ins,
     first_of_each_run,
@@ -44,6 +46,37 @@ CENSUS_DEVICES = 65_536
 _WHOLE_BLOCK = np.arange(BLOCK_DEVICES, dtype=np.uint16)
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Check-ins in order of (time, device): places [A] among stretches, and the work of their devices."""
+
+    stretches: Stretches
+    places: NDArray[np.int64]
+    fixed_seconds: NDArray[np.float32]
+    training_seconds: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Check-ins of a window as far as they are known before the one in progress is settled; see _Listed."""
+
+    order: CheckInOrder
+    stretches: Stretches
+    places: NDArray[np.int64]
+    fixed_seconds: NDArray[np.float32]
+    training_seconds: NDArray[np.float32]
+
+    def is_for(self, order: CheckInOrder) -> bool:
+        """Whether it is the same but for what has been settled since."""
+        mine = replace(self.order, settlements=(), round_index=0)
+        return mine == replace(order, settlements=(), round_index=0)
+
+    @property
+    def listed(self) -> _Listed:
+        """As an answer, if nothing has been settled since."""
+        return _Listed(self.stretches, self.places, self.fixed_seconds, self.training_seconds)
+
+
 class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
@@ -66,6 +99,7 @@ class PopulationShard:
         self._last_rounds = DeviceMap(end_device - first_device)
         """Last round + 1; filled only where rounds must be separated."""
         self._members: dict[int, NDArray[np.uint16]] = {}
+        self._prepared: _Prepared | None = None
         self._listed: RunList | None = None
         self._active = ActiveRuns()
         self._active_window = -1
@@ -80,13 +114,23 @@ class PopulationShard:
         self._rows = RowStore()
         self._parts = part_ranges(scenario.device_ids, first_device, end_device)
 
+    def prepare(self, order: CheckInOrder) -> None:
+        """Does ahead what can be done for a window before the one in progress is settled. It changes no answer."""
+        begun = time.perf_counter()
+        self._prepared = (self._thin if not order.is_enumerated else self._enumerate)(order)
+        self.busy_seconds += time.perf_counter() - begun
+
     def check_ins(self, order: CheckInOrder) -> CheckIns:
         """Applies the settlements, then lists the window's first check-ins, sorted by (time, device)."""
         begun = time.perf_counter()
         self._window = order.window
         self.settle(order.settlements)
-        first = self._enumerated(order) if order.is_enumerated else self._thinned(order)
-        answer = self._answer(first, self._take_census(order))
+        if self._prepared is None or not self._prepared.is_for(order):
+            self.prepare(order)
+        prepared, self._prepared = self._prepared, None
+        assert prepared is not None
+        listed = self._settle_enumerated(prepared) if order.is_enumerated else self._settle_thinned(prepared)
+        answer = self._answer(listed, self._take_census(order))
         self.busy_seconds += time.perf_counter() - begun
         return answer
 
@@ -104,7 +148,7 @@ class PopulationShard:
             if local.size:
                 self._rows.add(settlement)
 
-    def _enumerated(self, order: CheckInOrder) -> FirstCheckIns:
+    def _enumerate(self, order: CheckInOrder) -> "_Prepared":
         """From the runs of the period, which are listed when it is first asked for."""
         if self._listed is None or not self._listed.first_window <= order.window < self._listed.end_window:
             length = order.end_seconds - order.start_seconds
@@ -116,7 +160,21 @@ class PopulationShard:
             self._active.add(self._listed.first_seen_in(order.window))
         self._active_window = order.window
         self._active.drop_finished(order.start_seconds, self._reopen)
-        return enumerate_check_ins(self._active.runs, self._reopen, self._check_in_key, self.first_device, order)
+        stretches = enumerate_check_ins(self._active.runs, self._reopen, self._check_in_key, self.first_device, order)
+        return self._with_work(order, stretches)
+
+    def _settle_enumerated(self, prepared: "_Prepared") -> "_Listed":
+        stretches, places = prepared.stretches, prepared.places
+        is_new = draw_again(stretches, self._active.runs, self._reopen, self._check_in_key, self.first_device, prepared.order)
+        stays = ~is_new[places]
+        listed = _Listed(stretches, places[stays], prepared.fixed_seconds[stays], prepared.training_seconds[stays])
+        is_new &= stretches.time < np.inf
+        return self._with_work(prepared.order, stretches).listed if is_new.any() else listed
+
+    def _with_work(self, order: CheckInOrder, stretches: Stretches) -> "_Prepared":
+        places = stretches.in_order()
+        device_ids = stretches.which[places] + np.uint64(self.first_device)
+        return _Prepared(order, stretches, places, *work_seconds(self._latency, device_ids))
 
     def _list_runs(self, low: float, high: float) -> Runs:
         """Runs that touch [low, high) of all devices whose timer opens before its end, block by block."""
@@ -149,20 +207,28 @@ class PopulationShard:
         is_there = (start < end) & (end > low)
         return Runs(local[runs.which[is_there]], start[is_there], end[is_there])
 
-    def _thinned(self, order: CheckInOrder) -> FirstCheckIns:
+    def _thin(self, order: CheckInOrder) -> "_Prepared":
         """From candidates: cheap tests first."""
-        index, time = draw_candidates(self._devices, self._thinning_key, self.first_device, self.end_device, order)
-        is_open = self._reopen.get(index.astype(np.int64)) <= time
-        index, time = index[is_open], time[is_open]
-        device_ids = index + np.uint64(self.first_device)
-        leaves = np.full(index.size, np.inf)
+        which, time = draw_candidates(self._devices, self._thinning_key, self.first_device, self.end_device, order)
+        is_open = self._reopen.get(which.astype(np.int64)) <= time
+        which, time = which[is_open], time[is_open]
+        device_ids = which + np.uint64(self.first_device)
+        leaves = np.full(which.size, np.inf)
         if not self._presence.is_everybody_always:
             joins, leaves = present_between(self._presence, device_ids)
             is_there = (joins <= time) & (time < leaves)
-            index, time, device_ids, leaves = index[is_there], time[is_there], device_ids[is_there], leaves[is_there]
+            which, time, device_ids, leaves = which[is_there], time[is_there], device_ids[is_there], leaves[is_there]
         end = np.minimum(self._availability.run_ends(device_ids, time), leaves)
         is_eligible = end > time
-        return first_of_each_run(FirstCheckIns(index[is_eligible], time[is_eligible], end[is_eligible]))
+        which, time, end = which[is_eligible], time[is_eligible], end[is_eligible]
+        return self._with_work(order, Stretches(which, time, time, end))
+
+    def _settle_thinned(self, prepared: "_Prepared") -> "_Listed":
+        stretches, places = prepared.stretches, prepared.places
+        which, time = stretches.which[places], stretches.time[places]
+        still = np.flatnonzero(self._reopen.get(which.astype(np.int64)) <= time)
+        first = still[first_of_each_run(which[still], time[still], stretches.end[places][still])]
+        return _Listed(stretches, places[first], prepared.fixed_seconds[first], prepared.training_seconds[first])
 
     def _take_census(self, order: CheckInOrder) -> Census:
         """Counts the census devices, each of which stands for a stride of ids."""
@@ -179,19 +245,16 @@ class PopulationShard:
         listed = int((self._reopen.get(self._census_members.astype(np.int64)) < order.list_until_seconds).sum())
         return Census(eligible * stride, is_open * stride, is_free * stride, listed * stride)
 
-    def _answer(self, first: FirstCheckIns, census: Census) -> CheckIns:
-        order = np.argsort(first.time)
-        if (np.diff(first.time[order]) == 0.0).any():  # equal times, which hardly occur, count in order of device
-            order = np.lexsort((first.which, first.time))
-        local, times = first.which[order].astype(np.int64), first.time[order]
+    def _answer(self, listed: "_Listed", census: Census) -> CheckIns:
+        stretches, places = listed.stretches, listed.places
+        local = stretches.which[places].astype(np.int64)
         device_ids = local.astype(np.uint64) + np.uint64(self.first_device)
-        fixed, training = work_seconds(self._latency, device_ids)
         return CheckIns(
             device_ids=device_ids,
-            times=times,
-            session_ends=first.end[order],
-            fixed_seconds=fixed,
-            training_seconds=training,
+            times=stretches.time[places],
+            session_ends=stretches.end[places],
+            fixed_seconds=listed.fixed_seconds,
+            training_seconds=listed.training_seconds,
             last_rounds=self._last_rounds.get(local).astype(np.int32) - 1 if self._separation else np.empty(0, np.int32),
             timer_seconds=np.empty(0) if self._timers.is_exact else timer_seconds_of(self._timers, device_ids),
             census=census,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.errors import FedrayError, InputError
+from fedray.errors import FedrayError, InputError, RunFailed
 
 app = typer.Typer(
     add_completion=False,
@@ -67,11 +67,16 @@ def run(
         raise InputError("--resume goes on with a run as it was started: leave out --out, and --set unless SCENARIO is given too")
     # Ray tells of dead workers on stdout, which is the result's.
     with run_progress(is_shown=not as_json) as on_progress, contextlib.redirect_stdout(sys.stderr):
-        if resume is not None:
-            trace = go_on(resume, placement, value, on_progress)
-        else:
-            assert value is not None
-            trace = simulate(value, placement, out, on_progress)
+        try:
+            if resume is not None:
+                trace = go_on(resume, placement, value, on_progress)
+            else:
+                assert value is not None
+                trace = simulate(value, placement, out, on_progress)
+        except KeyboardInterrupt as interrupt:
+            if not str(interrupt):
+                raise
+            raise RunFailed(str(interrupt)) from None  # it says how to go on
     audit = audit_trace(trace)
     report = write_report(trace, audit, trace.path / REPORT_FILE)
     if as_json:
@@ -382,9 +387,8 @@ def _exit_code(command: Callable[[], Any]) -> int:
         return _fail(f"{_message(error).rstrip('.')}; see --help", 2)
     except _ClickError as error:
         return _fail(_message(error), 2)
-    except (KeyboardInterrupt, typer.Abort) as interrupt:
-        told = str(interrupt.__cause__ or interrupt)  # typer turns an interruption into an abortion
-        return _fail(told, 1) if told.startswith("interrupted") else _interrupted()
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
 
 
 def _interrupted() -> int:

@@ -32,6 +32,10 @@ class Shard(Protocol):
         """
         ...
 
+    def prepare(self, order: CheckInOrder) -> None:
+        """Says what will be asked for next, without settlements, so that the shard may begin. It changes no answer."""
+        ...
+
     def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
         """Applies settlements after the last window."""
         ...

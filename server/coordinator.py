@@ -48,6 +48,8 @@ class Coordinator:
         self._window = Window(-1, 0.0, 0.0, 0.0, 0.0)
         self._round_index, self._opened = 0, 0.0
         self._census = self._since_commit = Census(0, 0, 0, 0)
+        self._coming: CheckInOrder | None = None
+        """The order for the next window, without settlements; it follows from the census of the present one."""
         self._unsent: list[Settlement] = []
         self.records: list[RoundRecord] = []
         self._selection.open(0.0, ready_at=0.0)
@@ -88,7 +90,8 @@ class Coordinator:
 
     def state(self) -> dict[str, NDArray]:
         """Everything but the settlements, as named arrays; between two windows."""
-        records = [dataclasses.astuple(record) for record in self.records]
+        names = [field.name for field in dataclasses.fields(RoundRecord)]
+        records = [[getattr(record, name) for name in names] for record in self.records]
         return {
             **{f"selection.{name}": array for name, array in self._selection.state().items()},
             "window": np.array(self._window, np.float64),
@@ -96,7 +99,7 @@ class Coordinator:
             "opened": np.array([self._opened]),
             "census": np.array([dataclasses.astuple(self._census), dataclasses.astuple(self._since_commit)]),
             "listed_until": np.array([self._pace.listed_until]),
-            "records": np.array(records, np.float64).reshape(len(records), len(dataclasses.fields(RoundRecord))),
+            "records": np.array(records, np.float64).reshape(len(records), len(names)),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
@@ -148,9 +151,12 @@ class Coordinator:
         number = self._window.number + 1
         if number * self._pace.window_seconds >= self._scenario.rounds.max_days * 86_400.0:
             raise Starved(self._why_starved())
-        order = self._pace.order(number, self._census, self._round_index)
+        order = dataclasses.replace(self._coming or self._pace.order(number, self._census, 0), round_index=self._round_index)
         check_ins = _merge([pending.result() for pending in self._ask(order)])
         self._census = check_ins.census
+        self._coming = self._pace.order(number + 1, self._census, 0)
+        for shard in self._shards:  # they work on it while this window is gone through
+            shard.prepare(self._coming)
         self._since_commit += check_ins.census
         self._window = Window(number, order.start_seconds, order.end_seconds, order.ask_until_seconds, order.checkins_per_hour)
         self._selection.start_window(check_ins, self._window)

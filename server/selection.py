@@ -106,9 +106,9 @@ class Selection:
 
     def start_window(self, check_ins: CheckIns, window: Window) -> None:
         """Takes a window's first check-ins; forgets what their lists account for."""
-        entries = int((self._blocked.device != _EMPTY).sum())
-        table = _blocked_table(entries + check_ins.device_ids.size)
-        _carry_over(self._blocked, table, window.number, window.start)
+        stays = _stays(self._blocked, window.number, window.start)
+        table = _blocked_table(int(stays.sum()) + check_ins.device_ids.size)
+        _carry_over(self._blocked, table, stays)
         self._blocked, self._list, self._window, self._cursor = table, check_ins, window, 0
         self._waiting.row.fill(-1)
         size = check_ins.device_ids.size
@@ -201,7 +201,7 @@ class Selection:
         """Takes up a state."""
         blocked = _Blocked(*(state[f"blocked.{name}"] for name in _Blocked._fields))
         self._blocked = _blocked_table(blocked.device.size)
-        _carry_over(blocked, self._blocked, -1, -np.inf)
+        _carry_over(blocked, self._blocked, np.ones(blocked.device.size, np.bool_))
         columns = {name: state[f"waiting.{name}"] for name in _Waiting._fields if f"waiting.{name}" in state}
         size, count = self._rules.selection_target, columns["device"].size
         for name, column in columns.items():
@@ -215,7 +215,7 @@ class Selection:
 
 
 def _blocked_table(entries: int) -> _Blocked:
-    size = 1 << max(6, (2 * entries).bit_length())
+    size = 1 << max(6, (3 * entries // 2).bit_length())  # a third to two thirds full, so that more of it stays in the cache
     return _Blocked(
         device=np.full(size, _EMPTY),
         busy_until=np.zeros(size),
@@ -237,12 +237,21 @@ def _find(devices, device):
 
 
 @njit(cache=True)
-def _carry_over(old, new, window, window_start):
+def _stays(table, window, window_start):
+    """Which entries the lists of a window do not account for."""
+    device, busy_until, _, reopen, known_from, last_round = table
+    stays = np.zeros(device.size, np.bool_)
+    for place in range(device.size):
+        if device[place] != _EMPTY:
+            is_over = reopen[place] <= window_start and last_round[place] < 0
+            stays[place] = busy_until[place] > window_start or not (known_from[place] <= window or is_over)
+    return stays
+
+
+@njit(cache=True)
+def _carry_over(old, new, stays):
     for place in range(old.device.size):
-        if old.device[place] == _EMPTY:
-            continue
-        is_over = old.reopen[place] <= window_start and old.last_round[place] < 0
-        if old.busy_until[place] <= window_start and (old.known_from[place] <= window or is_over):
+        if not stays[place]:
             continue
         target = _find(new.device, old.device[place])
         new.device[target] = old.device[place]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedray.messages import Outcome
 
 FORMAT = "fedray-trace"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 RUN_FILE = "run.json"
 ROUNDS_FILE = "rounds.parquet"
 METRICS_FILE = "metrics.parquet"
@@ -92,8 +92,8 @@ def part_file(first_device: int) -> str:
 
 
 def columns_digest(columns: Mapping[str, NDArray]) -> str:
-    """SHA-256 over columns in order: name, type, values as little-endian bytes (NaN in one form; outcomes as codes)."""
-    digest = hashlib.sha256()
+    """BLAKE2b-256 over columns in order: name, type, values as little-endian bytes (NaN in one form; outcomes as codes)."""
+    digest = hashlib.blake2b(digest_size=32)
     for name, column in columns.items():
         values = column.astype(column.dtype.newbyteorder("<"), copy=False)
         if values.dtype.kind == "f":

@@ -87,6 +87,27 @@ def test_a_window_asked_for_again_is_the_same_and_settlements_count_once(is_enum
 
 
 @SAMPLERS
+def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
+    """Though timers start after it is prepared, some of which open within the window, before or after a first check-in."""
+    value = scenario(60_000)
+    one, other = PopulationShard(value, 0, 60_000), PopulationShard(value, 0, 60_000)
+    settled: tuple[Settlement, ...] = ()
+    for window in range(5):
+        asked = order(window, 3.0, *settled, is_enumerated=is_enumerated)
+        if window % 2:
+            one.prepare(dataclasses.replace(asked, settlements=()))
+        if window == 3:
+            one.prepare(dataclasses.replace(asked, settlements=(), checkins_per_hour=1.0))  # not what is asked for then
+        answer, plain = one.check_ins(asked), other.check_ins(asked)
+        assert columns(answer) == columns(plain)
+        assert answer.census == plain.census
+        assert answer.times.size > 1000
+        chosen = np.unique(answer.device_ids)[::2]
+        opens = int((window + 1) * HOUR) + (chosen % np.uint64(5400)).astype(np.uint32)
+        settled = (dataclasses.replace(settlement(chosen, 0), reopen_seconds=opens.astype(np.uint32)),)
+
+
+@SAMPLERS
 def test_every_check_in_lies_in_an_eligible_run_and_in_its_window(is_enumerated: bool) -> None:
     value = scenario(20_000)
     check_ins = PopulationShard(value, 0, 20_000).check_ins(order(0, 6.0, is_enumerated=is_enumerated))

@@ -98,9 +98,9 @@ def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario:
             starts = {start for start, _ in whole[device] if start > low}
             assert starts <= {start for half in halves for start, _ in half[device]}
     alone = model.list_runs(DEVICES[7:8], np.zeros(1), TIMES[2], TIMES[2] + DAY)
-    assert list(zip(alone.start, alone.end, strict=True)) == rows_of(
-        model.list_runs(DEVICES, everyone, TIMES[2], TIMES[2] + DAY)
-    )[7]
+    assert (
+        list(zip(alone.start, alone.end, strict=True)) == rows_of(model.list_runs(DEVICES, everyone, TIMES[2], TIMES[2] + DAY))[7]
+    )
 
 
 def test_closed_timers_leave_out_what_ends_before_they_open(scenario: Scenario) -> None:

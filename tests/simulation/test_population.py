@@ -1,0 +1,181 @@
+"""Whole runs against what is known of production: drop-outs, growth and churn, stress options, pace steering."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.audit.participation import read_patterns
+from fedray.errors import Starved
+from fedray.placement import Placement
+from fedray.simulation import simulate
+from fedray.trace.reader import Trace
+from fedray.trace.schema import OUTCOMES
+from server.pace import Pace
+
+IN_PROCESS = Placement(1, "in-process")
+HOUR = 3600.0
+
+
+def rows_of(trace: Trace) -> dict[str, np.ndarray]:
+    parts = [trace.columns(part) for part in range(len(trace.run["parts"]))]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def is_outcome(rows: dict[str, np.ndarray], *names: str) -> np.ndarray:
+    return np.isin(rows["outcome"], [OUTCOMES.index(name) for name in names])
+
+
+@pytest.fixture(scope="module")
+def default_day(small, tmp_path_factory) -> Trace:
+    """Four days of the default population in one time zone, supply short as in the published runs; 300 rounds or so."""
+    scenario = small(
+        "population.devices=90000",
+        "rounds.report_goal=250",
+        "rounds.count=1000",
+        "participation.timer_hours=72.0",
+        "rounds.max_days=9.0",
+    )
+    return simulate(scenario, IN_PROCESS, tmp_path_factory.mktemp("day") / "t")
+
+
+def test_drop_outs_are_those_of_production(default_day: Trace) -> None:
+    """6 to 10 % of the selected drop out, more by day than by night (Bonawitz et al. 2019, section 9); with at least 100,000
+    selected the sampling error is below 0.1 points. Late and dropped are 1 - 1 / over_selection = 23 % within 2 points."""
+    rows = rows_of(default_day)
+    hour = rows["checkin_time"] % 86_400 / HOUR
+    lost = is_outcome(rows, "dropped", "failed")
+    assert lost.size > 100_000
+    assert 0.06 <= lost.mean() <= 0.10
+    by_day, by_night = lost[(hour >= 10) & (hour < 20)].mean(), lost[(hour >= 23) | (hour < 5)].mean()
+    assert by_day > by_night + 0.01
+    assert (default_day.rounds["state"] == 0).all()
+    assert is_outcome(rows, "late", "dropped", "failed").mean() == pytest.approx(1 - 1 / 1.3, abs=0.02)
+    assert sum(default_day.outcome_counts().values()) == default_day.rounds["selected"].sum() == lost.size
+
+
+def test_growth_and_churn_show_in_who_takes_part(small, tmp_path: Path) -> None:
+    """Ids above the first 20,000 join in order of time; a shrinking population has fewer and fewer eligible devices."""
+    growing = small("population.joins_per_day=8000", "population.lifetime_days=5.0", "rounds.count=150", "rounds.max_days=6.0")
+    rows = rows_of(simulate(growing, IN_PROCESS, tmp_path / "growing"))
+    new = rows["device_id"] >= 20_000
+    assert new.sum() > 1000
+    assert (rows["checkin_time"][new] >= (rows["device_id"][new] - 20_000) / 8000 * 86_400).all()
+    shrinking = small("population.lifetime_days=1.0", "participation.timer_hours=1.0", "rounds.count=2000", "rounds.max_days=4.0")
+    trace = simulate(shrinking, IN_PROCESS, tmp_path / "shrinking")
+    days = (trace.rounds["started"] // 86_400).astype(int)
+    eligible = [trace.rounds["eligible_estimate"][days == day].mean() for day in range(3)]
+    assert eligible[0] > 1.8 * eligible[1] > 1.8**2 * eligible[2]
+
+
+def test_devices_that_ignore_the_timer_break_its_law_and_no_others(small, tmp_path: Path) -> None:
+    scenario = small("participation.timer_violators=0.05", "population.devices=10000", "rounds.count=60")
+    trace = simulate(scenario, IN_PROCESS, tmp_path / "t")
+    rows = rows_of(trace)
+    accepted = is_outcome(rows, "accepted")
+    device, report, checkin = (rows[name][accepted] for name in ("device_id", "report_time", "checkin_time"))
+    early = (device[1:] == device[:-1]) & (checkin[1:] < report[:-1] + 12 * HOUR)
+    breakers = np.unique(device[1:][early]).size
+    assert 0.01 * 10_000 < breakers < 0.05 * 10_000 + 100
+    assert (
+        read_patterns(trace).min_sep
+        < read_patterns(simulate(small("population.devices=10000", "rounds.count=60"), IN_PROCESS, tmp_path / "kept")).min_sep
+    )
+
+
+def test_nothing_happens_in_an_outage(small, tmp_path: Path) -> None:
+    """Hours 1 to 3: nobody checks in, nobody reports, no round starts; rounds in progress lose the reports."""
+    scenario = small("rounds.outages=[{start_hours=1.0,hours=2.0}]", "rounds.count=60", "population.devices=60000")
+    trace = simulate(scenario, IN_PROCESS, tmp_path / "t")
+    rows = rows_of(trace)
+    for times in (rows["checkin_time"], rows["report_time"], trace.rounds["started"]):
+        assert not ((times >= HOUR) & (times < 3 * HOUR)).any()
+        assert (times < HOUR).any()
+        assert (times >= 3 * HOUR).any()
+
+
+def test_slow_devices_take_longer_rounds(small, tmp_path: Path) -> None:
+    """Secure aggregation at 0.66x: time per round from start to close grows by half, within 5 %."""
+    overrides = "population.devices=60000", "rounds.count=40", "latency.failure_probability=0.0"
+    plain = simulate(small(*overrides), IN_PROCESS, tmp_path / "plain").rounds
+    slow = simulate(small(*overrides, "latency.slowdown=1.5"), IN_PROCESS, tmp_path / "slow").rounds
+    ratio = np.median(slow["closed"] - slow["started"]) / np.median(plain["closed"] - plain["started"])
+    assert ratio == pytest.approx(1.5, rel=0.05)
+
+
+def test_small_populations_come_together_and_large_ones_are_spread(small, tmp_path: Path) -> None:
+    """With 16 usable devices per device to select, all check-ins lie in the first ten minutes of a window of thirty."""
+    few = small("population.devices=4000", "rounds.count=4", "participation.timer_hours=1.0")
+    rows = rows_of(simulate(few, IN_PROCESS, tmp_path / "few"))
+    assert (rows["checkin_time"] % 1800 < 600).all()
+    many = rows_of(simulate(small("rounds.count=12"), IN_PROCESS, tmp_path / "many"))
+    assert (many["checkin_time"] % 1800 >= 600).mean() > 0.5
+    assert Pace(few).order(0, _census(1000), 0).ask_until_seconds == 600.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["participation.timer_hours=3000.0"],
+            r"the last of them \d+\.\d days before; of the eligible .*lower participation.timer_hours=3000",
+        ),
+        (
+            ["participation.timer_hours=0.0", "participation.round_separation=400"],
+            r"the timer held back 0 %, the round separation [89]\d %, so lower participation.round_separation=400",
+        ),
+        (["participation.timer_hours=3000.0", "participation.round_separation=400"], "so lower participation.timer_hours=3000"),
+    ],
+)
+def test_a_starving_run_says_which_rule_starves_it_and_for_how_long(
+    small, tmp_path: Path, overrides: list[str], expected: str
+) -> None:
+    scenario = small("population.devices=6000", "rounds.count=500", "rounds.max_days=8.0", *overrides)
+    trace = simulate(scenario, IN_PROCESS, tmp_path / "t")
+    assert 1 <= trace.committed_rounds < 60
+    import re
+
+    assert re.search(expected, trace.run["ended"]), trace.run["ended"]
+
+
+def test_other_availability_models_run_end_to_end(small, tmp_path: Path) -> None:
+    """A replayed recording goes with the trace, which can be read and audited alone; devices that are always on never drop out."""
+    from fedray.audit.audit import audit_trace
+
+    (tmp_path / "r.csv").write_text(
+        "device,start,end\n" + "".join(f"{d},{3600 * (d % 24)},{3600 * (d % 24 + 5)}\n" for d in range(97))
+    )
+    replay = small(f'availability={{model="replay",file="{tmp_path}/r.csv",day_shift="uniform",period_days=3}}')
+    trace = simulate(replay, IN_PROCESS, tmp_path / "replay")
+    (tmp_path / "r.csv").unlink()
+    assert audit_trace(Trace.open(trace.path)).scenario.digest == replay.digest
+    always = small('availability={model="always_on"}', "latency.failure_probability=0.0", "population.devices=30000")
+    assert simulate(always, IN_PROCESS, tmp_path / "always").outcome_counts()["dropped"] == 0
+    assert simulate(small('availability={model="poisson"}'), IN_PROCESS, tmp_path / "poisson").committed_rounds == 12
+
+
+@pytest.mark.parametrize("sampler", ["enumeration", "thinning", "predicted"])
+def test_runs_end_the_same_for_any_number_of_shards_by_either_sampler(small, tmp_path: Path, sampler: str) -> None:
+    scenario = small(
+        f"rounds.sampler={sampler}", "population.devices=530000", "participation.timer_hours=1.0", "rounds.count=30",
+        "population.joins_per_day=1e5", "population.lifetime_days=3.0", "rounds.max_days=2.0", "population.reach=0.5",
+        "participation.round_separation=4", "participation.clock_skew_hours=0.2", "participation.timer_violators=0.1",
+    )  # fmt: skip
+    digests = {simulate(scenario, Placement(shards, "in-process"), tmp_path / f"{shards}").digest for shards in (1, 2, 3, 8)}
+    assert len(digests) == 1
+
+
+def test_a_run_without_supply_at_all_leaves_nothing(small, tmp_path: Path) -> None:
+    with pytest.raises(Starved, match="0 of 12 rounds committed; "):
+        simulate(
+            small("availability.day_sessions=0.0", "availability.night_length_hours=0.001", "rounds.max_days=1.0"),
+            IN_PROCESS,
+            tmp_path / "t",
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def _census(open_eligible: int):
+    from fedray.messages import Census
+
+    return Census(open_eligible, open_eligible, open_eligible, open_eligible)
