@@ -20,8 +20,8 @@ from fedray.scenario import Scenario
 from fedray.trace.schema import part_ranges
 
 History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
-REVIVED_CPUS = 0.001
-"""What a new actor asks for in the place of one that died: the node it ran on may be gone, and others may be full."""
+REVIVED_CPUS = 0.0
+"""What a new actor asks for in the place of one that died: nothing, since its node may be gone and the others full."""
 
 
 class _ShardBody:
@@ -138,7 +138,7 @@ class RayShard:
         ray.kill(self._actor)
 
     def _start(self, cpus: float) -> Any:
-        body: Any = ray.remote(_ShardBody).options(num_cpus=cpus)
+        body: Any = ray.remote(_ShardBody).options(num_cpus=cpus, scheduling_strategy="SPREAD")
         return body.remote(self._scenario, self.first_device, self.end_device)
 
     def _call(self, method: str, *arguments: Any) -> RayAnswer[Any]:

@@ -155,15 +155,20 @@ def reproduce(
     if out is not None and out.exists():
         raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
     placement = Placement(shards=shards, address=address)
+    documents: list[dict[str, Any]] = []
+    table: list[list[str]] = []
     with _status("simulating") as on_status, contextlib.redirect_stdout(sys.stderr):
-        results = reproduce_gboard(
-            rows, overrides or (), out, placement, lambda row: on_status(f"{row.name} done, min-sep {row.min_sep.observed:g}")
-        )
-    documents, table = [result.to_json() for result in results], table_rows(results)
-    if out is not None:
-        note = "Full-size simulations of the published federated runs of Gboard's language models; one reach per locale."
-        write_page(render_reproduction("Gboard runs, reproduced", note, table, documents), out / "report.html")
-        write_page(json.dumps(documents, indent=2) + "\n", out / "results.json")
+
+        def keep(results: list[Any]) -> None:
+            """After every row, so that what took long is not lost with what comes after."""
+            on_status(f"{results[-1].name} done, min-sep {results[-1].min_sep.observed:g}")
+            documents[:], table[:] = [result.to_json() for result in results], table_rows(results)
+            if out is not None:
+                note = "Full-size simulations of the published federated runs of Gboard's language models; one reach per locale."
+                write_page(render_reproduction("Gboard runs, reproduced", note, table, documents), out / "report.html")
+                write_page(json.dumps(documents, indent=2) + "\n", out / "results.json")
+
+        reproduce_gboard(rows, overrides or (), out, placement, keep)
     if as_json:
         _print_json({"runs": documents})
     else:

@@ -39,6 +39,7 @@ def cluster(placement: Placement) -> Iterator[float]:
     if placement.address is None:
         with _python_path_for_children():  # a runtime environment would do the same, seconds later
             ray.init(
+                address="local",  # else it would join whatever cluster was started last on this machine
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

@@ -57,11 +57,12 @@ def reproduce_gboard(
     overrides: Sequence[str] = (),
     out: Path | None = None,
     placement: Placement | None = None,
-    on_row: Callable[[ReproducedRun], None] | None = None,
+    on_row: Callable[[list[ReproducedRun]], None] | None = None,
 ) -> list[ReproducedRun]:
     """Runs the scenarios of the chosen rows (comma-separated locales or names; None for all).
 
-    Traces are kept as `out`/<row> if a directory is given. Raises InputError for unknown rows.
+    Traces are kept as `out`/<row> if a directory is given. `on_row` hears of all results so far after every row. Raises
+    InputError for unknown rows.
     """
     try:
         chosen = select(rows)
@@ -72,7 +73,7 @@ def reproduce_gboard(
         with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
             results.append(_reproduce(published, overrides, (out or Path(folder)) / published.name, placement))
         if on_row is not None:
-            on_row(results[-1])
+            on_row(results)
     return results
 
 

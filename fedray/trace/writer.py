@@ -52,7 +52,7 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
         table,
         buffer,
         # Times are nearly random: compressing them costs more than it saves.
-        compression={field.name: "NONE" if field.name.endswith("_time") else "ZSTD" for field in PARTICIPATION_SCHEMA},
+        compression={field.name: "NONE" if field.name.endswith("_time") else "ZSTD" for field in PARTICIPATION_SCHEMA},  # pyright: ignore[reportArgumentType]
         row_group_size=ROW_GROUP,
         use_dictionary=["outcome"],  # pyright: ignore[reportArgumentType]  (the stub knows bool only)
         column_encoding={
