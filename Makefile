@@ -2,10 +2,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check bench peers reproduce clean
+.PHONY: help run test check bench bench-population peers reproduce gboard clean
 
 help:  ## What there is to make
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
 
 run: .venv/.runs  ## Simulate the quickstart scenario at full size, audit it, write its report
 	$(BIN)/fedray run scenarios/quickstart.toml
@@ -23,6 +23,12 @@ check: .venv/.tests  ## Format, lint, types, import contracts, fast tests
 bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 	$(BIN)/python tests/benchmarks/bench_quickstart.py
 	$(BIN)/python tests/benchmarks/bench_mechanisms.py
+
+bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alternatives (half an hour)
+	$(BIN)/python tests/benchmarks/bench_population.py
+
+gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
+	$(BIN)/fedray reproduce gboard
 
 peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 settings (half an hour)
 	$(BIN)/python tests/benchmarks/compare_optima.py

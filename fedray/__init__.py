@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedray.audit.audit import Audit, audit_trace
-    from fedray.errors import FedrayError, InputError, RunFailed, ScenarioError, Starved, TraceCorrupt, TraceError
+    from fedray.errors import CheckpointError, FedrayError, InputError, RunFailed, ScenarioError, Starved, TraceCorrupt, TraceError
+    from fedray.fit import fit_min_sep
     from fedray.messages import RunProgress
     from fedray.placement import Placement
     from fedray.report.page import write_report
     from fedray.scenario import Scenario
-    from fedray.simulation import simulate
+    from fedray.simulation import resume, simulate
     from fedray.trace.reader import Trace
     from mechanisms.figures import mechanism_figures
     from mechanisms.files import read_strategy, write_strategy
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Audit": "fedray.audit.audit",
+    "CheckpointError": "fedray.errors",
     "FedrayError": "fedray.errors",
     "InputError": "fedray.errors",
     "MechanismRequest": "mechanisms.optimize.design",
@@ -43,9 +45,11 @@ _HOMES = {
     "TraceCorrupt": "fedray.errors",
     "TraceError": "fedray.errors",
     "audit_trace": "fedray.audit.audit",
+    "fit_min_sep": "fedray.fit",
     "mechanism_figures": "mechanisms.figures",
     "optimize_mechanism": "mechanisms.optimize.design",
     "read_strategy": "mechanisms.files",
+    "resume": "fedray.simulation",
     "simulate": "fedray.simulation",
     "write_report": "fedray.report.page",
     "write_strategy": "mechanisms.files",
@@ -53,6 +57,7 @@ _HOMES = {
 
 __all__ = [
     "Audit",
+    "CheckpointError",
     "FedrayError",
     "InputError",
     "MechanismRequest",
@@ -67,9 +72,11 @@ __all__ = [
     "TraceCorrupt",
     "TraceError",
     "audit_trace",
+    "fit_min_sep",
     "mechanism_figures",
     "optimize_mechanism",
     "read_strategy",
+    "resume",
     "simulate",
     "write_report",
     "write_strategy",

@@ -3,7 +3,9 @@
 import hashlib
 import io
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -206,6 +208,18 @@ class CustomAvailability(ContentFile):
         except (OSError, ValueError, SyntaxError) as error:
             raise ValueError(f"file={self.file!r} is no readable Python file ({error}); give one that defines it") from None
         return source.encode()
+
+
+MODELS: Mapping[str, type[Table]] = MappingProxyType(
+    {
+        "habit": HabitAvailability,
+        "always_on": AlwaysOn,
+        "poisson": PoissonAvailability,
+        "replay": ReplayAvailability,
+        "custom": CustomAvailability,
+    }
+)
+"""The tables by name."""
 
 
 def _model_name(value: Any) -> Any:

@@ -86,7 +86,9 @@ def fit_min_sep(
         raise FitFailed(f"min_sep={min_sep} is out of reach: even at {key}={high:g} {found}; check population, timer and rounds")
     above, below = top, FittedRun(low, None, None)
     while not is_near(runs[-1]) and len(runs) < MOST_RUNS and above.value / below.value > 1.002:
-        run = try_value(_between(below, above, min_sep))
+        # Every third time the middle, so that the bracket shrinks whatever the curve.
+        middle = round(math.sqrt(below.value * above.value), 4)
+        run = try_value(middle if len(runs) % 3 == 0 else _between(below, above, min_sep))
         if run.min_sep is not None and run.min_sep >= min_sep:
             above = run
         else:

@@ -20,7 +20,7 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from fedray.availability import Availability, ContentFile, HabitAvailability
+from fedray.availability import MODELS, Availability, ContentFile, HabitAvailability
 from fedray.errors import ScenarioError
 from fedray.table import Positive, PositiveShare, Share, Spread, Table
 from mechanisms.registry import BLT, AnyStrategy
@@ -397,7 +397,11 @@ def _apply_override(tables: dict[str, Any], override: str) -> None:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             raise ScenarioError(f"--set {override!r}: {name!r} is a value, not a table; name one of its own keys")
-    table[names[-1]] = _parse_value(text.strip())
+    value = _parse_value(text.strip())
+    if names == ["availability", "model"] and value in MODELS:  # another model has other keys
+        for key in [key for key in table if key not in MODELS[value].model_fields]:
+            del table[key]
+    table[names[-1]] = value
 
 
 def _parse_value(text: str) -> Any:
@@ -421,16 +425,19 @@ def _explain_one(problem: Any, tables: dict[str, Any]) -> str:
     rule = problem["msg"].removeprefix("Value error, ")
     match kind:
         case "extra_forbidden":
-            table, known = _table_of(location)
+            table, known = _table_of(location, tables)
             close = difflib.get_close_matches(str(location[-1]), known, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else f"the keys here are {', '.join(known)}"
             return f"unknown key {key} = {problem['input']!r} in {table}; {remedy}"
         case "missing":
-            return f"{key} is missing; add it ({_description_of(location)})"
+            return f"{key} is missing; add it ({_description_of(location, tables)})"
+        case "union_tag_invalid" if key == "availability":
+            model = problem["input"].get("model") if isinstance(problem["input"], dict) else problem["input"]
+            return f"availability.model = {model!r} is not one of {', '.join(MODELS)}; take one of them"
         case "value_error":
             return f"{key}: {rule}" if location else rule
         case _:
-            description = _description_of(location)
+            description = _description_of(location, tables)
             remedy = f"correct it ({description})" if description else "correct it; `fedray schema` lists every key"
             return f"{key} = {problem['input']!r}: {rule[0].lower() + rule[1:]}; {remedy}"
 
@@ -441,7 +448,7 @@ def _key_path(location: tuple[Any, ...], tables: dict[str, Any]) -> list[Any]:
     node: Any = tables
     for position, part in enumerate(location):
         is_last = position == len(location) - 1
-        if isinstance(node, dict) and (part in node or (is_last and part != node.get("kind"))):
+        if isinstance(node, dict) and (part in node or (is_last and part not in (node.get("kind"), node.get("model", "habit")))):
             path.append(part)
             node = node.get(part)
         elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
@@ -450,26 +457,32 @@ def _key_path(location: tuple[Any, ...], tables: dict[str, Any]) -> list[Any]:
     return path
 
 
-def _table_of(location: list[Any]) -> tuple[str, list[str]]:
+def _table_of(location: list[Any], tables: dict[str, Any]) -> tuple[str, list[str]]:
     model: Any = Scenario
     for part in location[:-1]:
-        model = _model_inside(model.model_fields[part].annotation) if part in getattr(model, "model_fields", {}) else None
+        model = _model_inside(model, part, tables)
         if model is None:
             return f"[{'.'.join(map(str, location[:-1]))}]", []
     name = f"[{'.'.join(map(str, location[:-1]))}]" if len(location) > 1 else "the top level"
     return name, list(model.model_fields)
 
 
-def _model_inside(annotation: Any) -> Any:
+def _model_inside(model: Any, key: Any, tables: dict[str, Any]) -> Any:
+    """The table's class under a key of another; None where there is none."""
+    if model is Scenario and key == "availability":
+        table = tables.get("availability")
+        return MODELS.get(table.get("model", "habit")) if isinstance(table, dict) else None
+    field = getattr(model, "model_fields", {}).get(key)
+    annotation = field.annotation if field is not None else None
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-def _description_of(location: list[Any]) -> str:
+def _description_of(location: list[Any], tables: dict[str, Any]) -> str:
     model, description = Scenario, ""
     for part in location:
         field = model.model_fields.get(str(part)) if model is not None else None
         if field is None:
             break
         description = field.description or ""
-        model = _model_inside(field.annotation)
+        model = _model_inside(model, str(part), tables)
     return description.rstrip(".")

@@ -128,7 +128,9 @@ def published(repeats: int, divide: int) -> None:
     peak = max(run["driver_peak_mebibytes"] + sum(use["peak_mebibytes"] for use in run["shard_use"]) for _, run in runs)
     busy = statistics.median(max(use["busy_seconds"] for use in run["shard_use"]) for _, run in runs)
     print(f"published: pt-BR, {value.rounds.count} rounds, two shards, Ray's start and the trace included")
-    print(f"  {seconds:7.1f} s   a shard works on windows {busy:.1f} s   peak {peak:.0f} MiB (sum of the peaks of driver and shards)")
+    print(
+        f"  {seconds:7.1f} s   a shard works on windows {busy:.1f} s   peak {peak:.0f} MiB (sum of the peaks of driver and shards)"
+    )
     print(f"  audit {statistics.median(audits):7.1f} s")
 
 
@@ -148,7 +150,9 @@ def alternatives(repeats: int, divide: int) -> None:
     small = in_own_process(scenario(few * 1000, rounds, 20, 0.0), 1, "in-process")[0]
     per_device = actors / few
     print(f"  one Ray actor per device: {few} devices, {rounds} rounds {actors:.1f} s, {1000 * per_device:.0f} ms per device;")
-    print(f"  fedray with 1000 times as many, as many rounds {small:.2f} s: {per_device / (small / (few * 1000)):,.0f} x per device")
+    print(
+        f"  fedray with 1000 times as many, as many rounds {small:.2f} s: {per_device / (small / (few * 1000)):,.0f} x per device"
+    )
 
 
 def numpy_scan(devices: int, count: int, goal: int) -> float:

@@ -31,11 +31,12 @@ def test_the_quickstart_benchmark_runs() -> None:
     ("script", "arguments", "last"),
     [
         ("benchmarks/bench_mechanisms.py", ["--small"], "gpu: "),
+        ("benchmarks/bench_population.py", ["growth", "alternatives", "--repeats", "1", "--divide", "100"], "x per device"),
         ("benchmarks/compare_optima.py", ["--first", "1", "--steps", "40"], "largest excess of our loss"),
         ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),
     ],
 )
-def test_what_is_run_by_hand_about_mechanisms_still_runs(script: str, arguments: list[str], last: str) -> None:
+def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last: str) -> None:
     done = subprocess.run(
         [sys.executable, BENCHMARKS.parent / script, *arguments], capture_output=True, text=True, timeout=300, check=False
     )

@@ -62,4 +62,9 @@ def test_two_nodes_and_a_lost_one_change_nothing(small, tmp_path: Path) -> None:
     reference = simulate(Scenario.from_toml(tmp_path / "s.toml"), Placement(1, "in-process"), tmp_path / "reference")
     assert {digest for digest, _, _ in results.values()} == {reference.digest}
     assert {nodes for _, nodes, _ in results.values()} == {2}
-    assert [restarts > 0 for _, _, restarts in results.values()] == [False, True, True, True]  # a new one may land on the dying node
+    assert [restarts > 0 for _, _, restarts in results.values()] == [
+        False,
+        True,
+        True,
+        True,
+    ]  # a new one may land on the dying node

@@ -1,0 +1,82 @@
+"""Fitting reach and check-in rate, and the published runs: small versions."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedray.audit.participation import read_patterns
+from fedray.errors import FitFailed
+from fedray.fit import fit_min_sep
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import simulate
+from scenarios.gboard import published_runs, select
+
+SUPPLY_LIMITED = ("population.devices=60000", "rounds.count=260", "rounds.report_goal=400", "participation.timer_hours=24.0")
+
+
+@pytest.mark.parametrize(("key", "value"), [("population.reach", 0.6), ("rounds.max_checkins_per_hour", 1.5)])
+def test_the_value_that_made_a_min_sep_is_found_again(small, tmp_path: Path, key: str, value: float) -> None:
+    """Within the tolerance of min-sep; the value itself within 10 %, since min-sep is coarse (a whole number near 50)."""
+    made = simulate(small(*SUPPLY_LIMITED, f"{key}={value}"), Placement(1, "in-process"), tmp_path / "t")
+    observed = read_patterns(made).min_sep
+    fit = fit_min_sep(small(*SUPPLY_LIMITED), observed, key, tolerance=0.02)
+    assert abs(fit.relative_error) <= 0.02
+    if key == "population.reach":
+        assert fit.best.value == pytest.approx(value, rel=0.10)
+    assert fit.best in fit.runs
+
+
+def test_what_no_value_gives_is_said(small) -> None:
+    with pytest.raises(FitFailed, match="min_sep=250 is out of reach: even at population.reach=1 min-sep is"):
+        fit_min_sep(small(*SUPPLY_LIMITED), 250)
+    with pytest.raises(FitFailed, match="the run starves"):
+        fit_min_sep(small("participation.timer_hours=9000.0", "rounds.count=400", "rounds.max_days=3.0"), 50)
+
+
+def test_fit_prints_what_it_found(fedray_command, small, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(small(*SUPPLY_LIMITED).to_toml())
+    arguments = ["fit", str(tmp_path / "s.toml"), "--min-sep", "60", "--scale", "0.5", "--tolerance", "0.05"]
+    code, out, _ = fedray_command(*arguments)
+    assert code == 0
+    assert "population.reach=" in out
+    code, out, _ = fedray_command(*arguments, "--json")
+    document = json.loads(out)
+    assert abs(document["relative_error"]) <= 0.05
+    assert document["best"] in document["runs"]
+
+
+def test_every_published_run_has_its_scenario() -> None:
+    """The scenario files say what the table says."""
+    runs = published_runs()
+    assert len(runs) == 13
+    for run in runs:
+        scenario = Scenario.from_toml(run.file)
+        assert scenario.population.devices == run.population
+        assert (scenario.rounds.count, scenario.rounds.report_goal) == (run.rounds, run.report_goal)
+        assert scenario.participation.timer_hours == run.timer_hours
+        assert scenario.privacy.noise_multiplier == run.noise_multiplier
+        assert scenario.privacy.mechanism.kind == "tree"
+        same_locale = [Scenario.from_toml(other.file).population.reach for other in runs if other.locale == run.locale]
+        assert set(same_locale) == {scenario.population.reach}
+    assert [run.name for run in select("en-gb,nwp-de-DE")] == ["nwp-de-DE", "nwp-en-GB", "otf-en-GB"]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) -> None:
+    """At a two-hundredth of the size: what is printed, written and shown is the same."""
+    small = [word for key in ("population.devices=12000", "rounds.report_goal=33", "rounds.count=60") for word in ("--set", key)]
+    code, out, _ = fedray_command("reproduce", "gboard", "--rows", "en-GB", *small, "--out", str(tmp_path / "g"), "--json")
+    assert code == 0
+    runs = json.loads(out)["runs"]
+    assert [run["name"] for run in runs] == ["nwp-en-GB", "otf-en-GB"]
+    assert runs == json.loads((tmp_path / "g" / "results.json").read_text())
+    assert runs[0]["min_sep"]["published"] == 226
+    difference = runs[0]["min_sep"]["observed"] / 226 - 1
+    assert runs[0]["min_sep"]["relative_difference"] == pytest.approx(difference)
+    page = (tmp_path / "g" / "report.html").read_text()
+    assert f"{runs[0]['min_sep']['observed']:.0f} / 226" in page
+    assert f"{100 * difference:+.1f} %" in page
+    assert (tmp_path / "g" / "nwp-en-GB" / "run.json").exists()
