@@ -121,22 +121,42 @@ def enumerate_check_ins(runs: Runs, reopen: DeviceMap, key: Key, first_device: i
 
 
 def draw_again(
-    stretches: Stretches, runs: Runs, reopen: DeviceMap, key: Key, first_device: int, order: CheckInOrder
+    stretches: Stretches,
+    runs: Runs,
+    reopen: DeviceMap,
+    key: Key,
+    first_device: int,
+    order: CheckInOrder,
+    moved: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.bool_]:
-    """Draws first check-ins anew, in place, where a timer opens later than was known; which they were [A]."""
+    """Draws first check-ins anew, in place, where a timer opens later than was known; which they were [A].
+
+    moved: a bit per device of the shard, of those whose timers have been started since; None looks at all of them.
+    """
     seconds = order.start_seconds, order.end_seconds, order.ask_until_seconds
     mean_gap = 3600.0 / order.checkins_per_hour if order.checkins_per_hour > 0.0 else np.inf
     return _draw_again(
         runs.start, stretches.which, stretches.begin, stretches.time, stretches.end, reopen.table, key, first_device, order.window,
-        *seconds, mean_gap,
+        *seconds, mean_gap, np.empty(0, np.uint8) if moved is None else moved,
     )  # fmt: skip
 
 
+def bits_of(indices: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
+    """A bit per device of a shard, set for some."""
+    bits = np.zeros(devices // 8 + 1, np.uint8)
+    np.bitwise_or.at(bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
+    return bits
+
+
 @njit(cache=True, nogil=True)
-def _draw_again(start, which, begin, time, end, table, key, first_device, window, window_start, window_end, ask_until, mean_gap):
+def _draw_again(
+    start, which, begin, time, end, table, key, first_device, window, window_start, window_end, ask_until, mean_gap, moved
+):  # fmt: skip
     dense, keys, values = table
     is_new = np.zeros(which.size, np.bool_)
     for run in range(which.size):
+        if moved.size and not moved[which[run] >> 3] >> (which[run] & 7) & 1:
+            continue
         opens = max(start[run], window_start, np.float64(value_of(dense, keys, values, which[run])))
         if opens <= begin[run]:
             continue

@@ -12,12 +12,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.errors import InputError
 from fedray.rng import Key, Stream, draw, exponential, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.trace.schema import part_devices
 
 # Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER: (0, 0).
 _REACH, _SPEED = 0, 1
+
+
+MOST_DEVICES = 2**32 - 2
+"""Of one shard, which numbers them in 32 bits."""
 
 
 class DeviceModel(NamedTuple):
@@ -56,12 +61,17 @@ def part_count(devices: int) -> int:
 def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
     """Device ranges [first, end) of the shards: whole trace parts, as even as can be.
 
-    A shard without parts has first == end; so many shards are allowed, and idle.
+    A shard without parts has first == end; so many shards are allowed, and idle. Raises InputError for too few.
     """
     unit = part_devices(devices)
     parts = part_count(devices)
     edges = [min(devices, (parts * index // shards) * unit) for index in range(shards + 1)]
-    return list(itertools.pairwise(edges))
+    ranges = list(itertools.pairwise(edges))
+    if max(end - first for first, end in ranges) > MOST_DEVICES:
+        raise InputError(
+            f"shards={shards} are too few for {devices} devices: one holds {MOST_DEVICES} at the most; take more shards"
+        )
+    return ranges
 
 
 @njit(inline="always")

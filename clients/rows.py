@@ -1,7 +1,6 @@
 """A shard's rows of the trace, kept sorted in chunks; full chunks go to temporary files, so that memory stays bounded."""
 
 import tempfile
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +21,14 @@ _COLUMNS = {
 class RowStore:
     """Rows of settled devices. At most CHUNK_ROWS and one settlement are held in memory.
 
-    A device's rows come in order of check-in time, because it is in one attempt at a time: stable sorts by device keep that order.
+    Files have no name, so that nothing is left of them however the process ends. A device's rows come in order of check-in time,
+    because it is in one attempt at a time: stable sorts by device keep that order.
     """
 
     def __init__(self) -> None:
         self._recent: list[Settlement] = []
         self._recent_rows = 0
         self._chunks: list[dict[str, NDArray]] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="fedray-rows-", ignore_cleanup_errors=True)
         self.rows = 0
 
     def add(self, settlement: Settlement) -> None:
@@ -49,7 +48,7 @@ class RowStore:
             name: np.concatenate([np.empty(0, kind), *(chunk[name][rows] for chunk, rows in slices)])
             for name, kind in _COLUMNS.items()
         }
-        order = np.argsort((columns["device_ids"] - np.uint64(first_device)).astype(np.uint32), kind="stable")
+        order = np.argsort(columns["device_ids"] - np.uint64(first_device), kind="stable")
         names = {
             "round": "rounds",
             "device_id": "device_ids",
@@ -60,22 +59,26 @@ class RowStore:
         return {name: columns[field][order] for name, field in names.items()}
 
     def _flush(self) -> None:
-        """Recent rows become a chunk, sorted by device, in files of its own."""
+        """Recent rows become a chunk, sorted by device, in a file of its own, column after column."""
         if not self._recent_rows:
             return
-        sizes = [settlement.device_ids.size for settlement in self._recent]
+        rows, sizes = self._recent_rows, [settlement.device_ids.size for settlement in self._recent]
         columns = {name: np.concatenate([getattr(each, name) for each in self._recent]) for name in _COLUMNS if name != "rounds"}
         columns["rounds"] = np.repeat(np.array([each.round_index for each in self._recent], np.uint32), sizes)
         self._recent, self._recent_rows = [], 0
         order = np.argsort(columns["device_ids"], kind="stable")
-        chunk = {}
-        for name in _COLUMNS:
-            file = Path(self._folder.name) / f"{len(self._chunks)}-{name}.npy"
-            try:
-                np.save(file, columns[name][order])
-            except OSError as error:
-                raise RunFailed(
-                    f"a shard cannot keep its rows in {self._folder.name!r} ({error}); free space there, or set TMPDIR"
-                ) from None
-            chunk[name] = np.load(file, mmap_mode="r")
+        try:
+            with tempfile.TemporaryFile(prefix="fedray-rows-") as file:
+                for name in _COLUMNS:
+                    file.write(columns[name][order].data)
+                file.flush()
+                content = np.memmap(file, np.uint8, "r")
+        except OSError as error:
+            where = tempfile.gettempdir()
+            raise RunFailed(f"a shard cannot keep its rows in {where!r} ({error}); free space there, or set TMPDIR") from None
+        chunk, begin = {}, 0
+        for name, kind in _COLUMNS.items():
+            end = begin + rows * np.dtype(kind).itemsize
+            chunk[name] = content[begin:end].view(kind)
+            begin = end
         self._chunks.append(chunk)

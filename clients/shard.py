@@ -14,6 +14,7 @@ from clients.checkin import (
     ActiveRuns,
     RunList,
     Stretches,
+    bits_of,
     count_at,
     draw_again,
     draw_candidates,
@@ -100,6 +101,8 @@ class PopulationShard:
         """Last round + 1; filled only where rounds must be separated."""
         self._members: dict[int, NDArray[np.uint16]] = {}
         self._prepared: _Prepared | None = None
+        self._moved: list[NDArray[np.int64]] = []
+        """Devices whose timers were started since."""
         self._listed: RunList | None = None
         self._active = ActiveRuns()
         self._active_window = -1
@@ -117,6 +120,7 @@ class PopulationShard:
     def prepare(self, order: CheckInOrder) -> None:
         """Does ahead what can be done for a window before the one in progress is settled. It changes no answer."""
         begun = time.perf_counter()
+        self._moved.clear()
         self._prepared = (self._thin if not order.is_enumerated else self._enumerate)(order)
         self.busy_seconds += time.perf_counter() - begun
 
@@ -142,6 +146,7 @@ class PopulationShard:
             self._settled = settlement.attempt
             local = (settlement.device_ids - np.uint64(self.first_device)).astype(np.int64)
             self._reopen.raise_to(local, settlement.reopen_seconds)
+            self._moved.append(local[settlement.reopen_seconds > 0])
             if self._separation:
                 kept = local[settlement.remembers_round]
                 self._last_rounds.raise_to(kept, np.full(kept.size, settlement.round_index + 1, np.uint32))
@@ -165,7 +170,10 @@ class PopulationShard:
 
     def _settle_enumerated(self, prepared: "_Prepared") -> "_Listed":
         stretches, places = prepared.stretches, prepared.places
-        is_new = draw_again(stretches, self._active.runs, self._reopen, self._check_in_key, self.first_device, prepared.order)
+        moved = bits_of(np.concatenate(self._moved) if self._moved else np.empty(0, np.int64), self.end_device - self.first_device)
+        is_new = draw_again(
+            stretches, self._active.runs, self._reopen, self._check_in_key, self.first_device, prepared.order, moved
+        )
         stays = ~is_new[places]
         listed = _Listed(stretches, places[stays], prepared.fixed_seconds[stays], prepared.training_seconds[stays])
         is_new &= stretches.time < np.inf

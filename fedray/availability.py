@@ -86,6 +86,17 @@ class PoissonAvailability(Table):
     session_max_hours: Annotated[float, Field(gt=0, le=48)] = 12.0
     """Longest session, hours; longer ones are cut."""
 
+    @model_validator(mode="after")
+    def _leaves_gaps(self) -> Self:
+        at_once = self.sessions_per_day * min(self.session_minutes / 1440.0, self.session_max_hours / 24.0)
+        if at_once > 3.0:
+            raise ValueError(
+                f"sessions_per_day={self.sessions_per_day:g} of {self.session_minutes:g} minutes are {at_once:.1f} "
+                "at once on average, "
+                "more than 3, so that a device is hardly ever not eligible; lower one of them, or take model always_on"
+            )
+        return self
+
 
 class ContentFile(Table):
     """A table that names a file, known by its content: looked for as `<sha256><suffix>`, as in traces, then as `file`.

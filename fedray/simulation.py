@@ -147,8 +147,11 @@ def _finish(
                 "restarts": restarts,
             },
         )
+    except Starved:
+        writer.discard()
+        raise
     except (FedrayError, KeyboardInterrupt) as error:
-        if isinstance(error, Starved) or not writer.can_be_resumed:
+        if not writer.can_be_resumed:
             raise
         hint = f"the last checkpoint is kept, go on with: fedray run --resume {writer.directory}"
         if isinstance(error, KeyboardInterrupt):
@@ -242,7 +245,6 @@ class _Run:
         if self._training is not None:
             state |= {f"training.{name}": array for name, array in self._training.state().items()}
         save_checkpoint(self._writer.partial, self._journal, self._scenario.digest, state)
-        self._writer.keep()
         self._last_checkpoint = time.monotonic()
 
 

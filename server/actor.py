@@ -41,6 +41,8 @@ class RayAggregator:
     def __init__(self, scenario: Scenario, placement: Placement) -> None:
         self._scenario, self._placement = scenario, placement
         self.restarts = 0
+        # Chosen once: one that is started anew draws the same noise only on the same kind of device.
+        self._gpus = 1 if ray.available_resources().get("GPU", 0) >= 1 else 0
         self._start()
 
     def start(self, parameters: NDArray[np.float32]) -> RayAnswer[None]:
@@ -72,8 +74,7 @@ class RayAggregator:
         ray.kill(self._actor)
 
     def _start(self) -> None:
-        gpus = 1 if ray.available_resources().get("GPU", 0) >= 1 else 0
-        self._actor: Any = ray.remote(_AggregatorBody).options(num_cpus=0, num_gpus=gpus).remote(self._scenario)
+        self._actor: Any = ray.remote(_AggregatorBody).options(num_cpus=0, num_gpus=self._gpus).remote(self._scenario)
 
     def _answer(self, reference: Any) -> RayAnswer[Any]:
         return RayAnswer(reference, "the aggregator", self._placement.answer_timeout_seconds, AggregatorLost, self._lost)

@@ -38,6 +38,8 @@ class RoundRules:
     round_separation: int
     fates: FateModel
     outages: NDArray[np.float64]
+    has_own_timers: bool = False
+    """Whether devices wait as long as they say (violators, skewed clocks) rather than the timer's length."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
@@ -54,6 +56,7 @@ class RoundRules:
             round_separation=participation.round_separation,
             fates=FateModel(stream_key(scenario.seed, Stream.TRAINING_TIME), latency.speed_within, latency.failure_probability),
             outages=np.array(outages, np.float64).reshape(-1, 2),
+            has_own_timers=participation.timer_violators > 0.0 or participation.clock_skew_hours > 0.0,
         )
 
 

@@ -52,20 +52,23 @@ class _Waiting(NamedTuple):
     row: NDArray[np.int64]
 
 
-class _Blocked(NamedTuple):
-    """Hash table: who may not check in now, as far as the shards' lists do not account for it.
+_BLOCKED = np.dtype(
+    [
+        ("device", np.uint64),
+        ("busy_until", np.float64),
+        ("reopen", np.float64),
+        ("known_from", np.int32),
+        ("last_round", np.int32),
+        ("is_waiting", np.bool_),
+    ],
+    align=True,
+)
+"""An entry of the hash table of who may not check in now, as far as the shards' lists do not account for it.
 
-    busy_until: waiting, training or reporting until then; no list accounts for that. is_waiting: it waits, so that it may be free
-    sooner or later than that. reopen: the timer opens then. known_from: first window whose lists account for the timer and the
-    last round. last_round: -1 for none.
-    """
-
-    device: NDArray[np.uint64]
-    busy_until: NDArray[np.float64]
-    is_waiting: NDArray[np.bool_]
-    reopen: NDArray[np.float64]
-    known_from: NDArray[np.int32]
-    last_round: NDArray[np.int32]
+busy_until: waiting, training or reporting until then; no list accounts for that. is_waiting: it waits, so that it may be free
+sooner or later than that. reopen: the timer opens then. known_from: first window whose lists account for the timer and the last
+round. last_round: -1 for none. Entries are whole records, so that a look at one touches one line of the cache.
+"""
 
 
 class _Next(NamedTuple):
@@ -155,14 +158,13 @@ class Selection:
         slots = slots[np.argsort(waiting.device[slots])]
         waiting.free[waiting.counts[1] : waiting.counts[1] + slots.size] = slots
         waiting.counts[:] = 0, waiting.counts[1] + slots.size
-        has_timers = self._list is not None and self._list.timer_seconds.size > 0
         return Selected(
             device_ids=waiting.device[slots],
             checkin_times=waiting.checkin[slots],
             session_ends=waiting.end[slots],
             fixed_seconds=waiting.fixed[slots],
             training_seconds=waiting.training[slots],
-            timer_seconds=waiting.timer[slots] if has_timers else np.empty(0),
+            timer_seconds=waiting.timer[slots] if self._rules.has_own_timers else np.empty(0),
             rows=waiting.row[slots],
         )
 
@@ -185,10 +187,10 @@ class Selection:
 
     def state(self) -> dict[str, NDArray]:
         """Everything, as named arrays, for a checkpoint between two windows."""
-        live = self._blocked.device != _EMPTY
+        live = self._blocked["device"] != _EMPTY
         slots = self._waiting.heap[: self.waiting]
         return {
-            **{f"blocked.{name}": column[live] for name, column in self._blocked._asdict().items()},
+            **{f"blocked.{name}": self._blocked[name][live] for name in _BLOCKED.fields or ()},
             **{
                 f"waiting.{name}": column[slots]
                 for name, column in self._waiting._asdict().items()
@@ -199,9 +201,11 @@ class Selection:
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state."""
-        blocked = _Blocked(*(state[f"blocked.{name}"] for name in _Blocked._fields))
-        self._blocked = _blocked_table(blocked.device.size)
-        _carry_over(blocked, self._blocked, np.ones(blocked.device.size, np.bool_))
+        blocked = np.empty(state["blocked.device"].size, _BLOCKED)
+        for name in _BLOCKED.fields or ():
+            blocked[name] = state[f"blocked.{name}"]
+        self._blocked = _blocked_table(blocked.size)
+        _carry_over(blocked, self._blocked, np.ones(blocked.size, np.bool_))
         columns = {name: state[f"waiting.{name}"] for name in _Waiting._fields if f"waiting.{name}" in state}
         size, count = self._rules.selection_target, columns["device"].size
         for name, column in columns.items():
@@ -214,24 +218,19 @@ class Selection:
         self._outage, self._down_until = int(outage), down_until
 
 
-def _blocked_table(entries: int) -> _Blocked:
+def _blocked_table(entries: int) -> NDArray[np.void]:
     size = 1 << max(6, (3 * entries // 2).bit_length())  # a third to two thirds full, so that more of it stays in the cache
-    return _Blocked(
-        device=np.full(size, _EMPTY),
-        busy_until=np.zeros(size),
-        is_waiting=np.zeros(size, np.bool_),
-        reopen=np.zeros(size),
-        known_from=np.zeros(size, np.int32),
-        last_round=np.full(size, -1, np.int32),
-    )
+    table = np.zeros(size, _BLOCKED)
+    table["device"], table["last_round"] = _EMPTY, -1
+    return table
 
 
 @njit(inline="always")
-def _find(devices, device):
-    """The device's place in a table of devices, or the empty place where it belongs."""
-    mask = np.uint64(devices.size - 1)
+def _find(table, device):
+    """The device's place in the table, or the empty place where it belongs."""
+    mask = np.uint64(table.size - 1)
     place = ((device * _HASH) >> _HALF) & mask
-    while devices[place] != _EMPTY and devices[place] != device:
+    while table[place].device != _EMPTY and table[place].device != device:
         place = (place + np.uint64(1)) & mask
     return place
 
@@ -239,40 +238,33 @@ def _find(devices, device):
 @njit(cache=True)
 def _stays(table, window, window_start):
     """Which entries the lists of a window do not account for."""
-    device, busy_until, _, reopen, known_from, last_round = table
-    stays = np.zeros(device.size, np.bool_)
-    for place in range(device.size):
-        if device[place] != _EMPTY:
-            is_over = reopen[place] <= window_start and last_round[place] < 0
-            stays[place] = busy_until[place] > window_start or not (known_from[place] <= window or is_over)
+    stays = np.zeros(table.size, np.bool_)
+    for place in range(table.size):
+        entry = table[place]
+        if entry.device != _EMPTY:
+            is_over = entry.reopen <= window_start and entry.last_round < 0
+            stays[place] = entry.busy_until > window_start or not (entry.known_from <= window or is_over)
     return stays
 
 
 @njit(cache=True)
 def _carry_over(old, new, stays):
-    for place in range(old.device.size):
-        if not stays[place]:
-            continue
-        target = _find(new.device, old.device[place])
-        new.device[target] = old.device[place]
-        new.busy_until[target] = old.busy_until[place]
-        new.is_waiting[target] = old.is_waiting[place]
-        new.reopen[target] = old.reopen[place]
-        new.known_from[target] = old.known_from[place]
-        new.last_round[target] = old.last_round[place]
+    for place in range(old.size):
+        if stays[place]:
+            new[_find(new, old[place].device)] = old[place]
 
 
 @njit(cache=True)
 def _block_all(table, devices, busy_until, reopen, remembered_round, known_from):
     for row in range(devices.size):
-        place = _find(table.device, devices[row])
-        table.device[place] = devices[row]
-        table.busy_until[place] = busy_until[row]
-        table.is_waiting[place] = False
-        table.reopen[place] = max(table.reopen[place], np.float64(reopen[row]))
-        table.known_from[place] = known_from
+        entry = table[_find(table, devices[row])]
+        entry.device = devices[row]
+        entry.busy_until = busy_until[row]
+        entry.is_waiting = False
+        entry.reopen = max(entry.reopen, np.float64(reopen[row]))
+        entry.known_from = known_from
         if remembered_round[row] >= 0:
-            table.last_round[place] = remembered_round[row]
+            entry.last_round = remembered_round[row]
 
 
 @njit(cache=True)
@@ -290,7 +282,6 @@ def _advance(
 ):  # fmt: skip
     # Arrays taken out of their tuples once: compiled code counts references anew wherever it reaches into a tuple.
     counts, heap, end = waiting.counts, waiting.heap, waiting.end
-    blocked_device, busy_until, is_waiting, reopen = blocked.device, blocked.busy_until, blocked.is_waiting, blocked.reopen
     next_count, next_time, next_row = following.entries, following.time, following.row
     window_end = window.end
     while True:
@@ -325,22 +316,22 @@ def _advance(
         if time < down_until:
             _draw_next(following, key, window, row, device, ends[row], down_until)
             continue
-        place = _find(blocked_device, device)
-        is_known = blocked_device[place] == device
-        if is_known and (busy_until[place] > time or reopen[place] > time):
-            free = time if is_waiting[place] else max(busy_until[place], reopen[place])
+        entry = blocked[_find(blocked, device)]
+        is_known = entry.device == device
+        if is_known and (entry.busy_until > time or entry.reopen > time):
+            free = time if entry.is_waiting else max(entry.busy_until, entry.reopen)
             _draw_next(following, key, window, row, device, ends[row], free)
             continue
         last_round = last_rounds[row] if last_rounds.size else -1
         if is_known:
-            last_round = max(last_round, blocked.last_round[place])
+            last_round = max(last_round, entry.last_round)
         is_apart = separation == 0 or last_round < 0 or round_index - last_round >= separation
         if counts[0] >= target or not is_apart:
             _draw_next(following, key, window, row, device, ends[row], time)
             continue
-        blocked_device[place] = device
-        busy_until[place] = ends[row]
-        is_waiting[place] = True
+        entry.device = device
+        entry.busy_until = ends[row]
+        entry.is_waiting = True
         _join(waiting, device, time, ends[row], fixed[row], training[row], timers[row] if timers.size else 0.0, row)
         if is_ready and counts[0] >= target:
             return FULL, cursor, is_ready, time
@@ -353,7 +344,8 @@ def _draw_next(following, key, window, row, device, end, free):
     if free >= until or window.checkins_per_hour == 0.0:
         return
     word, _, _, _ = draw(key, device, window.number, int((free - window.start) / (window.end - window.start) * _ADDRESSES))
-    time = free + exponential(word) * (3600.0 / window.checkins_per_hour)
+    # At least a millisecond later, so that the next draw has another address.
+    time = free + max(1e-3, exponential(word) * (3600.0 / window.checkins_per_hour))
     if time < until:
         _push(following, time, row)
 

@@ -96,8 +96,9 @@ class TrainingLoop:
             self._parameters = self._trainers[0].initial_parameters().result()
             self._aggregator.start(self._parameters).result()
         if self._since:
-            self.metrics = [row for row in self.metrics if row.round_index < self._since[0][0]]
-        self._evaluations.clear()
+            first = self._since[0][0]
+            self.metrics = [row for row in self.metrics if row.round_index < first]
+            self._evaluations = {index: pending for index, pending in self._evaluations.items() if index < first}
         for round_index, cohort in self._since:
             self._train(round_index, cohort)
 

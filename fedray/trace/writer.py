@@ -100,7 +100,7 @@ class TraceWriter:
         self.directory = Path(os.path.abspath(directory))
         self.partial = partial_directory(self.directory)
         self._made: list[Path] = []
-        self._is_kept = is_resumed
+        self._is_kept, self._is_discarded = is_resumed, False
         self._parts: list[dict[str, Any]] = []
         self._lock: Lock | None = None
         try:
@@ -117,22 +117,22 @@ class TraceWriter:
                 self._made = [folder for folder in self.partial.parents if not folder.exists()]
             self.partial.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.partial)
-            shutil.rmtree(self.partial / PARTICIPATIONS, ignore_errors=True)
-            (self.partial / PARTICIPATIONS).mkdir()
-        except OSError as error:
-            self._remove()
+            self._clear(is_resumed)
+            (self.partial / PARTICIPATIONS).mkdir(exist_ok=True)
+            self.token = secrets.token_hex(16)
+            """Of this writer: whoever reads it in the partial directory shares its file system."""
+            self._write(TOKEN_FILE, self.token.encode())
+        except (OSError, RunFailed) as error:
+            self.__exit__(None, None, None)
             raise InputError(f"output {str(directory)!r} cannot be made ({error}); name a writable directory") from None
-        self.token = secrets.token_hex(16)
-        """Of this writer: whoever reads it in the partial directory shares its file system."""
-        self._write(TOKEN_FILE, self.token.encode())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        if not self._is_kept:
+        if not (self._is_kept or (self.can_be_resumed and not self._is_discarded)):
             self._remove()
-        elif self._lock is not None:
+        if self._lock is not None:
             self._lock.release()
 
     @property
@@ -140,14 +140,21 @@ class TraceWriter:
         """Whether there is a checkpoint to go on from."""
         return (self.partial / CHECKPOINT_FILE).exists()
 
-    def keep(self) -> None:
-        """From now on what is there stays, whatever happens: there is a checkpoint."""
-        self._is_kept = True
+    def discard(self) -> None:
+        """There is nothing to go on for: no checkpoint is kept."""
+        self._is_kept, self._is_discarded = False, True
+
+    def _clear(self, is_resumed: bool) -> None:
+        """What a run that ended early has left: all of it, or of a run that is resumed the parts of its trace."""
+        for path in [self.partial / PARTICIPATIONS] if is_resumed else list(self.partial.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOCK_FILE:
+                path.unlink()
 
     def _remove(self) -> None:
         """Removes what was made, directories above included; those that hold the finished trace stay."""
-        if self._lock is not None:
-            self._lock.release()
+        if self._lock is not None:  # held until all is gone
             shutil.rmtree(self.partial, ignore_errors=True)
         for folder in self._made:
             with contextlib.suppress(OSError):
@@ -215,9 +222,6 @@ class TraceWriter:
         self._write(RUN_FILE, (json.dumps(document, indent=1) + "\n").encode())
         self._is_kept = True
         try:
-            for name in (CHECKPOINT_FILE, UNFINISHED_FILE, TOKEN_FILE, LOCK_FILE):
-                (self.partial / name).unlink(missing_ok=True)
-            shutil.rmtree(self.partial / JOURNAL, ignore_errors=True)
             if self.directory.exists():
                 self.directory.rmdir()  # empty: checked at the start
             self.partial.rename(self.directory)
@@ -226,6 +230,10 @@ class TraceWriter:
                 f"the finished trace cannot be named {str(self.directory)!r} ({error}); it is kept whole in "
                 f"{str(self.partial)!r}, rename it yourself"
             ) from None
+        with contextlib.suppress(OSError):  # the trace is whole; what is left of its making does no harm
+            shutil.rmtree(self.directory / JOURNAL, ignore_errors=True)
+            for name in (CHECKPOINT_FILE, UNFINISHED_FILE, TOKEN_FILE, LOCK_FILE):
+                (self.directory / name).unlink(missing_ok=True)
         return self.directory
 
     def _write_table(self, name: str, table: pa.Table) -> None:

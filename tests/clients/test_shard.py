@@ -15,6 +15,7 @@ from clients.device_map import DeviceMap
 from clients.population import presence_of, present_between, shard_ranges
 from clients.rows import RowStore
 from clients.shard import PopulationShard
+from fedray.errors import InputError
 from fedray.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement
 from fedray.scenario import Scenario
 
@@ -270,3 +271,9 @@ def test_shards_share_out_every_device_on_part_edges(devices: int, shards: int) 
     assert ranges[0][0] == 0
     assert ranges[-1][1] == devices
     assert all(end == first for (_, end), (first, _) in zip(ranges, ranges[1:], strict=False))
+
+
+def test_a_shard_that_could_not_number_its_devices_is_refused() -> None:
+    with pytest.raises(InputError, match="shards=1 are too few"):
+        shard_ranges(2**33, 1)
+    assert len(shard_ranges(2**33, 3)) == 3

@@ -232,3 +232,8 @@ def test_a_function_that_breaks_its_contract_is_refused(tmp_path: Path, source: 
     scenario = Scenario.from_toml(tmp_path / "s.toml", MODELS["custom"])
     with pytest.raises(ScenarioError, match=expected):
         availability_of(scenario).list_runs(DEVICES, np.zeros(DEVICES.size), 0.0, DAY)
+
+
+def test_sessions_that_never_leave_a_gap_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="20.0 at once on average, more than 3"):
+        build(['availability={model="poisson",sessions_per_day=20.0,session_minutes=1440.0,session_max_hours=48.0}'], tmp_path)

@@ -59,7 +59,7 @@ class Twin:
         until = min(end, self.window.ask_until)
         if free < until:
             address = int((free - self.window.start) / (self.window.end - self.window.start) * 2.0**32)
-            time = free + _wait(device, self.window.number, address) * (3600.0 / RATE)
+            time = free + max(1e-3, _wait(device, self.window.number, address) * (3600.0 / RATE))
             if time < until:
                 self.events.append((time, 1, row))
 
@@ -153,7 +153,10 @@ def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, ti
         selection_timeout=timeout,
         outages=np.array(outages).reshape(-1, 2),
     )
-    rows = sorted({time: (time, device, time + length) for time, device, length in raw}.values())
+    rows: list[tuple] = []
+    for time, device, length in sorted({row[0]: row for row in raw}.values()):
+        if all(other != device or end < time for _, other, end in rows):  # runs of a device are apart
+            rows.append((time, device, time + length))
     kernel, twin = Selection(rules, KEY), Twin(rules)
     log: list[list] = [[], []]
     kernel.open(0.0, 0.0)
@@ -180,7 +183,7 @@ def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, ti
                     remembered = np.full(len(devices), rounds[which] if is_round else -1, np.int32)
                     kernel.let_go(taken, np.full(len(devices), until), np.zeros(len(devices), np.uint32), remembered)
                     if separation:  # the lists of this test never know of a last round
-                        kernel._blocked.known_from[:] = 99
+                        kernel._blocked["known_from"] = 99
                 else:
                     devices = twin.let_go(until, rounds[which] if is_round else None)
                 log[which].append((status, time, devices))
@@ -290,3 +293,15 @@ def test_fates_follow_their_laws() -> None:
     assert stats.binomtest(int(fails.sum()), size, 0.03).pvalue > 1e-4
     assert stats.kstest(fates.failure_seconds[fails] / fates.work_seconds[fails], stats.uniform.cdf).pvalue > 1e-4
     assert not (draw_fates(chosen, 4, FATES).work_seconds == fates.work_seconds).any()
+
+
+def test_own_timers_are_known_though_the_present_list_is_empty() -> None:
+    """Devices that checked in in the window before, and are selected in one without check-ins."""
+    kernel = Selection(replace(RULES, selection_target=1, has_own_timers=True), KEY)
+    kernel.open(0.0, 250.0)
+    first = replace(as_check_ins([(5.0, 3, 900.0)]), timer_seconds=np.array([17.0]))
+    kernel.start_window(first, Window(0, 0.0, 200.0, 200.0, RATE))
+    assert kernel.advance(0)[0] == EXHAUSTED
+    kernel.start_window(as_check_ins([]), Window(1, 200.0, 400.0, 400.0, RATE))
+    assert kernel.advance(0) == (FULL, 250.0)
+    assert kernel.take().timer_seconds.tolist() == [17.0]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.errors import AggregatorLost, CheckpointError, InputError, RunFailed, ShardLost
+from fedray.errors import AggregatorLost, CheckpointError, InputError, RunFailed, ShardLost, Starved
 from fedray.messages import RunProgress
 from fedray.placement import Placement
 from fedray.simulation import resume, simulate
@@ -23,9 +23,10 @@ from fedray.trace.reader import Trace
 
 OVERRIDES = (
     "population.devices=100000", "rounds.count=18", "participation.timer_hours=1.0", "participation.round_separation=4", "rounds.look_ahead_minutes=2.0",
-    "training.enabled=true", "training.cohort_sample=16", "training.evaluate_every=5", "training.checkpoint_every=4",
+    "training.enabled=true", "training.cohort_sample=16", "training.evaluate_every=4", "training.checkpoint_every=4",
 )  # fmt: skip
-MOMENTS = (3, 9, 14)
+MOMENTS = (3, 8, 14)
+"""The second follows a checkpoint of the aggregator, with an evaluation under way."""
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -244,6 +245,37 @@ def test_what_cannot_be_taken_up_is_refused(unfinished: Path, tmp_path: Path, da
         resume(tmp_path / ("t" if damage != "nothing" else "elsewhere"), HERE)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "t").exists()
+
+
+def test_a_resume_that_fails_at_once_loses_nothing(unfinished: Path, tmp_path: Path, monkeypatch) -> None:
+    before = {path: path.read_bytes() for path in unfinished.rglob("*") if path.suffix == ".npz"}
+
+    def fail(path: Path, **_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", fail)
+        with pytest.raises(InputError, match="cannot be made .*No space left"):
+            resume(tmp_path / "t", HERE)
+    assert {path: path.read_bytes() for path in unfinished.rglob("*") if path.suffix == ".npz"} == before
+    assert resume(tmp_path / "t", HERE).run["ended"] == "completed"
+
+
+def test_what_a_killed_run_left_does_not_get_into_the_next(small, tmp_path: Path) -> None:
+    """Killed before its first checkpoint, so that nothing can be resumed."""
+    left = tmp_path / "t.partial"
+    (left / "journal").mkdir(parents=True)
+    for name in ("model.npz", "0123.npy", "unfinished.json", "journal/000000.npz"):
+        (left / name).write_text("old")
+    trace = simulate(small(), HERE, tmp_path / "t")
+    names = {path.name for path in trace.path.iterdir()}
+    assert names == {"participations", "rounds.parquet", "run.json"}
+
+
+def test_a_starved_run_without_a_round_keeps_no_checkpoint(small, tmp_path: Path) -> None:
+    with pytest.raises(Starved):
+        simulate(small("population.devices=300", "rounds.max_days=0.5"), HERE, tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_processes_do_not_write_one_run(unfinished: Path, small, tmp_path: Path) -> None:
