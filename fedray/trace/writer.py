@@ -138,7 +138,7 @@ class TraceWriter:
     @property
     def can_be_resumed(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return (self.partial / CHECKPOINT_FILE).exists()
+        return os.path.exists(self.partial / CHECKPOINT_FILE)  # False for a name that no file can have
 
     def discard(self) -> None:
         """There is nothing to go on for: no checkpoint is kept."""

@@ -31,7 +31,7 @@ def test_the_quickstart_benchmark_runs() -> None:
     ("script", "arguments", "last"),
     [
         ("benchmarks/bench_mechanisms.py", ["--small"], "gpu: "),
-        ("benchmarks/bench_population.py", ["growth", "alternatives", "--repeats", "1", "--divide", "100"], "x per device"),
+        ("benchmarks/bench_population.py", ["alternatives", "--repeats", "1", "--divide", "100"], "x per device"),
         ("benchmarks/compare_optima.py", ["--first", "1", "--steps", "40"], "largest excess of our loss"),
         ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),
     ],
