@@ -97,14 +97,14 @@ def growth(repeats: int, divide: int) -> None:
 
 
 def shards(repeats: int, divide: int) -> None:
-    """A population-bound run: many devices are enumerated for few rounds; one shard against two on two cores."""
-    value = scenario(20_000_000 // divide, 60, 500, 72.0, sampler="enumeration", look_ahead_minutes=60.0)
+    """A population-bound run: all devices are enumerated every day, for few updates; one shard against two on two cores."""
+    value = scenario(10_000_000 // divide, 900, 50, 72.0, sampler="enumeration", look_ahead_minutes=60.0)
     results: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(repeats):
         for count in results:
             results[count].append(in_own_process(value, count, "ray")[0])
     one, two = (statistics.median(results[count]) for count in (1, 2))
-    print(f"shards: {value.population.devices:,} devices enumerated, 60 rounds of 500; Ray's start left out")
+    print(f"shards: {value.population.devices:,} devices enumerated, 900 rounds of 50, two days; Ray's start left out")
     print(f"  one shard {one:7.1f} s   two shards {two:7.1f} s   {one / two:.2f} x")
 
 
