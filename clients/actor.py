@@ -1,7 +1,7 @@
 """The Ray shell around PopulationShard and LocalTrainer: placement, `remote`, gauges, and a new actor for one that died."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,10 @@ from fedray.answers import RayAnswer
 from fedray.errors import ShardLost
 from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, ShardUse, TrainOrder, TrainReport
 from fedray.placement import Placement
+from fedray.protocols import History
 from fedray.scenario import Scenario
 from fedray.trace.schema import part_ranges
 
-History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
 REVIVED_CPUS = 0.0
 """What a new actor asks for in the place of one that died: nothing, since its node may be gone and the others full."""
 

@@ -59,23 +59,15 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """Check-ins of a window as far as they are known before the one in progress is settled; see _Listed."""
+    """Check-ins of a window as far as they are known before the one in progress is settled."""
 
     order: CheckInOrder
-    stretches: Stretches
-    places: NDArray[np.int64]
-    fixed_seconds: NDArray[np.float32]
-    training_seconds: NDArray[np.float32]
+    listed: _Listed
 
     def is_for(self, order: CheckInOrder) -> bool:
         """Whether it is the same but for what has been settled since."""
         mine = replace(self.order, settlements=(), round_index=0)
         return mine == replace(order, settlements=(), round_index=0)
-
-    @property
-    def listed(self) -> _Listed:
-        """As an answer, if nothing has been settled since."""
-        return _Listed(self.stretches, self.places, self.fixed_seconds, self.training_seconds)
 
 
 class PopulationShard:
@@ -166,23 +158,24 @@ class PopulationShard:
         self._active_window = order.window
         self._active.drop_finished(order.start_seconds, self._reopen)
         stretches = enumerate_check_ins(self._active.runs, self._reopen, self._check_in_key, self.first_device, order)
-        return self._with_work(order, stretches)
+        return _Prepared(order, self._with_work(stretches))
 
     def _settle_enumerated(self, prepared: "_Prepared") -> "_Listed":
-        stretches, places = prepared.stretches, prepared.places
+        before = prepared.listed
+        stretches, places = before.stretches, before.places
         moved = bits_of(np.concatenate(self._moved) if self._moved else np.empty(0, np.int64), self.end_device - self.first_device)
         is_new = draw_again(
             stretches, self._active.runs, self._reopen, self._check_in_key, self.first_device, prepared.order, moved
         )
         stays = ~is_new[places]
-        listed = _Listed(stretches, places[stays], prepared.fixed_seconds[stays], prepared.training_seconds[stays])
+        listed = _Listed(stretches, places[stays], before.fixed_seconds[stays], before.training_seconds[stays])
         is_new &= stretches.time < np.inf
-        return self._with_work(prepared.order, stretches).listed if is_new.any() else listed
+        return self._with_work(stretches) if is_new.any() else listed
 
-    def _with_work(self, order: CheckInOrder, stretches: Stretches) -> "_Prepared":
+    def _with_work(self, stretches: Stretches) -> _Listed:
         places = stretches.in_order()
         device_ids = stretches.which[places] + np.uint64(self.first_device)
-        return _Prepared(order, stretches, places, *work_seconds(self._latency, device_ids))
+        return _Listed(stretches, places, *work_seconds(self._latency, device_ids))
 
     def _list_runs(self, low: float, high: float) -> Runs:
         """Runs that touch [low, high) of all devices whose timer opens before its end, block by block."""
@@ -229,14 +222,15 @@ class PopulationShard:
         end = np.minimum(self._availability.run_ends(device_ids, time), leaves)
         is_eligible = end > time
         which, time, end = which[is_eligible], time[is_eligible], end[is_eligible]
-        return self._with_work(order, Stretches(which, time, time, end))
+        return _Prepared(order, self._with_work(Stretches(which, time, time, end)))
 
     def _settle_thinned(self, prepared: "_Prepared") -> "_Listed":
-        stretches, places = prepared.stretches, prepared.places
+        before = prepared.listed
+        stretches, places = before.stretches, before.places
         which, time = stretches.which[places], stretches.time[places]
         still = np.flatnonzero(self._reopen.get(which.astype(np.int64)) <= time)
         first = still[first_of_each_run(which[still], time[still], stretches.end[places][still])]
-        return _Listed(stretches, places[first], prepared.fixed_seconds[first], prepared.training_seconds[first])
+        return _Listed(stretches, places[first], before.fixed_seconds[first], before.training_seconds[first])
 
     def _take_census(self, order: CheckInOrder) -> Census:
         """Counts the census devices, each of which stands for a stride of ids."""

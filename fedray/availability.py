@@ -4,6 +4,7 @@ import hashlib
 import io
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -166,7 +167,7 @@ class ReplayAvailability(ContentFile):
     """Whether each device replays its record shifted by a whole number of days, drawn uniformly below the period."""
     suffix: ClassVar[str] = ".npy"
 
-    @property
+    @cached_property
     def recording(self) -> Recording:
         """The sessions; seconds since local midnight of the first day."""
         device, start, end = np.load(io.BytesIO(self._content), allow_pickle=False).T

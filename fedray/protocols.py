@@ -1,6 +1,6 @@
 """What each side may assume of the other. The plain classes satisfy these in-process; the actor files through Ray."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, ShardUse, TrainOrder, TrainReport
 
 T_co = TypeVar("T_co", covariant=True)
+History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
+"""All settlements so far of the devices in a range, batch by batch."""
 
 
 class Pending(Protocol[T_co]):

@@ -18,8 +18,9 @@ from clients.tasks.registry import check_task_name
 from fedray.availability import ContentFile
 from fedray.cluster import cluster
 from fedray.errors import FedrayError, InputError, Starved
-from fedray.messages import RoundRecord, RunProgress, Settlement, ShardPart
+from fedray.messages import RoundRecord, RunProgress, ShardPart
 from fedray.placement import Placement
+from fedray.protocols import History
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
 from fedray.trace.unfinished import Journal, load_checkpoint, read_unfinished, save_checkpoint, write_unfinished
@@ -27,7 +28,6 @@ from fedray.trace.writer import TraceWriter
 from mechanisms.triangular import MatrixFile
 
 ProgressListener = Callable[[RunProgress], None]
-History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
 
 CHECKPOINT_ROWS = 1 << 21
 """A checkpoint is due when so many rows are not yet in the journal's files."""
