@@ -11,7 +11,6 @@ that a list holds the first check-in of each stretch (run within window, after t
 Both draw the same process (tests/statistical/test_samplers_agree.py); which one is used is the order's to say.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -38,9 +37,8 @@ class Stretches(NamedTuple):
     time: NDArray[np.float64]
     end: NDArray[np.float64]
 
-    def in_order(self) -> NDArray[np.int64]:
-        """Places of those with a check-in, in order of (time, device)."""
-        places = np.flatnonzero(self.time < np.inf)
+    def in_order(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The places of those with a check-in, in order of (time, device)."""
         times = self.time[places]
         order = np.argsort(times)
         if (np.diff(times[order]) == 0.0).any():  # equal times, which hardly occur, count in order of device
@@ -48,31 +46,47 @@ class Stretches(NamedTuple):
         return places[order]
 
 
-@dataclass
-class RunList:
-    """Eligible runs of one shard within a period of windows, in buckets by the window in which they are first seen."""
+class ListedRuns:
+    """Eligible runs of one shard within a period of windows, in buckets by the window in which they are first seen; and, of those
+    seen, the ones that may still matter."""
 
-    runs: Runs
-    bucket_edges: NDArray[np.int64]
-    first_window: int
-    end_window: int
-
-    @classmethod
-    def of(cls, runs: Runs, order: CheckInOrder, end_window: int) -> "RunList":
-        """Buckets runs by the windows of the order's length from the order's window on."""
+    def __init__(self, runs: Runs, order: CheckInOrder, end_window: int) -> None:
+        """Buckets runs by the windows of the order's length, from the order's window on."""
+        self.first_window, self.end_window = order.window, end_window
+        self._runs, self._next_window = runs, order.window
+        self._active, self._opens = joined([]), np.empty(0, np.uint32)
+        self._places = np.empty(runs.which.size, np.uint32 if runs.which.size < 2**32 else np.int64)
         length = order.end_seconds - order.start_seconds
-        places, edges = _bucket(runs.start, order.start_seconds, length, end_window - order.window)
-        return cls(runs.take(places), edges, order.window, end_window)
+        self._edges = _bucket(runs.start, order.start_seconds, length, end_window - order.window, self._places)
 
-    def first_seen_in(self, window: int) -> Runs:
-        """The runs first seen in one window of the period."""
-        place = window - self.first_window
-        return self.runs.take(slice(int(self.bucket_edges[place]), int(self.bucket_edges[place + 1])))
+    def covers(self, window: int) -> bool:
+        """Whether a window lies in the period."""
+        return self.first_window <= window < self.end_window
+
+    def enter(self, order: CheckInOrder, reopen: DeviceMap, moved: NDArray[np.uint8]) -> tuple[Runs, NDArray[np.uint32]]:
+        """The runs that matter from a window on: not over, and not before their device's timer opens [A]; when it opens [A].
+
+        Windows come in order; the present one may be entered again. moved: see `bits_of`; of the devices whose timers were started
+        since the window before and not told to `draw_again`. The timers of the others are not looked up again: most of the time
+        would go there.
+        """
+        places = self._places[:0]
+        if order.window == self._next_window:
+            place = order.window - self.first_window
+            places = self._places[self._edges[place] : self._edges[place + 1]]
+            self._next_window += 1
+        size = self._active.which.size + places.size
+        which, start, end, opens = np.empty(size, np.uint32), np.empty(size), np.empty(size), np.empty(size, np.uint32)
+        kept = _enter(
+            self._active, self._opens, self._runs, places, order.start_seconds, reopen.table, moved, which, start, end, opens
+        )
+        self._active, self._opens = Runs(which[:kept], start[:kept], end[:kept]), opens[:kept]
+        return self._active, self._opens
 
 
 @njit(cache=True, nogil=True)
-def _bucket(starts, first_start, window_seconds, window_count):
-    """Counting sort by window, stable; the places and the buckets' edges."""
+def _bucket(starts, first_start, window_seconds, window_count, out_places):
+    """Counting sort by window, stable: fills the places [R]; the buckets' edges."""
     edges = np.zeros(window_count + 1, np.int64)
     bucket = np.empty(starts.size, np.int32)
     for position in range(starts.size):
@@ -80,96 +94,139 @@ def _bucket(starts, first_start, window_seconds, window_count):
         edges[bucket[position] + 1] += 1
     edges = np.cumsum(edges)
     cursor = edges[:-1].copy()
-    places = np.empty(starts.size, np.int64)
     for position in range(starts.size):
-        places[cursor[bucket[position]]] = position
+        out_places[cursor[bucket[position]]] = position
         cursor[bucket[position]] += 1
-    return places, edges
-
-
-class ActiveRuns:
-    """The runs of a shard that may still matter: those that touch the present window or were seen and have not ended."""
-
-    def __init__(self) -> None:
-        self.runs = joined([])
-
-    def add(self, runs: Runs) -> None:
-        """Takes the runs first seen in a window."""
-        self.runs = joined([self.runs, runs])
-
-    def drop_finished(self, window_start: float, reopen: DeviceMap) -> None:
-        """Forgets runs that ended before the window, and those that end before their device's timer opens."""
-        self.runs = self.runs.take(_still_matters(self.runs, window_start, reopen.table))
+    return edges
 
 
 @njit(cache=True, nogil=True)
-def _still_matters(runs, window_start, table):
-    index, _, end = runs
+def _enter(active, active_opens, listed, places, window_start, table, moved, out_which, out_start, out_end, out_opens):
+    """Fills out_* [A + P] with the runs that matter, of the active ones and those newly seen; how many."""
     dense, keys, values = table
-    keep = np.empty(index.size, np.bool_)
-    for run in range(index.size):
-        keep[run] = end[run] > window_start and value_of(dense, keys, values, index[run]) < end[run]
-    return keep
+    kept = 0
+    which, start, end = active
+    for run in range(which.size):
+        if end[run] > window_start:
+            opens = active_opens[run]
+            if moved.size and is_in(moved, which[run]):
+                opens = value_of(dense, keys, values, which[run])
+            out_which[kept], out_start[kept], out_end[kept], out_opens[kept] = which[run], start[run], end[run], opens
+            kept += opens < end[run]
+    which, start, end = listed
+    for run in places:
+        if end[run] > window_start:
+            opens = value_of(dense, keys, values, which[run])
+            out_which[kept], out_start[kept], out_end[kept], out_opens[kept] = which[run], start[run], end[run], opens
+            kept += opens < end[run]
+    return kept
 
 
-def enumerate_check_ins(runs: Runs, reopen: DeviceMap, key: Key, first_device: int, order: CheckInOrder) -> Stretches:
-    """The stretch of each run in the window, and its first check-in."""
+def enumerate_check_ins(
+    runs: Runs, opens: NDArray[np.uint32], key: Key, first_device: int, order: CheckInOrder
+) -> tuple[Stretches, NDArray[np.int64]]:
+    """The stretch of each run in the window, and its first check-in; the places of those with one, in order of (time, device)."""
     size = runs.which.size
-    stretches = Stretches(runs.which, np.full(size, -np.inf), np.full(size, np.inf), runs.end)
-    draw_again(stretches, runs, reopen, key, first_device, order)
-    return stretches
+    stretches = Stretches(runs.which, np.empty(size), np.empty(size), runs.end)
+    places = np.empty(size, np.int64)
+    total = _draw_first(
+        runs.start, opens, stretches.which, stretches.begin, stretches.time, stretches.end, key, first_device, order.window,
+        *_seconds_of(order), places,
+    )  # fmt: skip
+    return stretches, stretches.in_order(places[:total])
 
 
 def draw_again(
     stretches: Stretches,
     runs: Runs,
+    opens: NDArray[np.uint32],
     reopen: DeviceMap,
     key: Key,
     first_device: int,
     order: CheckInOrder,
-    moved: NDArray[np.uint8] | None = None,
-) -> NDArray[np.bool_]:
-    """Draws first check-ins anew, in place, where a timer opens later than was known; which they were [A].
+    moved: NDArray[np.uint8],
+) -> tuple[NDArray[np.bool_], bool]:
+    """Draws first check-ins anew, in place, where a timer opens later than was known; which they were [A], and whether one of them
+    has a check-in. Brings `opens` up to date.
 
-    moved: a bit per device of the shard, of those whose timers have been started since; None looks at all of them.
+    moved: see `bits_of`; of the devices whose timers have been started since.
     """
-    seconds = order.start_seconds, order.end_seconds, order.ask_until_seconds
-    mean_gap = 3600.0 / order.checkins_per_hour if order.checkins_per_hour > 0.0 else np.inf
     return _draw_again(
-        runs.start, stretches.which, stretches.begin, stretches.time, stretches.end, reopen.table, key, first_device, order.window,
-        *seconds, mean_gap, np.empty(0, np.uint8) if moved is None else moved,
+        runs.start, opens, stretches.which, stretches.begin, stretches.time, stretches.end, reopen.table, key, first_device,
+        order.window, *_seconds_of(order), moved,
     )  # fmt: skip
 
 
-def bits_of(indices: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
-    """A bit per device of a shard, set for some."""
-    bits = np.zeros(devices // 8 + 1, np.uint8)
-    np.bitwise_or.at(bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
-    return bits
+def _seconds_of(order: CheckInOrder) -> tuple[float, float, float, float]:
+    mean_gap = 3600.0 / order.checkins_per_hour if order.checkins_per_hour > 0.0 else np.inf
+    return order.start_seconds, order.end_seconds, order.ask_until_seconds, mean_gap
+
+
+@njit(inline="always")
+def is_in(bits, index):
+    """Whether a device's bit is set; there must be bits."""
+    return bits[index >> 3] >> (index & 7) & 1 != 0
+
+
+@njit(forceinline=True)
+def _first_check_in(begin, end, key, device, window, window_start, window_end, ask_until, mean_gap):
+    """The first check-in of a stretch, infinity for none: one draw at (device, window, where the stretch starts)."""
+    until = min(end, ask_until)
+    if begin < until:
+        address = int((begin - window_start) / (window_end - window_start) * _ADDRESSES)
+        word, _, _, _ = draw(key, device, window, address)
+        if uniform(word) > 1.0 - (until - begin) / mean_gap:  # else too late, since exp(-x) > 1 - x: most logarithms are spared
+            arrival = begin + exponential(word) * mean_gap
+            if arrival < until:
+                return arrival
+    return np.inf
+
+
+@njit(cache=True, nogil=True)
+def _draw_first(
+    start, opens, which, begin, time, end, key, first_device, window, window_start, window_end, ask_until, mean_gap, places
+):  # fmt: skip
+    total = 0
+    for run in range(which.size):
+        begin[run] = max(start[run], window_start, np.float64(opens[run]))
+        time[run] = _first_check_in(
+            begin[run], end[run], key, first_device + which[run], window, window_start, window_end, ask_until, mean_gap
+        )
+        places[total] = run
+        total += time[run] < np.inf
+    return total
 
 
 @njit(cache=True, nogil=True)
 def _draw_again(
-    start, which, begin, time, end, table, key, first_device, window, window_start, window_end, ask_until, mean_gap, moved
+    start, opens, which, begin, time, end, table, key, first_device, window, window_start, window_end, ask_until, mean_gap, moved
 ):  # fmt: skip
     dense, keys, values = table
     is_new = np.zeros(which.size, np.bool_)
-    for run in range(which.size):
-        if moved.size and not moved[which[run] >> 3] >> (which[run] & 7) & 1:
+    has_new = False
+    for run in range(which.size if moved.size else 0):
+        if not is_in(moved, which[run]):
             continue
-        opens = max(start[run], window_start, np.float64(value_of(dense, keys, values, which[run])))
-        if opens <= begin[run]:
+        opens[run] = value_of(dense, keys, values, which[run])
+        stretch = max(start[run], window_start, np.float64(opens[run]))
+        if stretch <= begin[run]:
             continue
-        begin[run], time[run], is_new[run] = opens, np.inf, True
-        until = min(end[run], ask_until)
-        if opens < until:
-            address = int((opens - window_start) / (window_end - window_start) * _ADDRESSES)
-            word, _, _, _ = draw(key, first_device + which[run], window, address)
-            if uniform(word) > 1.0 - (until - opens) / mean_gap:  # else too late, since exp(-x) > 1 - x: most logarithms are spared
-                arrival = opens + exponential(word) * mean_gap
-                if arrival < until:
-                    time[run] = arrival
-    return is_new
+        begin[run], is_new[run] = stretch, True
+        time[run] = _first_check_in(
+            stretch, end[run], key, first_device + which[run], window, window_start, window_end, ask_until, mean_gap
+        )
+        if time[run] < np.inf:
+            has_new = True
+    return is_new, has_new
+
+
+def bits_of(indices: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
+    """A bit per device of a shard, set for some; nothing at all for none."""
+    if not indices.size:
+        return np.empty(0, np.uint8)
+    bits = np.zeros(devices // 8 + 1, np.uint8)
+    np.bitwise_or.at(bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
+    return bits
 
 
 def draw_candidates(

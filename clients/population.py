@@ -102,16 +102,16 @@ def zones_of(scenario: Scenario) -> Zones:
 
 
 @njit(forceinline=True)
-def local_offset(key, edges, offsets, device):
-    """Local time minus UTC of a device, hours, from the three fields of Zones."""
-    if offsets.size == 1:
-        return offsets[0]
+def zone_index(key, edges, device):
+    """Which of the zones a device lives in."""
+    if edges.size == 1:
+        return 0
     _, w1, _, _ = draw(key, device, 0, _REACH)
     u = uniform(w1)
     zone = 0
-    while zone < offsets.size - 1 and edges[zone] < u:
+    while zone < edges.size - 1 and edges[zone] < u:
         zone += 1
-    return offsets[zone]
+    return zone
 
 
 @njit(forceinline=True)

@@ -4,6 +4,7 @@ import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,7 @@ from numpy.typing import NDArray
 from clients.availability.registry import availability_of
 from clients.availability.runs import DAY, Runs, joined
 from clients.checkin import (
-    ActiveRuns,
-    RunList,
+    ListedRuns,
     Stretches,
     bits_of,
     count_at,
@@ -43,6 +43,8 @@ from fedray.trace.writer import encode_part, write_part
 CENSUS_DEVICES = 65_536
 """Devices whose sessions are always listed, timer or not, to estimate how many are eligible: every stride-th id."""
 
+KNOWN_BYTES = 160 * 2**20
+"""Memory of a shard for what stays the same of devices, so that it need not be drawn at every listing."""
 
 _WHOLE_BLOCK = np.arange(BLOCK_DEVICES, dtype=np.uint16)
 
@@ -91,18 +93,18 @@ class PopulationShard:
         self._reopen = DeviceMap(end_device - first_device)
         self._last_rounds = DeviceMap(end_device - first_device)
         """Last round + 1; filled only where rounds must be separated."""
-        self._members: dict[int, NDArray[np.uint16]] = {}
+        self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
+        self._known_room = KNOWN_BYTES
         self._prepared: _Prepared | None = None
         self._moved: list[NDArray[np.int64]] = []
-        """Devices whose timers were started since."""
-        self._listed: RunList | None = None
-        self._active = ActiveRuns()
-        self._active_window = -1
+        """Devices whose timers were started since `_listed` was last told."""
+        self._listed: ListedRuns | None = None
+        self._active, self._opens = joined([]), np.empty(0, np.uint32)
         self._census_stride = max(1, scenario.device_ids // CENSUS_DEVICES)
         first = -(-first_device // self._census_stride) * self._census_stride
         sample = np.arange(first, end_device, self._census_stride, dtype=np.uint64)
         self._census_members = (sample[are_reachable(self._devices, sample)] - np.uint64(first_device)).astype(np.uint32)
-        self._census_day, self._census_runs = -1, self._active.runs
+        self._census_day, self._census_runs = -1, joined([])
         self._settled, self._window = -1, -1
         self.busy_seconds = 0.0
         """Wall-clock time spent on windows."""
@@ -112,7 +114,6 @@ class PopulationShard:
     def prepare(self, order: CheckInOrder) -> None:
         """Does ahead what can be done for a window before the one in progress is settled. It changes no answer."""
         begun = time.perf_counter()
-        self._moved.clear()
         self._prepared = (self._thin if not order.is_enumerated else self._enumerate)(order)
         self.busy_seconds += time.perf_counter() - begun
 
@@ -138,7 +139,8 @@ class PopulationShard:
             self._settled = settlement.attempt
             local = (settlement.device_ids - np.uint64(self.first_device)).astype(np.int64)
             self._reopen.raise_to(local, settlement.reopen_seconds)
-            self._moved.append(local[settlement.reopen_seconds > 0])
+            if self._listed is not None:
+                self._moved.append(local[settlement.reopen_seconds > 0])
             if self._separation:
                 kept = local[settlement.remembers_round]
                 self._last_rounds.raise_to(kept, np.full(kept.size, settlement.round_index + 1, np.uint32))
@@ -147,33 +149,37 @@ class PopulationShard:
 
     def _enumerate(self, order: CheckInOrder) -> "_Prepared":
         """From the runs of the period, which are listed when it is first asked for."""
-        if self._listed is None or not self._listed.first_window <= order.window < self._listed.end_window:
+        if self._listed is None or not self._listed.covers(order.window):
             length = order.end_seconds - order.start_seconds
             end_window = order.window + round((order.list_until_seconds - order.start_seconds) / length)
-            runs = self._list_runs(order.start_seconds, order.list_until_seconds)
-            self._listed, self._active = RunList.of(runs, order, end_window), ActiveRuns()
-            self._active.add(self._listed.first_seen_in(order.window))
-        elif order.window != self._active_window:
-            self._active.add(self._listed.first_seen_in(order.window))
-        self._active_window = order.window
-        self._active.drop_finished(order.start_seconds, self._reopen)
-        stretches = enumerate_check_ins(self._active.runs, self._reopen, self._check_in_key, self.first_device, order)
-        return _Prepared(order, self._with_work(stretches))
+            self._forget_listed()  # its memory is free before there are others
+            self._listed = ListedRuns(self._list_runs(order.start_seconds, order.list_until_seconds), order, end_window)
+        self._active, self._opens = self._listed.enter(order, self._reopen, self._take_moved())
+        stretches, places = enumerate_check_ins(self._active, self._opens, self._check_in_key, self.first_device, order)
+        return _Prepared(order, self._with_work(stretches, places))
 
     def _settle_enumerated(self, prepared: "_Prepared") -> "_Listed":
         before = prepared.listed
         stretches, places = before.stretches, before.places
-        moved = bits_of(np.concatenate(self._moved) if self._moved else np.empty(0, np.int64), self.end_device - self.first_device)
-        is_new = draw_again(
-            stretches, self._active.runs, self._reopen, self._check_in_key, self.first_device, prepared.order, moved
-        )
+        is_new, has_new = draw_again(
+            stretches, self._active, self._opens, self._reopen, self._check_in_key, self.first_device, prepared.order,
+            self._take_moved(),
+        )  # fmt: skip
+        if has_new:
+            return self._with_work(stretches, stretches.in_order(np.flatnonzero(stretches.time < np.inf)))
         stays = ~is_new[places]
-        listed = _Listed(stretches, places[stays], before.fixed_seconds[stays], before.training_seconds[stays])
-        is_new &= stretches.time < np.inf
-        return self._with_work(stretches) if is_new.any() else listed
+        return _Listed(stretches, places[stays], before.fixed_seconds[stays], before.training_seconds[stays])
 
-    def _with_work(self, stretches: Stretches) -> _Listed:
-        places = stretches.in_order()
+    def _forget_listed(self) -> None:
+        self._listed, self._moved = None, []
+        self._active, self._opens = joined([]), np.empty(0, np.uint32)
+
+    def _take_moved(self) -> NDArray[np.uint8]:
+        """Whose timers were started since this was asked last; only enumeration asks."""
+        moved, self._moved = self._moved, []
+        return bits_of(np.concatenate([np.empty(0, np.int64), *moved]), self.end_device - self.first_device)
+
+    def _with_work(self, stretches: Stretches, places: NDArray[np.int64]) -> _Listed:
         device_ids = stretches.which[places] + np.uint64(self.first_device)
         return _Listed(stretches, places, *work_seconds(self._latency, device_ids))
 
@@ -181,35 +187,44 @@ class PopulationShard:
         """Runs that touch [low, high) of all devices whose timer opens before its end, block by block."""
         listed: list[Runs] = []
         for block in range(self.first_device, self.end_device, BLOCK_DEVICES):
-            offsets = self._members_of(block)
+            offsets, known = self._members_of(block)
             if offsets.size:
                 local = offsets + np.uint32(block - self.first_device)
-                listed.append(self._runs_of(local, self._reopen.get(local.astype(np.int64)).astype(np.float64), low, high))
+                opens = self._reopen.get(local.astype(np.int64)).astype(np.float64)
+                listed.append(self._runs_of(local, opens, low, high, known))
         return joined(listed)
 
-    def _members_of(self, block: int) -> NDArray[np.uint16]:
+    def _members_of(self, block: int) -> tuple[NDArray[np.uint16], Any]:
+        """Offsets of the devices of a block that the task can use, and what is known of their availability: the first blocks'
+        is kept, as far as KNOWN_BYTES go."""
+        if block in self._members:
+            return self._members[block]
         end = min(block + BLOCK_DEVICES, self.end_device)
-        if self._devices.reachable_share == 1.0:
-            return _WHOLE_BLOCK[: end - block]
-        if block not in self._members:
-            self._members[block] = reachable_among(self._devices, block, end)
-        return self._members[block]
+        is_everybody = self._devices.reachable_share == 1.0
+        offsets = _WHOLE_BLOCK[: end - block] if is_everybody else reachable_among(self._devices, block, end)
+        known, size = None, offsets.size * self._availability.bytes_to_know
+        if 0 < size <= self._known_room:
+            known = self._availability.known_of(offsets + np.uint64(block))
+            self._known_room -= size
+        self._members[block] = offsets, known
+        return offsets, known
 
-    def _runs_of(self, local: NDArray[np.uint32], opens: NDArray[np.float64], low: float, high: float) -> Runs:
+    def _runs_of(self, local: NDArray[np.uint32], opens: NDArray[np.float64], low: float, high: float, known: Any = None) -> Runs:
         """Runs of some devices, by their index within the shard, within the time that they are there."""
         device_ids = local + np.uint64(self.first_device)
         if self._presence.is_everybody_always:
-            runs = self._availability.list_runs(device_ids, opens, low, high)
+            runs = self._availability.list_runs(device_ids, opens, low, high, known)
             return Runs(local[runs.which], runs.start, runs.end)
         joins, leaves = present_between(self._presence, device_ids)
         opens = np.where(leaves > low, np.maximum(opens, joins), np.inf)
-        runs = self._availability.list_runs(device_ids, opens, low, high)
+        runs = self._availability.list_runs(device_ids, opens, low, high, known)
         start, end = np.maximum(runs.start, joins[runs.which]), np.minimum(runs.end, leaves[runs.which])
         is_there = (start < end) & (end > low)
         return Runs(local[runs.which[is_there]], start[is_there], end[is_there])
 
     def _thin(self, order: CheckInOrder) -> "_Prepared":
-        """From candidates: cheap tests first."""
+        """From candidates: cheap tests first. Runs that were listed before are forgotten, and with them who was moved since."""
+        self._forget_listed()
         which, time = draw_candidates(self._devices, self._thinning_key, self.first_device, self.end_device, order)
         is_open = self._reopen.get(which.astype(np.int64)) <= time
         which, time = which[is_open], time[is_open]
@@ -222,7 +237,8 @@ class PopulationShard:
         end = np.minimum(self._availability.run_ends(device_ids, time), leaves)
         is_eligible = end > time
         which, time, end = which[is_eligible], time[is_eligible], end[is_eligible]
-        return _Prepared(order, self._with_work(Stretches(which, time, time, end)))
+        stretches = Stretches(which, time, time, end)
+        return _Prepared(order, self._with_work(stretches, stretches.in_order(np.arange(which.size))))
 
     def _settle_thinned(self, prepared: "_Prepared") -> "_Listed":
         before = prepared.listed
@@ -271,6 +287,10 @@ class PopulationShard:
 
         Written into the run's directory `partial` if the token shows that this is the same file system, else answered.
         """
+        if part == 0:  # there are no more windows
+            self._forget_listed()
+            self._prepared = None
+            self._members, self._known_room = {}, KNOWN_BYTES
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
         columns["examples"] = examples_on(self._devices, columns["device_id"])

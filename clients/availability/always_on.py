@@ -3,15 +3,18 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.availability.model import NothingKnown
 from clients.availability.runs import Runs
 
 
-class AlwaysOnModel:
+class AlwaysOnModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
     can_be_thinned = True
 
-    def list_runs(self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float) -> Runs:
+    def list_runs(
+        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
+    ) -> Runs:
         """See clients.availability.model.Availability."""
         index = np.flatnonzero(opens < high).astype(np.uint32)
         return Runs(index, np.maximum(low, opens[index]), np.full(index.size, np.inf))

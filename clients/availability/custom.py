@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.availability.model import NothingKnown
 from clients.availability.runs import Runs
 from fedray.availability import CustomAvailability
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 
 
-class CustomModel:
+class CustomModel(NothingKnown):
     """See clients.availability.model.Availability; it lists runs only, so that check-ins are drawn by enumeration."""
 
     can_be_thinned = False
@@ -22,7 +23,9 @@ class CustomModel:
         self._name = f"{table.file}:{table.function}"
         self._function = _load(table)
 
-    def list_runs(self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float) -> Runs:
+    def list_runs(
+        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
+    ) -> Runs:
         """See clients.availability.model.Availability. Raises ScenarioError when the function fails or breaks its contract."""
         try:
             given = self._function(device_ids, low, high, self._seed, **self._parameters)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from clients.availability.runs import HOUR, JOIN_SECONDS, Runs, keep_touching, merge
-from clients.population import local_offset, zones_of
+from clients.population import zone_index, zones_of
 from fedray.availability import HabitAvailability
 from fedray.errors import ScenarioError
 from fedray.rng import (
@@ -91,6 +91,19 @@ class Habit(NamedTuple):
     offset: float
 
 
+class Habits(NamedTuple):
+    """Static habits of devices [N], in 36 bytes each; the offset as a place among the model's zones."""
+
+    propensity: NDArray[np.float64]
+    center: NDArray[np.float64]
+    length: NDArray[np.float64]
+    day_rate: NDArray[np.float64]
+    zone: NDArray[np.int32]
+
+
+_UNKNOWN = Habits(np.empty(0), np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int32))
+
+
 def habit_model(scenario: Scenario, table: HabitAvailability) -> HabitModel:
     """The compiled form of a scenario's habit table."""
     # No normal draw exceeds MAX_NORMAL, so the sessions of a day have hard limits.
@@ -142,19 +155,27 @@ class HabitAvailabilityModel:
     """See clients.availability.model.Availability."""
 
     can_be_thinned = True
+    bytes_to_know = 36
 
     def __init__(self, scenario: Scenario, table: HabitAvailability) -> None:
         self.model = habit_model(scenario, table)
         self.tables = habit_tables(scenario, table)
         self._zone_key = zones_of(scenario).key
 
-    def list_runs(self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float) -> Runs:
+    def known_of(self, device_ids: NDArray[np.uint64]) -> Habits:
+        """See clients.availability.model.Availability."""
+        return _habits_of(self.model, self.tables, self._zone_key, device_ids)
+
+    def list_runs(
+        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: Habits | None = None
+    ) -> Runs:
         """See clients.availability.model.Availability. Raises ScenarioError when a device has too many sessions."""
         capacity = 2 * device_ids.size + 1024
+        habits = known or _UNKNOWN
         while True:
             index, start, end = np.empty(capacity, np.uint32), np.empty(capacity), np.empty(capacity)
             try:
-                total = _list_runs(self.model, self.tables, self._zone_key, device_ids, opens, low, high, index, start, end)
+                total = _list_runs(self.model, self.tables, self._zone_key, habits, device_ids, opens, low, high, index, start, end)
             except ValueError as error:
                 raise ScenarioError(str(error)) from None
             if total <= capacity:
@@ -172,6 +193,11 @@ class HabitAvailabilityModel:
 @njit(forceinline=True)
 def habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device):
     """Static habits of a device; propensity and day rate by tabulated inversion (fedray/rng.py)."""
+    return _habit_in_zone(model, propensities, free_rates, device, zone_offsets[zone_index(zone_key, zone_edges, device)])
+
+
+@njit(forceinline=True)
+def _habit_in_zone(model, propensities, free_rates, device, offset):
     w0, w1, w2, w3 = draw(model.habit_key, device, 0, _STATIC)
     propensity = tabulated(propensities, w2)
     weight = model.day_habit_weight
@@ -181,7 +207,7 @@ def habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets
         model.center + model.center_between * normal(w0),
         model.length * math.exp(model.length_between * normal(w1)),
         model.day_sessions * ((1.0 - weight) * free_rate + weight * propensity / model.mean_propensity),
-        local_offset(zone_key, zone_edges, zone_offsets, device),
+        offset,
     )
 
 
@@ -270,17 +296,35 @@ def runs_between(model, habit, device, low, high, starts, ends):
 
 
 @njit(cache=True, nogil=True)
-def _list_runs(model, tables, zone_key, device_ids, opens, low, high, out_index, out_start, out_end):
+def _habits_of(model, tables, zone_key, device_ids):
+    size = device_ids.size
+    propensity, center, length, day_rate = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
+    zone = np.empty(size, np.int32)
+    propensities, free_rates, zone_edges, zone_offsets = tables
+    for index in range(size):
+        zone[index] = zone_index(zone_key, zone_edges, device_ids[index])
+        habit = _habit_in_zone(model, propensities, free_rates, device_ids[index], zone_offsets[zone[index]])
+        propensity[index], center[index] = habit.propensity, habit.center
+        length[index], day_rate[index] = habit.length, habit.day_rate
+    return Habits(propensity, center, length, day_rate, zone)
+
+
+@njit(cache=True, nogil=True)
+def _list_runs(model, tables, zone_key, habits, device_ids, opens, low, high, out_index, out_start, out_end):
     """Fills out_* ([capacity] each) and returns how many runs there are; nothing past the capacity is written."""
     starts = np.empty(2 * MAX_SESSIONS, np.float64)
     ends = np.empty(2 * MAX_SESSIONS, np.float64)
     propensities, free_rates, zone_edges, zone_offsets = tables
+    propensity, center, length, day_rate, zone = habits
     total = 0
     for index in range(device_ids.size):
         if opens[index] >= high:
             continue
         device = device_ids[index]
-        habit = habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device)
+        if propensity.size:
+            habit = Habit(propensity[index], center[index], length[index], day_rate[index], zone_offsets[zone[index]])
+        else:
+            habit = habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device)
         for run in range(runs_between(model, habit, device, max(low, opens[index]), high, starts, ends)):
             if total < out_index.size:
                 out_index[total] = index

@@ -1,7 +1,7 @@
 """What an availability model is. A new one: its table in fedray/availability.py, its file here, its name in registry.py; the suite
 in tests/contracts then holds it to this."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,32 @@ class Availability(Protocol):
     can_be_thinned: bool
     """Whether `run_ends` is there."""
 
-    def list_runs(self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float) -> Runs:
-        """Runs of devices [N] that touch [max(low, opens), high); none of devices with opens >= high."""
+    bytes_to_know: int
+    """Memory that `known_of` takes per device; 0 where there is nothing that is worth keeping."""
+
+    def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
+        """What stays the same of devices [N], for callers that list their runs again and again."""
+        ...
+
+    def list_runs(
+        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: Any = None
+    ) -> Runs:
+        """Runs of devices [N] that touch [max(low, opens), high); none of devices with opens >= high.
+
+        known: what `known_of` gave for the same devices; it changes no answer.
+        """
         ...
 
     def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
         """For each pair of device and time [C]: the end of the run that holds the time, -infinity where there is none."""
         ...
+
+
+class NothingKnown:
+    """Of models without anything that is worth keeping."""
+
+    bytes_to_know = 0
+
+    def known_of(self, device_ids: NDArray[np.uint64]) -> None:
+        """See `Availability`."""
+        return

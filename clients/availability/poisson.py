@@ -7,6 +7,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from clients.availability.model import NothingKnown
 from clients.availability.runs import DAY, JOIN_SECONDS, Runs, keep_touching, merge
 from fedray.availability import PoissonAvailability
 from fedray.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
@@ -24,7 +25,7 @@ class _Model(NamedTuple):
     max_seconds: float
 
 
-class PoissonModel:
+class PoissonModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
     can_be_thinned = True
@@ -38,7 +39,9 @@ class PoissonModel:
             max_seconds=3600.0 * table.session_max_hours,
         )
 
-    def list_runs(self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float) -> Runs:
+    def list_runs(
+        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
+    ) -> Runs:
         """See clients.availability.model.Availability."""
         capacity = int(device_ids.size * (2.0 + self._model.rate * (high - low) / DAY) + 1024)
         while True:

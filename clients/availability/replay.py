@@ -10,8 +10,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from clients.availability.model import NothingKnown
 from clients.availability.runs import DAY, HOUR, JOIN_SECONDS, Runs
-from clients.population import local_offset, zones_of
+from clients.population import zone_index, zones_of
 from fedray.availability import ReplayAvailability
 from fedray.rng import Key, Stream, draw, stream_key, uniform
 from fedray.scenario import Scenario
@@ -31,7 +32,7 @@ class _Record(NamedTuple):
     shift_days: int
 
 
-class ReplayModel:
+class ReplayModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
     can_be_thinned = True
@@ -51,7 +52,9 @@ class ReplayModel:
             shift_days=round(period / DAY) if table.day_shift == "uniform" else 1,
         )
 
-    def list_runs(self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float) -> Runs:
+    def list_runs(
+        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
+    ) -> Runs:
         """See clients.availability.model.Availability."""
         capacity = 2 * device_ids.size + 1024
         while True:
@@ -96,7 +99,7 @@ def _joined(table: ReplayAvailability) -> tuple[NDArray[np.int64], NDArray[np.fl
 @njit(forceinline=True)
 def _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, device):
     """Seconds by which a device's record lies later than recorded."""
-    shift = -HOUR * local_offset(zone_key, zone_edges, zone_offsets, device)
+    shift = -HOUR * zone_offsets[zone_index(zone_key, zone_edges, device)]
     if shift_days > 1:
         word, _, _, _ = draw(shift_key, device, 0, 0)
         shift += DAY * np.floor(uniform(word) * shift_days)

@@ -109,6 +109,25 @@ def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
 
 
 @SAMPLERS
+def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(is_enumerated: bool) -> None:
+    """What is kept from window to window (active runs, when their timers open) is what a new shard finds out."""
+    value = scenario(60_000)
+    shard, settled = PopulationShard(value, 0, 60_000), []
+    for window in range(6):
+        asked = order(window, 3.0, *settled[-2:], is_enumerated=is_enumerated)
+        if window != 3:
+            shard.prepare(dataclasses.replace(asked, settlements=()))
+        answer = shard.check_ins(asked)
+        late = PopulationShard(value, 0, 60_000)
+        late.settle(settled)
+        assert columns(late.check_ins(asked)) == columns(answer)
+        chosen = np.unique(answer.device_ids)
+        for devices in (chosen[::3], chosen[1::3]):
+            opens = int((window + 1) * HOUR) + (devices % np.uint64(9000)).astype(np.uint32)
+            settled.append(dataclasses.replace(settlement(devices, 0), reopen_seconds=opens.astype(np.uint32)))
+
+
+@SAMPLERS
 def test_every_check_in_lies_in_an_eligible_run_and_in_its_window(is_enumerated: bool) -> None:
     value = scenario(20_000)
     check_ins = PopulationShard(value, 0, 20_000).check_ins(order(0, 6.0, is_enumerated=is_enumerated))

@@ -92,6 +92,7 @@ def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario:
         whole = rows_of(model.list_runs(DEVICES, everyone, low, low + DAY))
         backwards = rows_of(model.list_runs(DEVICES[::-1].copy(), everyone, low, low + DAY))[::-1]
         assert backwards == whole
+        assert rows_of(model.list_runs(DEVICES, everyone, low, low + DAY, model.known_of(DEVICES))) == whole
         halves = [rows_of(model.list_runs(DEVICES, everyone, a, a + DAY / 2)) for a in (low, low + DAY / 2)]
         for device in range(DEVICES.size):
             assert {end for _, end in whole[device]} == {end for half in halves for _, end in half[device]}
