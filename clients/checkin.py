@@ -37,18 +37,40 @@ class Stretches(NamedTuple):
     time: NDArray[np.float64]
     end: NDArray[np.float64]
 
-    def in_order(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The places of those with a check-in, in order of (time, device)."""
-        times = self.time[places]
-        order = np.argsort(times)
-        if (np.diff(times[order]) == 0.0).any():  # equal times, which hardly occur, count in order of device
-            order = np.lexsort((self.which[places], times))
+    def in_order(self, places: NDArray[np.int64], window_start: float, window_end: float) -> NDArray[np.int64]:
+        """The places of those with a check-in in the window, in order of (time, device)."""
+        times, which = self.time[places], self.which[places]
+        fine = ((times - window_start) * (2.0**32 / (window_end - window_start))).astype(np.uint64)
+        order = by_bits(np.minimum(fine, np.uint64(2**32 - 1)), 32)
+        _put_right(order, times, which)
         return places[order]
+
+
+def by_bits(keys: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
+    """Places of keys below 2^bits in order, stable: by 16 bits after 16 bits, which numpy sorts by counting."""
+    order = np.argsort(keys.astype(np.uint16), kind="stable")
+    for shift in range(16, bits, 16):
+        order = order[np.argsort((keys >> np.uint64(shift)).astype(np.uint16)[order], kind="stable")]
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _put_right(order, times, which):
+    """Insertion sort by (time, device) of what is nearly in order."""
+    for position in range(1, order.size):
+        mine, slot = order[position], position
+        while slot > 0:
+            other = order[slot - 1]
+            if times[other] < times[mine] or (times[other] == times[mine] and which[other] <= which[mine]):
+                break
+            order[slot] = other
+            slot -= 1
+        order[slot] = mine
 
 
 class ListedRuns:
     """Eligible runs of one shard within a period of windows, in buckets by the window in which they are first seen; and, of those
-    seen, the ones that may still matter."""
+    seen, the ones that may still matter. Runs are given from when their device's timer opens."""
 
     def __init__(self, runs: Runs, order: CheckInOrder, end_window: int) -> None:
         """Buckets runs by the windows of the order's length, from the order's window on."""
@@ -58,17 +80,25 @@ class ListedRuns:
         self._places = np.empty(runs.which.size, np.uint32 if runs.which.size < 2**32 else np.int64)
         length = order.end_seconds - order.start_seconds
         self._edges = _bucket(runs.start, order.start_seconds, length, end_window - order.window, self._places)
+        self._moved = np.empty(0, np.uint8)
+        """Devices whose timers were started since the runs were listed; see `bits_of`."""
 
     def covers(self, window: int) -> bool:
         """Whether a window lies in the period."""
         return self.first_window <= window < self.end_window
 
-    def enter(self, order: CheckInOrder, reopen: DeviceMap, moved: NDArray[np.uint8]) -> tuple[Runs, NDArray[np.uint32]]:
-        """The runs that matter from a window on: not over, and not before their device's timer opens [A]; when it opens [A].
+    def note(self, moved: NDArray[np.uint8]) -> None:
+        """Hears whose timers were started since it was last told; see `bits_of`."""
+        if moved.size:
+            self._moved = moved | self._moved if self._moved.size else moved.copy()
 
-        Windows come in order; the present one may be entered again. moved: see `bits_of`; of the devices whose timers were started
-        since the window before and not told to `draw_again`. The timers of the others are not looked up again: most of the time
-        would go there.
+    def enter(self, order: CheckInOrder, reopen: DeviceMap, moved: NDArray[np.uint8]) -> tuple[Runs, NDArray[np.uint32]]:
+        """The runs that matter from a window on: not over, and not before their device's timer opens [A]; when it opens [A], or 0
+        where it was open when the runs were listed.
+
+        Windows come in order; the present one may be entered again. moved: of the devices whose timers were started since the
+        window before and not told to `draw_again`. The timers of the others are not looked up again: most of the time would go
+        there.
         """
         places = self._places[:0]
         if order.window == self._next_window:
@@ -78,8 +108,9 @@ class ListedRuns:
         size = self._active.which.size + places.size
         which, start, end, opens = np.empty(size, np.uint32), np.empty(size), np.empty(size), np.empty(size, np.uint32)
         kept = _enter(
-            self._active, self._opens, self._runs, places, order.start_seconds, reopen.table, moved, which, start, end, opens
-        )
+            self._active, self._opens, self._runs, places, order.start_seconds, reopen.table, moved, self._moved,
+            which, start, end, opens,
+        )  # fmt: skip
         self._active, self._opens = Runs(which[:kept], start[:kept], end[:kept]), opens[:kept]
         return self._active, self._opens
 
@@ -101,7 +132,9 @@ def _bucket(starts, first_start, window_seconds, window_count, out_places):
 
 
 @njit(cache=True, nogil=True)
-def _enter(active, active_opens, listed, places, window_start, table, moved, out_which, out_start, out_end, out_opens):
+def _enter(
+    active, active_opens, listed, places, window_start, table, moved, moved_since, out_which, out_start, out_end, out_opens
+):  # fmt: skip
     """Fills out_* [A + P] with the runs that matter, of the active ones and those newly seen; how many."""
     dense, keys, values = table
     kept = 0
@@ -116,7 +149,9 @@ def _enter(active, active_opens, listed, places, window_start, table, moved, out
     which, start, end = listed
     for run in places:
         if end[run] > window_start:
-            opens = value_of(dense, keys, values, which[run])
+            opens = np.uint32(0)
+            if moved_since.size and is_in(moved_since, which[run]):
+                opens = value_of(dense, keys, values, which[run])
             out_which[kept], out_start[kept], out_end[kept], out_opens[kept] = which[run], start[run], end[run], opens
             kept += opens < end[run]
     return kept
@@ -133,7 +168,7 @@ def enumerate_check_ins(
         runs.start, opens, stretches.which, stretches.begin, stretches.time, stretches.end, key, first_device, order.window,
         *_seconds_of(order), places,
     )  # fmt: skip
-    return stretches, stretches.in_order(places[:total])
+    return stretches, stretches.in_order(places[:total], order.start_seconds, order.end_seconds)
 
 
 def draw_again(

@@ -234,5 +234,8 @@ def examples_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[n
     """Training examples [S] on devices [S]."""
     examples = np.empty(device_ids.size, np.uint32)
     for index in range(device_ids.size):
-        examples[index] = np.uint32(examples_of(model, device_ids[index]))
+        if index and device_ids[index] == device_ids[index - 1]:  # rows of a device stand together
+            examples[index] = examples[index - 1]
+        else:
+            examples[index] = np.uint32(examples_of(model, device_ids[index]))
     return examples

@@ -6,6 +6,7 @@ import tempfile
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.checkin import by_bits
 from fedray.errors import RunFailed
 from fedray.messages import Settlement
 
@@ -90,11 +91,6 @@ class RowStore:
 
 
 def _by_device(device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Places in order of device, stable: by 16 bits after 16 bits, which numpy sorts by counting."""
-    if not device_ids.size:
-        return np.empty(0, np.int64)
-    offsets = device_ids - device_ids.min()
-    order = np.argsort(offsets.astype(np.uint16), kind="stable")
-    for shift in range(16, int(offsets.max()).bit_length(), 16):
-        order = order[np.argsort((offsets >> np.uint64(shift)).astype(np.uint16)[order], kind="stable")]
-    return order
+    """Places in order of device, stable."""
+    offsets = device_ids - device_ids.min(initial=np.uint64(2**64 - 1))
+    return by_bits(offsets, int(offsets.max(initial=0)).bit_length())

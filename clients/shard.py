@@ -166,7 +166,8 @@ class PopulationShard:
             self._take_moved(),
         )  # fmt: skip
         if has_new:
-            return self._with_work(stretches, stretches.in_order(np.flatnonzero(stretches.time < np.inf)))
+            drawn, order = np.flatnonzero(stretches.time < np.inf), prepared.order
+            return self._with_work(stretches, stretches.in_order(drawn, order.start_seconds, order.end_seconds))
         stays = ~is_new[places]
         return _Listed(stretches, places[stays], before.fixed_seconds[stays], before.training_seconds[stays])
 
@@ -177,7 +178,10 @@ class PopulationShard:
     def _take_moved(self) -> NDArray[np.uint8]:
         """Whose timers were started since this was asked last; only enumeration asks."""
         moved, self._moved = self._moved, []
-        return bits_of(np.concatenate([np.empty(0, np.int64), *moved]), self.end_device - self.first_device)
+        bits = bits_of(np.concatenate([np.empty(0, np.int64), *moved]), self.end_device - self.first_device)
+        if self._listed is not None:
+            self._listed.note(bits)
+        return bits
 
     def _with_work(self, stretches: Stretches, places: NDArray[np.int64]) -> _Listed:
         device_ids = stretches.which[places] + np.uint64(self.first_device)
@@ -210,15 +214,15 @@ class PopulationShard:
         return offsets, known
 
     def _runs_of(self, local: NDArray[np.uint32], opens: NDArray[np.float64], low: float, high: float, known: Any = None) -> Runs:
-        """Runs of some devices, by their index within the shard, within the time that they are there."""
+        """Runs of some devices, by their index within the shard, within the time that they are there and their timer is open."""
         device_ids = local + np.uint64(self.first_device)
         if self._presence.is_everybody_always:
             runs = self._availability.list_runs(device_ids, opens, low, high, known)
-            return Runs(local[runs.which], runs.start, runs.end)
+            return Runs(local[runs.which], np.maximum(runs.start, opens[runs.which]), runs.end)
         joins, leaves = present_between(self._presence, device_ids)
         opens = np.where(leaves > low, np.maximum(opens, joins), np.inf)
         runs = self._availability.list_runs(device_ids, opens, low, high, known)
-        start, end = np.maximum(runs.start, joins[runs.which]), np.minimum(runs.end, leaves[runs.which])
+        start, end = np.maximum(runs.start, opens[runs.which]), np.minimum(runs.end, leaves[runs.which])
         is_there = (start < end) & (end > low)
         return Runs(local[runs.which[is_there]], start[is_there], end[is_there])
 
@@ -238,7 +242,8 @@ class PopulationShard:
         is_eligible = end > time
         which, time, end = which[is_eligible], time[is_eligible], end[is_eligible]
         stretches = Stretches(which, time, time, end)
-        return _Prepared(order, self._with_work(stretches, stretches.in_order(np.arange(which.size))))
+        places = stretches.in_order(np.arange(which.size), order.start_seconds, order.end_seconds)
+        return _Prepared(order, self._with_work(stretches, places))
 
     def _settle_thinned(self, prepared: "_Prepared") -> "_Listed":
         before = prepared.listed
