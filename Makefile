@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check bench bench-population faults peers reproduce gboard clean
+.PHONY: help run test check bench bench-population bench-audit canary faults peers reproduce gboard clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -29,6 +29,12 @@ bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alter
 
 faults: .venv/.tests  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions
 	FEDRAY_ALL_MOMENTS=1 $(BIN)/python -m pytest -q tests/simulation/test_faults.py tests/simulation/test_cluster.py
+
+canary: .venv/.tests  ## Canaries in the real aggregator: coverage and planted bugs, 100 seeds each
+	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/simulation/test_canary.py
+
+bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cells (ten minutes, 10 GB of disk)
+	$(BIN)/python tests/benchmarks/bench_audit.py
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard

@@ -92,48 +92,123 @@ def run(
         raise typer.Exit(1)
 
 
+MechanismOption = Annotated[
+    Path | None, typer.Option("--mechanism", metavar="FILE", help="Another mechanism than the run's own, as JSON.")
+]
+ClaimOption = Annotated[Path | None, typer.Option("--claim", metavar="FILE", help="A claim as TOML, to be checked.")]
+MultiplierOption = Annotated[float | None, typer.Option(help="Another noise multiplier than the run's own.")]
+OwnDeltaOption = Annotated[float | None, typer.Option(help="Another delta than the run's own.")]
+
+
 @app.command()
 def audit(
     trace: TraceArgument,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Another noise multiplier than the run's own.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Another delta than the run's own.")] = None,
+    claim: ClaimOption = None,
+    mechanism: MechanismOption = None,
+    noise_multiplier: MultiplierOption = None,
+    delta: OwnDeltaOption = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the audit as a page.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Also recompute the digests of all columns.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Audit a trace: participation, exact sensitivities, rho and epsilon. Needs the trace alone."""
-    from fedray.audit.audit import audit_trace
-    from fedray.trace.reader import Trace
+    """Audit a trace: participation, exact sensitivities, rho and epsilon; or a claim, statement by statement.
 
-    opened = Trace.open(trace)
+    With --claim the exit code is 1 unless every statement that can be checked holds.
+    """
+    from fedray.trace.imported import open_trace
+
+    opened = open_trace(trace)
     if verify:
         opened.verify()
-    result = audit_trace(opened, noise_multiplier, delta)
+    result = _audited(opened, claim, mechanism, noise_multiplier, delta)
+    if out is not None:
+        from fedray.report.page import write_report
+
+        write_report(opened, result, out)
     if as_json:
-        _print_json({**result.to_json(), "digest_verified": verify})
+        document = result.to_json_in_full() if claim is not None else result.to_json()
+        _print_json({**document, "digest_verified": verify})
     else:
         _print_audit(result)
+        if claim is not None:
+            _print_findings(result)
         if verify:
             typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
+    if not result.claim_holds:
+        raise typer.Exit(1)
+
+
+def _audited(opened: Any, claim: Path | None, mechanism: Path | None, noise_multiplier: float | None, delta: float | None) -> Any:
+    from fedray.audit.audit import audit_trace
+    from fedray.audit.claims import read_claim
+    from mechanisms.files import read_strategy
+
+    try:
+        strategy = read_strategy(mechanism) if mechanism is not None else None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return audit_trace(opened, noise_multiplier, delta, strategy, read_claim(claim) if claim is not None else None)
+
+
+@app.command(name="import")
+def import_(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="A CSV or Parquet file, or a directory of them; in any order.")],
+    device_column: Annotated[str, typer.Option(metavar="D", help="Column of the device: a whole number, a string or bytes.")],
+    round_column: Annotated[str, typer.Option(metavar="R", help="Column of the round, counted from 0.")],
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds that released a model.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New directory for the trace.")],
+    file_format: Annotated[str | None, typer.Option("--format", metavar="csv|parquet", help="Default: by the suffix.")] = None,
+    leave_out_invalid: Annotated[
+        bool, typer.Option("--leave-out-invalid", help="Leave out rows that are no participation, and report them.")
+    ] = False,
+    memory: Annotated[int, typer.Option(metavar="MiB", help="Memory of the sort; more than that goes to disk.")] = 2048,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a trace of a log of participations, to be audited."""
+    from fedray.trace.importer import import_log
+
+    with _status("importing") as on_status:
+        trace = import_log(
+            log, device_column, round_column, rounds, out, file_format,
+            leave_out_invalid=leave_out_invalid, memory_mebibytes=memory, on_rows=lambda rows: on_status(f"{rows:,} rows read"),
+        )  # fmt: skip
+    if as_json:
+        _print_json({name: value for name, value in trace.run.items() if name != "parts"})
+        return
+    typer.echo(f"participations  {trace.run['rows']:,} of {trace.run['devices']:,} devices, from {trace.run['rows_read']:,} rows")
+    for each in trace.left_out:
+        typer.echo(f"left out        {each.rows:,} rows: {each.reason}, such as {each.example}")
+    typer.echo(f"trace           {trace.path}")
 
 
 @app.command()
 def report(
     trace: TraceArgument,
     out: Annotated[Path | None, typer.Option(help="The page to write; default: report.html in the trace.")] = None,
+    claim: ClaimOption = None,
+    mechanism: MechanismOption = None,
+    noise_multiplier: MultiplierOption = None,
+    delta: OwnDeltaOption = None,
 ) -> None:
     """Write the self-contained HTML report of a trace."""
-    from fedray.audit.audit import audit_trace
     from fedray.report.page import write_report
-    from fedray.trace.reader import Trace
+    from fedray.trace.imported import open_trace
     from fedray.trace.schema import REPORT_FILE
 
-    opened = Trace.open(trace)
-    typer.echo(str(write_report(opened, audit_trace(opened), out or opened.path / REPORT_FILE)))
+    opened = open_trace(trace)
+    result = _audited(opened, claim, mechanism, noise_multiplier, delta)
+    typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
 
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(metavar="gboard", help="Which published runs: gboard (Xu et al. 2023).")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="gboard: the runs of Xu et al. 2023, simulated; gboard-privacy: their rho and epsilon, no simulation.",
+        ),
+    ],
     rows: Annotated[
         str | None, typer.Option(metavar="LIST", help="Locales or rows, comma-separated: en-GB,otf-de-DE; default: all.")
     ] = None,
@@ -150,8 +225,13 @@ def reproduce(
     from fedray.report.page import render_reproduction, write_page
     from fedray.reproduce import reproduce_gboard, table_rows
 
+    if what == "gboard-privacy":
+        if (overrides, out, shards, address) != (None, None, None, None):
+            raise InputError("gboard-privacy simulates nothing: leave out --set, --out, --shards and --address")
+        _reproduce_privacy(rows, as_json)
+        return
     if what != "gboard":
-        raise InputError(f"{what!r} is no set of published runs; there is gboard")
+        raise InputError(f"{what!r} is no set of published runs; there are gboard and gboard-privacy")
     if out is not None and out.exists():
         raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
     placement = Placement(shards=shards, address=address)
@@ -175,6 +255,19 @@ def reproduce(
         _print_table("Observed / published (Xu et al. 2023)", table)
         if out is not None:
             typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
+
+
+def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
+    from fedray.reproduce import GAP_NOTE, privacy_table, published_privacy
+
+    results = published_privacy(rows)
+    if as_json:
+        _print_json({"note": GAP_NOTE, "rows": [result.to_json() for result in results]})
+    else:
+        _print_table("Privacy of published runs, recomputed (Xu et al. 2023, table 3)", privacy_table(results))
+        typer.echo(GAP_NOTE)
+    if not all(result.agrees for result in results):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -231,6 +324,125 @@ NoiseMultiplierOption = Annotated[
     float, typer.Option("--noise-multiplier", metavar="Z", help="Noise multiplier for mu, rho and epsilon.")
 ]
 DeltaOption = Annotated[float, typer.Option("--delta", metavar="D", help="Delta of epsilon.")]
+
+
+@app.command()
+def canary(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file.")],
+    trace: Annotated[
+        Path | None, typer.Option(metavar="TRACE", help="Take the pattern from this trace; default: the scenario is simulated.")
+    ] = None,
+    coordinates: Annotated[int, typer.Option(metavar="D", help="Parameters of the model; half of them get a canary.")] = 8192,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. seed=7.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check by experiment that the aggregator's noise is what is claimed: canaries in the real aggregator. Exit code 1 if not."""
+    from fedray.canary import CONFIDENCE, run_canary
+    from fedray.scenario import Scenario
+
+    value = Scenario.from_toml(scenario, overrides or ())
+    with _status("running canaries"):
+        result = run_canary(value, trace, coordinates)
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        typer.echo(f"mechanism  {result.mechanism}, noise multiplier {result.noise_multiplier:g}, {result.rounds:,} rounds")
+        typer.echo(f"pattern    rounds {', '.join(map(str, result.pattern))}")
+        typer.echo(f"mu         claimed {result.claimed_mu:.4f}, expected of the released rounds {result.expected_mu:.4f}")
+        typer.echo(f"           measured {result.mu:.4f} [{result.mu_low:.4f}, {result.mu_high:.4f}] ({100 * CONFIDENCE:g} %)")
+        typer.echo(f"signal     {result.signal:.4f} of what it should be; noise {result.noise:.4f}")
+        typer.echo(f"p-values   size of the noise {result.noise_p:.3g}, independence of rounds {result.independence_p:.3g}")
+        for problem in result.problems:
+            typer.echo(f"WRONG      {problem}")
+    if result.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def stress(
+    sweep: Annotated[
+        str | None, typer.Argument(metavar="[SWEEP]", help="A shipped sweep, or a TOML file; none: list those that ship.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="New directory for results.parquet, results.json and report.html.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join; default: a local one.")] = None,
+    has_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse cells under ~/.cache/fedray.")] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Sweep settings or simulated runs, and see how mechanisms fare that were made for a guess. May be interrupted, and goes on."""
+    from fedray.placement import Placement
+    from fedray.stress.sweep import Sweep, find_sweep, shipped_sweeps
+
+    if sweep is None:
+        for name, path in shipped_sweeps().items():
+            typer.echo(f"{name}  {Sweep.from_toml(path)[0].description}")
+        return
+    value, scenario = find_sweep(sweep)
+    if out is not None and out.exists():
+        raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
+    from fedray.stress.page import crossing_rows, sweep_page, sweep_rows
+    from fedray.stress.run import run_sweep, write_results
+
+    with _status(f"sweeping {value.name}") as on_status, contextlib.redirect_stdout(sys.stderr):
+        result = run_sweep(value, scenario, Placement(address=address), has_cache, on_status)
+    if out is not None:
+        write_results(result, out, sweep_page(result))
+    if as_json:
+        _print_json(result.to_json())
+        return
+    _print_table(value.name, sweep_rows(result))
+    if len(crossing_rows(result)) > 1:
+        _print_table("Crossings", crossing_rows(result))
+    if out is not None:
+        typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
+
+
+@app.command()
+def plan(
+    epsilon: Annotated[float, typer.Option(metavar="E", help="Most epsilon.")],
+    population: Annotated[int | None, typer.Option(metavar="P", help="Devices.")] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="Rounds.")] = None,
+    scenario: Annotated[Path | None, typer.Option(metavar="FILE", help="A scenario whose other keys hold.")] = None,
+    delta: DeltaOption = 1e-10,
+    noise_per_report: Annotated[
+        float, typer.Option(metavar="X", help="Noise multiplier over report goal; default: 7 / 6500, as published.")
+    ] = 7.0 / 6500.0,
+    timers: Annotated[str, typer.Option(metavar="LIST", help="Timers to try, hours, comma-separated.")] = "24,48,72,96",
+    buffers: Annotated[int, typer.Option(metavar="D", help="Buffers of the blt that is planned for.")] = 4,
+    seeds: Annotated[int, typer.Option(metavar="S", help="Simulated runs of each candidate.")] = 3,
+    scale: Annotated[float, typer.Option(metavar="S", help="Size of the simulations.")] = 0.1,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the plan as a page.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1 if nothing meets it."""
+    from fedray.fit import scenario_to_fit
+    from fedray.report.page import write_page
+    from fedray.stress.page import plan_page, plan_rows, plan_sentence
+    from fedray.stress.plan import Target, make_plan
+
+    try:
+        hours = [float(each) for each in timers.split(",")]
+    except ValueError:
+        raise InputError(f"--timers={timers!r} must be numbers of hours with commas between, such as 24,48") from None
+    value = scenario_to_fit(scenario, population, hours[0], rounds, None, overrides or ())
+    target = Target(epsilon, delta, noise_per_report, buffers)
+    with _status("planning") as on_status, contextlib.redirect_stdout(sys.stderr):
+        found = make_plan(value, target, hours, seeds, scale, on_progress=on_status)
+    if out is not None:
+        write_page(plan_page(found), out)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        _print_table("Candidates", plan_rows(found))
+        typer.echo(plan_sentence(found))
+    if found.best is None:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -362,6 +574,25 @@ def _print_audit(result: Any) -> None:
     console.print(participation, mechanisms, sep="")
     if result.trained_with_scaled_noise:
         console.print("The model was trained on a sample of each cohort with noise to scale; the privacy is the full cohort's.\n")
+
+
+def _print_findings(result: Any) -> None:
+    rows = [["statement", "verdict", "claimed", "found", "should say", "because"]]
+    for each in result.findings:
+        found = "-" if each.found is None else f"{each.found:.6g}"
+        rows.append([each.statement, str(each.verdict), f"{each.claimed:.6g}", found, each.should_say, each.explanation])
+    _print_table("The claim", rows)
+    for each in result.findings:
+        for shown in each.evidence:
+            rounds = ", ".join(map(str, shown.rounds[:12])) + (", ..." if len(shown.rounds) > 12 else "")
+            typer.echo(f"  {each.statement}: device {shown.device}, rounds {rounds}: {shown.shows}")
+    shares = {each.share: each.rho for each in result.device_privacy.quantiles}
+    typer.echo(
+        f"  rho of the median device {shares[0.5]:.6f}, of 99 % at most {shares[0.99]:.6f}, of all at most {shares[1.0]:.6f}"
+    )
+    bound = result.frontier.sensitivity
+    typer.echo(f"  sensitivity by the frontier of (min-sep, participations) at most {bound:.6f}")
+    typer.echo(f"the claim {'holds' if result.claim_holds else 'does not hold'}")
 
 
 def main() -> None:

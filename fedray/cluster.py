@@ -1,18 +1,22 @@
 """Starts a local Ray cluster, or joins one, with fedray's code on every worker's path; leaves nothing running afterwards."""
 
 import contextlib
+import itertools
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-from fedray.errors import InputError
+from fedray.errors import FedrayError, InputError, RunFailed
 from fedray.placement import Placement
 
+_Job = TypeVar("_Job")
+_Done = TypeVar("_Done")
 PACKAGES = ("fedray", "clients", "server", "mechanisms", "scenarios")
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -98,3 +102,37 @@ def _python_path_for_children() -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
+
+def run_tasks(work: Callable[[_Job], _Done], jobs: Sequence[_Job], placement: Placement) -> Iterator[tuple[int, _Done]]:
+    """(place, result) of `work` on every job, as they come; a Ray task each, two per CPU under way, or here for in-process.
+
+    A task whose process died is tried again, `placement.most_restarts` times. What a task raises is raised here. Within a cluster
+    that is up, leave the placement's address out.
+    """
+    if placement.backend == "in-process" or not jobs:
+        yield from ((place, work(job)) for place, job in enumerate(jobs))
+        return
+    with cluster(placement) as cpus:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        task: Any = ray.remote(work).options(num_cpus=1, max_retries=placement.most_restarts)
+        waiting, under_way = iter(enumerate(jobs)), {}
+        for place, job in itertools.islice(waiting, 2 * max(1, int(cpus))):
+            under_way[task.remote(job)] = place
+        while under_way:
+            ready, _ = ray.wait(list(under_way), num_returns=1)
+            place = under_way.pop(ready[0])
+            try:
+                result = ray.get(ready[0])
+            except RayTaskError as error:
+                if isinstance(error.cause, FedrayError):
+                    raise error.cause from None
+                raise
+            except RayError as error:
+                reason = str(error).splitlines()[0]
+                raise RunFailed(f"job {place} of {len(jobs)} was lost ({reason}); run again, what is done is kept") from None
+            for next_place, job in itertools.islice(waiting, 1):
+                under_way[task.remote(job)] = next_place
+            yield place, result

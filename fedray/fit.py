@@ -65,12 +65,12 @@ def fit_min_sep(
         raise InputError(f"min_sep={min_sep} must be within 1 and the {scenario.rounds.count} rounds; give what was observed")
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance={tolerance} must be between 0 and 1; 0.01 is one percent")
-    scaled = _scaled(scenario, scale)
+    smaller = scaled(scenario, scale)
     placement = placement or Placement(backend="in-process", checkpoint_seconds=math.inf)
     runs: list[FittedRun] = []
 
     def try_value(value: float) -> FittedRun:
-        run = _run(scaled.with_overrides(f"{key}={value!r}", "training.enabled=false"), value, placement)
+        run = _run(smaller.with_overrides(f"{key}={value!r}", "training.enabled=false"), value, placement)
         runs.append(run)
         if on_run is not None:
             on_run(run)
@@ -145,7 +145,8 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
     return round(min(max(guess, below.value * margin), above.value / margin), 4)
 
 
-def _scaled(scenario: Scenario, scale: float) -> Scenario:
+def scaled(scenario: Scenario, scale: float) -> Scenario:
+    """Population, joins and report goal so many times as large, untrained. Raises InputError for goals below 20."""
     if not 0 < scale <= 1:
         raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
     goal = round(scenario.rounds.report_goal * scale)

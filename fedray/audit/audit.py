@@ -1,30 +1,41 @@
 """The audit of a trace: participation, exact sensitivities, and the privacy that follows, with what it rests on."""
 
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedray.audit.claims import Claim
+from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
+from fedray.audit.findings import DeviceNames, Finding, Verdict, check_claim
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt
 from fedray.scenario import Scenario
+from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
+from mechanisms.accounting import pld
 from mechanisms.accounting.pld import check_delta, gaussian_epsilon
 from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
 from mechanisms.participation import MinSep
 from mechanisms.registry import Identity, Tree
 from mechanisms.strategy import Sensitivity, Strategy
 
+DEFAULT_DELTA = 1e-10
+"""For logs, unless another is given."""
+
 ASSUMPTIONS = (
     "Unit of privacy: one device and all its updates; adjacency: one device's updates replaced by zeros (zero-out).",
     "Every model after every round is released, and the aggregator that adds the noise is trusted (central model).",
     "Every update was clipped to the clip norm, and the noise is the mechanism's with the stated multiplier.",
     "When devices took part is not protected: the trace's patterns are taken as they happened, and as not depending on the "
-    "updates of the device in question.",
+    "updates of the device in question. If taking part depends on released models (an app that is used more, or less, because of "
+    "them), a guarantee holds for every pattern that was enforced beforehand, by timers and limits, not for the observed one "
+    "alone: then state the (b, k) figures of what was enforced.",
     "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for.",
 )
 
@@ -41,6 +52,7 @@ class MechanismAudit:
     is_used: bool
     noise_multiplier: float
     trace: TraceSensitivity
+    binding_device: str
     schema: Sensitivity
     rho: float
     epsilon: float
@@ -60,8 +72,9 @@ class MechanismAudit:
                 "schema": self.schema.value,
                 "schema_is_exact": self.schema.is_exact,
                 "schema_theorem": self.schema.theorem,
+                "schema_lower_bound": self.schema.lower_bound,
             },
-            "binding_device": self.trace.device_id,
+            "binding_device": self.binding_device,
             "binding_rounds": list(self.trace.rounds),
             "rho": self.rho,
             "epsilon": self.epsilon,
@@ -79,19 +92,32 @@ class Audit:
     digest: str
     ended: str
     patterns: Patterns
+    strategy: Strategy
+    """That of `mechanisms[0]`."""
     mechanisms: tuple[MechanismAudit, ...]
-    scenario: Scenario
-    """What was run."""
+    findings: tuple[Finding, ...]
+    """Of the claim, if there was one."""
+    left_out: tuple[LeftOut, ...]
+    """Rows of an imported log that are no participation."""
+    scenario: Scenario | None
+    """What was run; None for an imported log."""
+
+    @property
+    def claim_holds(self) -> bool:
+        """Whether every statement of the claim that could be checked holds."""
+        return all(finding.verdict in (Verdict.HOLDS, Verdict.UNCHECKED) for finding in self.findings)
 
     @property
     def trained_with_scaled_noise(self) -> bool:
         """Whether a model was trained on a sample of each cohort, with noise to scale."""
-        return self.scenario.training.enabled
+        return self.scenario is not None and self.scenario.training.enabled
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the figures rest on, in plain words."""
-        if not self.trained_with_scaled_noise:
+        if self.scenario is None:
+            return (*ASSUMPTIONS, "The log that was imported names every participation, and no device under two names.")
+        if not self.scenario.training.enabled:
             return ASSUMPTIONS
         sample, goal = self.scenario.training.cohort_sample, self.scenario.rounds.report_goal
         return (
@@ -131,7 +157,17 @@ class Audit:
     def ledger(self) -> list[LedgerEntry]:
         """Privacy over rounds of the run's own mechanism; computed when first asked for."""
         used = self.mechanisms[0]
-        return privacy_over_rounds(self.scenario.privacy.mechanism, self.patterns, used.noise_multiplier, used.delta)
+        return privacy_over_rounds(self.strategy, self.patterns, used.noise_multiplier, used.delta)
+
+    @cached_property
+    def device_privacy(self) -> DevicePrivacy:
+        """What the devices got of that mechanism; computed when first asked for."""
+        return DevicePrivacy.of(device_sensitivities(self.strategy, self.patterns), self.mechanisms[0].noise_multiplier)
+
+    @cached_property
+    def frontier(self) -> Frontier:
+        """Of that mechanism; computed when first asked for."""
+        return frontier(self.strategy, self.patterns)
 
     def participation_histogram(self) -> dict[int, int]:
         """Devices by number of participations, from 1."""
@@ -150,7 +186,19 @@ class Audit:
             "max_participations": self.max_participations,
             "participations_per_device": {str(k): v for k, v in self.participation_histogram().items()},
             "mechanisms": [mechanism.to_json() for mechanism in self.mechanisms],
+            "left_out": [asdict(each) for each in self.left_out],
             "assumptions": list(self.assumptions),
+        }
+
+    def to_json_in_full(self) -> dict[str, Any]:
+        """`to_json`, and what takes longer: the findings, what each device got, the frontier, privacy over rounds."""
+        return {
+            **self.to_json(),
+            "claim_holds": self.claim_holds,
+            "findings": [finding.to_json() for finding in self.findings],
+            "device_privacy": self.device_privacy.to_json(),
+            "frontier": self.frontier.to_json(),
+            "ledger": [asdict(entry) for entry in self.ledger],
         }
 
     def participation_rows(self) -> list[tuple[str, str]]:
@@ -177,28 +225,86 @@ class Audit:
         return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows)
 
 
-def audit_trace(trace: Trace | str | Path, noise_multiplier: float | None = None, delta: float | None = None) -> Audit:
-    """Audits a trace, opened or by path. Multiplier and delta are the run's own unless given.
+def audit_trace(
+    trace: Trace | ImportedTrace | str | Path,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    mechanism: Strategy | None = None,
+    claim: Claim | None = None,
+) -> Audit:
+    """Audits a trace, opened or by path; against a claim if one is given.
 
-    Raises InputError for impossible figures, TraceError for what cannot be read.
+    Mechanism, multiplier and delta are the claim's, or else the run's own, unless given. Raises InputError for impossible
+    figures, and for an imported log if they are missing; TraceError for what cannot be read.
     """
-    opened = trace if isinstance(trace, Trace) else Trace.open(trace)
-    scenario = _scenario_of(opened)
-    strategy: Strategy = scenario.privacy.mechanism
-    multiplier = scenario.privacy.noise_multiplier if noise_multiplier is None else noise_multiplier
-    used_delta = scenario.privacy.delta if delta is None else delta
+    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    scenario = _scenario_of(opened) if isinstance(opened, Trace) else None
+    used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pld.load)  # while the parts are read
+        patterns = read_patterns(opened)
+    others = [other for other in (Identity(), Tree()) if other.kind != used.strategy.kind]
+    names = DeviceNames(opened)
     try:
-        check_noise_multiplier(multiplier)
-        check_delta(used_delta)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    patterns = read_patterns(opened)
-    others = [other for other in (Identity(), Tree()) if other.kind != strategy.kind]
-    try:
-        mechanisms = [_audit_mechanism(each, each is strategy, patterns, multiplier, used_delta) for each in (strategy, *others)]
+        mechanisms = [
+            _audit_mechanism(each, each is used.strategy, patterns, used.noise_multiplier, used.delta, names)
+            for each in (used.strategy, *others)
+        ]
+        findings = check_claim(claim, opened, patterns, mechanisms[0].trace, names) if claim is not None else ()
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
-    return Audit(opened.path, opened.digest, opened.run["ended"], patterns, tuple(mechanisms), scenario)
+    return Audit(
+        path=opened.path,
+        digest=opened.digest,
+        ended=opened.run["ended"] if isinstance(opened, Trace) else "imported",
+        patterns=patterns,
+        strategy=used.strategy,
+        mechanisms=tuple(mechanisms),
+        findings=findings,
+        left_out=tuple(opened.left_out) if isinstance(opened, ImportedTrace) else (),
+        scenario=scenario,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What the figures are computed for."""
+
+    strategy: Strategy
+    noise_multiplier: float
+    delta: float
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace | ImportedTrace,
+        scenario: Scenario | None,
+        claim: Claim | None,
+        mechanism: Strategy | None,
+        noise_multiplier: float | None,
+        delta: float | None,
+    ) -> "_Used":
+        if claim is not None:
+            if (mechanism, noise_multiplier, delta) != (None, None, None):
+                raise InputError("a claim names its mechanism, noise multiplier and delta: leave them out beside --claim")
+            used = cls(claim.mechanism, claim.noise_multiplier, claim.delta)
+        else:
+            privacy = scenario.privacy if scenario is not None else None
+            strategy = mechanism or (privacy.mechanism if privacy else None)
+            multiplier = noise_multiplier if noise_multiplier is not None else privacy.noise_multiplier if privacy else None
+            if strategy is None or multiplier is None:
+                raise InputError(
+                    f"trace {str(trace.path)!r} was imported from a log, which does not say how noise was added; give --mechanism "
+                    "FILE and --noise-multiplier Z, or --claim FILE"
+                )
+            used = cls(strategy, multiplier, delta if delta is not None else privacy.delta if privacy else DEFAULT_DELTA)
+        try:
+            check_noise_multiplier(used.noise_multiplier)
+            check_delta(used.delta)
+            used.strategy.check_rounds(trace.committed_rounds)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        return used
 
 
 def _scenario_of(trace: Trace) -> Scenario:
@@ -213,7 +319,7 @@ def _scenario_of(trace: Trace) -> Scenario:
 
 
 def _audit_mechanism(
-    strategy: Strategy, is_used: bool, patterns: Patterns, noise_multiplier: float, delta: float
+    strategy: Strategy, is_used: bool, patterns: Patterns, noise_multiplier: float, delta: float, names: DeviceNames
 ) -> MechanismAudit:
     schema = strategy.schema_sensitivity(MinSep(patterns.committed_rounds, patterns.min_sep, patterns.max_participations))
     trace = trace_sensitivity(strategy, patterns)
@@ -222,6 +328,7 @@ def _audit_mechanism(
         is_used=is_used,
         noise_multiplier=noise_multiplier,
         trace=trace,
+        binding_device=names.of(trace.device_id),
         schema=schema,
         rho=gaussian_rho(trace.value, noise_multiplier),
         epsilon=gaussian_epsilon(trace.value, noise_multiplier, delta),

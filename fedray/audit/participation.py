@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import TraceError
+from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 
@@ -35,15 +36,22 @@ class Patterns:
     @cached_property
     def gaps(self) -> NDArray[np.int64]:
         """Differences between consecutive rounds of a device, all devices together [A - P]."""
-        differences = np.diff(self.rounds.astype(np.int64))
-        is_within = np.ones(self.rounds.size, np.bool_)
-        is_within[np.cumsum(self.counts)[:-1]] = False
-        return differences[is_within[1:]]
+        return self.gaps_and_places[0]
+
+    @cached_property
+    def gaps_and_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The gaps [A - P], and the place in `rounds` of the later participation of each."""
+        is_first = np.zeros(self.rounds.size, np.bool_)
+        is_first[np.cumsum(self.counts) - self.counts] = True
+        later = np.flatnonzero(~is_first)
+        return self.rounds[later].astype(np.int64) - self.rounds[later - 1], later
 
     @cached_property
     def min_sep(self) -> int:
         """b: least gap; the number of committed rounds if nobody took part twice."""
-        return int(self.gaps.min()) if self.gaps.size else self.committed_rounds
+        differences = self.rounds[1:] - self.rounds[:-1]  # between devices they mean nothing, and may wrap
+        differences[(np.cumsum(self.counts) - self.counts)[1:] - 1] = self.committed_rounds
+        return int(differences.min(initial=self.committed_rounds))
 
     def with_count(self, count: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """(device ids [Q], patterns [Q, count]) of the devices with exactly that many participations."""
@@ -60,7 +68,7 @@ class Patterns:
         return Patterns(round_index, self.device_ids[some], counts[some], self.rounds[kept])
 
 
-def read_patterns(trace: Trace) -> Patterns:
+def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
     """The patterns of a trace. Raises TraceError if no round was committed, TraceCorrupt if its rows break an invariant."""
     if trace.committed_rounds == 0:
         raise TraceError(f"trace {str(trace.path)!r} has no committed round, so nothing was released; there is nothing to audit")

@@ -13,6 +13,10 @@ HOUR, DAY = 3600.0, 86_400.0
 COLORS = ("#2a78d6", "#d6642a", "#2a9d72")
 
 
+PALETTE = ("#2a78d6", "#d0602b", "#2f9e63", "#8a5cc2", "#b98a00", "#c43d6b")
+DASHES = ("solid", "dash", "dot")
+
+
 def eligible_devices(trace: Trace) -> go.Figure:
     """Eligible devices over simulated time, one point per attempt at a round."""
     rounds = trace.rounds
@@ -141,6 +145,18 @@ def privacy(audit: Audit) -> go.Figure:
     return figure
 
 
+def device_privacy(audit: Audit) -> go.Figure:
+    """Share of the devices that took part by their rho, at the quantiles that are reported."""
+    quantiles = audit.device_privacy.quantiles
+    line = go.Scatter(
+        x=[each.rho for each in quantiles],
+        y=[100.0 * each.share for each in quantiles],
+        mode="lines+markers",
+        line={"color": COLORS[0], "shape": "hv"},
+    )
+    return _figure([line], "rho (zCDP) of a device", "Share of devices (%)")
+
+
 def observed_beside_published(results: list[dict[str, Any]], figure_name: str) -> go.Figure:
     """One point per reproduced run, with the line of agreement; logarithmic axes."""
     points = [(each["name"], each[figure_name]["published"], each[figure_name]["observed"]) for each in results]
@@ -155,6 +171,49 @@ def observed_beside_published(results: list[dict[str, Any]], figure_name: str) -
     figure = _figure(traces, "Published", "Simulated")
     figure.update_xaxes(type="log")
     figure.update_yaxes(type="log")
+    return figure
+
+
+def lines(points: dict[str, list[tuple[float, float]]], marks: list[tuple[float, str]], x_title: str, y_title: str) -> go.Figure:
+    """A line per name, and vertical marks (place, what is there)."""
+    traces = [
+        go.Scatter(
+            x=[x for x, _ in each],
+            y=[y for _, y in each],
+            name=name,
+            mode="lines+markers",
+            marker={"size": 4},
+            line={"color": PALETTE[place % len(PALETTE)], "dash": DASHES[place // len(PALETTE) % len(DASHES)]},
+        )
+        for place, (name, each) in enumerate(points.items())
+    ]
+    figure = _figure(traces, x_title, y_title)
+    figure.update_layout(showlegend=True, height=460, legend={"orientation": "h", "y": -0.2, "yanchor": "top"})
+    for place, (at, text) in enumerate(marks):
+        figure.add_vline(
+            x=at, line={"dash": "dot", "color": "gray", "width": 1}, annotation_text=text, annotation_yshift=-14 * (place % 3)
+        )
+    return figure
+
+
+def plane(points: list[tuple[float, float, float]], x_title: str, y_title: str, z_title: str) -> go.Figure:
+    """A heat map of (x, y, value), with the values written in it."""
+    xs, ys = sorted({x for x, _, _ in points}), sorted({y for _, y, _ in points})
+    value = {(x, y): z for x, y, z in points}
+    grid = [[value.get((x, y)) for x in xs] for y in ys]
+    heat = go.Heatmap(
+        x=[f"{x:g}" for x in xs],
+        y=[f"{y:g}" for y in ys],
+        z=grid,
+        text=[["" if z is None else f"{z:.3g}" for z in row] for row in grid],
+        texttemplate="%{text}",
+        colorscale="Blues",
+        reversescale=True,
+        colorbar={"title": {"text": z_title}},
+    )
+    figure = _figure([heat], x_title, y_title)
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(type="category")
     return figure
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import tomli_w
 
 from fedray.audit.audit import Audit
 from fedray.errors import InputError
+from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 
-def write_report(trace: Trace, audit: Audit, out: str | Path) -> Path:
+def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) -> Path:
     """Writes the page to `out`, whole or not at all; its path. Raises InputError when it cannot be written."""
     return write_page(render(trace, audit), out)
 
@@ -35,18 +38,36 @@ def write_page(content: str, out: str | Path) -> Path:
     return path
 
 
-def render(trace: Trace, audit: Audit) -> str:
+def render(trace: Trace | ImportedTrace, audit: Audit) -> str:
     """The page as text."""
+    document = audit.to_json_in_full()
+    common = {
+        "audit": document,
+        "audit_json": _script_safe(document),
+        "assumptions": audit.assumptions,
+        "written": trace.run["written"],
+        "packages": trace.run["packages"],
+    }
+    if isinstance(trace, ImportedTrace):
+        return _render(
+            "page.html.j2",
+            _audit_figures(audit),
+            title=Path(trace.run["log"]).name,
+            description=f"Imported from {trace.run['log']}: {trace.run['rows_read']:,} rows read.",
+            seed=None,
+            outcomes=[],
+            scenario_toml=None,
+            **common,
+        )
     return _render(
         "page.html.j2",
-        _figures(trace, audit),
-        scenario=trace.scenario,
-        run=trace.run,
-        audit=audit.to_json(),
-        audit_json=_script_safe(audit.to_json()),
+        [*_run_figures(trace), *_audit_figures(audit)],
+        title=trace.scenario["name"],
+        description=trace.scenario.get("description", ""),
+        seed=trace.run["seed"],
         outcomes=_outcome_rows(trace),
-        assumptions=audit.assumptions,
         scenario_toml=tomli_w.dumps(trace.scenario),
+        **common,
     )
 
 
@@ -71,6 +92,47 @@ def render_reproduction(title: str, note: str, rows: list[list[str]], results: l
     return _render("reproduction.html.j2", chosen, title=title, note=note, rows=rows, results_json=_script_safe(results))
 
 
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """A table of a page: heading first."""
+
+    title: str
+    rows: list[list[str]]
+    note: str = ""
+
+
+def render_lines(
+    title: str,
+    note: str,
+    axes: tuple[str, str],
+    lines: dict[str, list[tuple[float, float]]],
+    marks: list[tuple[float, str]],
+    tables: list[PageTable],
+    results: dict[str, Any],
+    assumptions: Sequence[str] = (),
+    plane: tuple[str, dict[str, list[tuple[float, float, float]]]] | None = None,
+) -> str:
+    """A page of lines over one axis, with vertical marks; or, if given, of planes (their vertical axis, points by name)."""
+    from fedray.report import figures
+
+    if plane is not None:
+        chosen = [
+            (f"plane-{place}", name, f"{axes[1]}, by colour.", figures.plane(points, axes[0], plane[0], axes[1]))
+            for place, (name, points) in enumerate(plane[1].items())
+        ]
+    else:
+        chosen = [("lines", f"{axes[1]} over {axes[0]}", "A line for each mechanism.", figures.lines(lines, marks, *axes))]
+    return _render(
+        "stress.html.j2",
+        chosen,
+        title=title,
+        note=note,
+        tables=tables,
+        assumptions=assumptions,
+        results_json=_script_safe(results),
+    )
+
+
 def _render(template: str, figures: list[tuple[str, str, str, Any]], **values: Any) -> str:
     from plotly.offline import get_plotlyjs
 
@@ -85,7 +147,7 @@ def _render(template: str, figures: list[tuple[str, str, str, Any]], **values: A
     )
 
 
-def _figures(trace: Trace, audit: Audit) -> list[tuple[str, str, str, Any]]:
+def _run_figures(trace: Trace) -> list[tuple[str, str, str, Any]]:
     from fedray.report import figures
 
     chosen = [
@@ -97,6 +159,15 @@ def _figures(trace: Trace, audit: Audit) -> list[tuple[str, str, str, Any]]:
         ),
         ("diurnal", "Eligible devices by hour", "The same by hour of the day.", figures.eligible_by_hour(trace)),
         ("durations", "Time per round", "From one commit to the next.", figures.round_durations(trace)),
+        ("accuracy", "Model", "On held-out text of devices that are in no population.", figures.accuracy(trace)),
+    ]
+    return [each for each in chosen if each[3] is not None]
+
+
+def _audit_figures(audit: Audit) -> list[tuple[str, str, str, Any]]:
+    from fedray.report import figures
+
+    return [
         (
             "participations",
             "Participations per device",
@@ -104,10 +175,9 @@ def _figures(trace: Trace, audit: Audit) -> list[tuple[str, str, str, Any]]:
             figures.participations_per_device(audit),
         ),
         ("gaps", "Gaps between participations", "The least is the min-sep.", figures.gaps(audit)),
-        ("accuracy", "Model", "On held-out text of devices that are in no population.", figures.accuracy(trace)),
         ("privacy", "Privacy over rounds", "Exact for the trace up to that round.", figures.privacy(audit)),
+        ("devices", "What the devices got", "Share of the devices whose rho is no more than this.", figures.device_privacy(audit)),
     ]
-    return [each for each in chosen if each[3] is not None]
 
 
 def _outcome_rows(trace: Trace) -> list[tuple[str, int, str]]:

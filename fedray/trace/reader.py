@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion
+from fedray.trace.files import check_file, read_ahead, read_table, to_numpy
 from fedray.trace.invariants import check_accepted, check_rounds, check_rows, check_totals
 from fedray.trace.schema import (
     FORMAT,
@@ -30,9 +29,6 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-
-_DAMAGE = (OSError, ValueError, TypeError, LookupError, OverflowError, MemoryError, pa.ArrowException)
-"""What pyarrow raises on files that are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,7 @@ class Trace:
         trace = cls(directory, _read_run(directory))
         check_rounds(trace.rounds, f"{directory / ROUNDS_FILE}")
         for part in trace.run["parts"]:
-            _check_file(directory / part["file"], PARTICIPATION_SCHEMA, part["rows"])
+            check_file(directory / part["file"], PARTICIPATION_SCHEMA, part["rows"])
         known = {Path(part["file"]).name for part in trace.run["parts"]}
         strays = sorted(file.name for file in (directory / PARTICIPATIONS).glob("*") if file.name not in known)
         if strays:
@@ -75,7 +71,7 @@ class Trace:
         """The scenario's tables."""
         return self.run["scenario"]
 
-    @property
+    @cached_property
     def committed_rounds(self) -> int:
         """Rounds that released something: n of every mechanism."""
         return int((self.rounds["state"] == 0).sum())
@@ -83,38 +79,40 @@ class Trace:
     @cached_property
     def rounds(self) -> dict[str, NDArray]:
         """Columns of the attempts in order of time; the state as a code (0 committed, 1 abandoned)."""
-        table = _read_table(self.path / ROUNDS_FILE, ROUND_SCHEMA)
-        return {name: _to_numpy(table.column(name), STATES) for name in ROUND_SCHEMA.names}
+        table = read_table(self.path / ROUNDS_FILE, ROUND_SCHEMA)
+        return {name: to_numpy(table.column(name), STATES) for name in ROUND_SCHEMA.names}
 
     @cached_property
     def metrics(self) -> dict[str, NDArray] | None:
         """Columns of the training metrics, or None if no model was trained."""
         if not (self.path / METRICS_FILE).exists():
             return None
-        table = _read_table(self.path / METRICS_FILE, METRIC_SCHEMA)
-        return {name: _to_numpy(table.column(name), ()) for name in METRIC_SCHEMA.names}
+        table = read_table(self.path / METRICS_FILE, METRIC_SCHEMA)
+        return {name: to_numpy(table.column(name), ()) for name in METRIC_SCHEMA.names}
 
     def accepted(self) -> Iterator[AcceptedPart]:
         """Participations, part by part in order of device; every device is in one part only. Checks invariants 4 to 6."""
         count = self.committed_rounds
         rows_per_round = np.zeros(count, np.int64)
-        accepted_code = OUTCOMES.index("accepted")
-        for part in self.run["parts"]:
-            file = self.path / part["file"]
-            table = _read_table(file, PARTICIPATION_SCHEMA, ["round", "device_id", "outcome"])
-            chosen = _to_numpy(table.column("outcome"), OUTCOMES) == accepted_code
-            rounds = _to_numpy(table.column("round"), ())[chosen]
-            device_ids = _to_numpy(table.column("device_id"), ())[chosen]
-            check_accepted(device_ids, rounds, part["first_device"], part["end_device"], count, str(file))
-            rows_per_round += np.bincount(rounds, minlength=count)
-            yield AcceptedPart(device_ids, rounds)
+        for accepted in read_ahead(self._accepted_of, self.run["parts"]):
+            rows_per_round += np.bincount(accepted.rounds, minlength=count)
+            yield accepted
         check_totals(rows_per_round, self.rounds, str(self.path))
+
+    def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
+        file = self.path / part["file"]
+        table = read_table(file, PARTICIPATION_SCHEMA, ["round", "device_id", "outcome"])
+        chosen = to_numpy(table.column("outcome"), OUTCOMES) == OUTCOMES.index("accepted")
+        rounds = to_numpy(table.column("round"), ())[chosen]
+        device_ids = to_numpy(table.column("device_id"), ())[chosen]
+        check_accepted(device_ids, rounds, part["first_device"], part["end_device"], self.committed_rounds, str(file))
+        return AcceptedPart(device_ids, rounds)
 
     def columns(self, part: int) -> dict[str, NDArray]:
         """All columns of one part's rows; outcomes as codes, NaN for no report. Checks invariant 4."""
         entry = self.run["parts"][part]
-        table = _read_table(self.path / entry["file"], PARTICIPATION_SCHEMA)
-        columns = {name: _to_numpy(table.column(name), OUTCOMES) for name in PARTICIPATION_SCHEMA.names}
+        table = read_table(self.path / entry["file"], PARTICIPATION_SCHEMA)
+        columns = {name: to_numpy(table.column(name), OUTCOMES) for name in PARTICIPATION_SCHEMA.names}
         last_round = int(self.rounds["round"].max(initial=0))
         check_rows(columns, entry["first_device"], entry["end_device"], last_round, str(self.path / entry["file"]))
         return columns
@@ -123,8 +121,8 @@ class Trace:
         """Selected devices by outcome."""
         counts = np.zeros(len(OUTCOMES), np.int64)
         for part in self.run["parts"]:
-            table = _read_table(self.path / part["file"], PARTICIPATION_SCHEMA, ["outcome"])
-            counts += np.bincount(_to_numpy(table.column("outcome"), OUTCOMES), minlength=len(OUTCOMES))
+            table = read_table(self.path / part["file"], PARTICIPATION_SCHEMA, ["outcome"])
+            counts += np.bincount(to_numpy(table.column("outcome"), OUTCOMES), minlength=len(OUTCOMES))
         return dict(zip(OUTCOMES, counts.tolist(), strict=True))
 
     def verify(self) -> None:
@@ -138,7 +136,8 @@ class Trace:
             raise TraceCorrupt(f"{ROUNDS_FILE}: the digest of the run is not the recorded one; the rows were changed")
 
 
-def _read_run(directory: Path) -> dict[str, Any]:
+def read_document(directory: Path) -> dict[str, Any]:
+    """The document run.json of a trace's directory. Raises TraceError, TraceCorrupt."""
     file = directory / RUN_FILE
     if not directory.is_dir():
         raise TraceError(f"trace {str(directory)!r} is not a directory; give the directory that `fedray run --out` wrote")
@@ -148,7 +147,14 @@ def _read_run(directory: Path) -> dict[str, Any]:
         raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; give the directory that `fedray run` wrote") from None
     except (OSError, ValueError, RecursionError) as error:
         raise TraceCorrupt(f"{file} cannot be read ({error}); take the trace from its source again") from None
-    if not isinstance(run, dict) or run.get("format") != FORMAT:
+    if not isinstance(run, dict):
+        raise TraceError(f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote")
+    return run
+
+
+def _read_run(directory: Path) -> dict[str, Any]:
+    file, run = directory / RUN_FILE, read_document(directory)
+    if run.get("format") != FORMAT:
         raise TraceError(f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote")
     if run.get("schema_version") != SCHEMA_VERSION:
         raise TraceVersion(
@@ -159,8 +165,14 @@ def _read_run(directory: Path) -> dict[str, Any]:
     wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
     if wrong:
         raise TraceCorrupt(f"{file} lacks {', '.join(wrong)}, or has them in another form; take the trace from its source again")
-    after = 0
-    for part in run["parts"]:
+    check_parts(run["parts"], directory)
+    return run
+
+
+def check_parts(parts: list[Any], directory: Path) -> None:
+    """Raises TraceCorrupt unless they are entries of parts in order of device, apart, under their own names."""
+    file, after = directory / RUN_FILE, 0
+    for part in parts:
         if not isinstance(part, dict) or not {"file", "first_device", "end_device", "rows", "digest"} <= part.keys():
             raise TraceCorrupt(f"{file} has an incomplete entry in parts; take the trace from its source again")
         numbers = [part[key] for key in ("first_device", "end_device", "rows")]
@@ -171,49 +183,3 @@ def _read_run(directory: Path) -> dict[str, Any]:
         after = part["end_device"]
         if part["file"] != part_file(part["first_device"]):
             raise TraceCorrupt(f"{file} names {part['file']!r}, which is not the name of its part; take the trace again")
-    return run
-
-
-def _check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
-    try:
-        with pq.ParquetFile(file) as parquet:
-            found, found_rows = parquet.schema_arrow, parquet.metadata.num_rows
-    except FileNotFoundError:
-        raise TraceCorrupt(f"{file} is missing; take the trace from its source again") from None
-    except _DAMAGE as error:
-        raise TraceCorrupt(f"{file} is truncated or no Parquet file ({_first_line(error)}); take the trace again") from None
-    if found.names != schema.names or not all(a.equals(b) for a, b in zip(found.types, schema.types, strict=True)):
-        raise TraceCorrupt(f"{file} has columns {found.names}, schema version {SCHEMA_VERSION} has {schema.names}; take it again")
-    if rows is not None and found_rows != rows:
-        raise TraceCorrupt(f"{file} has {found_rows} rows, {RUN_FILE} says {rows}; take the trace from its source again")
-
-
-def _read_table(file: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    _check_file(file, schema, None)
-    try:
-        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-            table = parquet.read(columns=columns)
-    except _DAMAGE as error:
-        raise TraceCorrupt(f"{file} is damaged ({_first_line(error)}); take the trace from its source again") from None
-    for name in table.column_names:
-        if table.column(name).null_count and not schema.field(name).nullable:
-            raise TraceCorrupt(f"{file} has nulls in its column {name!r}; take the trace from its source again")
-    return table
-
-
-def _to_numpy(column: pa.ChunkedArray, names: tuple[str, ...]) -> NDArray:
-    if not pa.types.is_dictionary(column.type):
-        return column.to_numpy()
-    chunks = [_codes(chunk, names) for chunk in column.chunks]
-    return np.concatenate(chunks) if chunks else np.empty(0, np.uint8)
-
-
-def _codes(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> NDArray[np.uint8]:
-    found = chunk.dictionary.to_pylist()
-    if chunk.null_count or not set(found) <= set(names):
-        raise TraceCorrupt(f"a value among {found} is not one of {list(names)}; take the trace from its source again")
-    return np.array([names.index(name) for name in found], np.uint8)[chunk.indices.to_numpy()]
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

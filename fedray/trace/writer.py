@@ -219,6 +219,10 @@ class TraceWriter:
             "packages": package_versions(),
             "parts": self._parts,
         }
+        return self.publish(document)
+
+    def publish(self, document: Mapping[str, Any]) -> Path:
+        """Writes run.json, then gives the directory its name. Returns its path."""
         self._write(RUN_FILE, (json.dumps(document, indent=1) + "\n").encode())
         self._is_kept = True
         try:

@@ -1,5 +1,6 @@
 """Epsilon by privacy loss distributions (Koskela et al. 2020; the dp-accounting library)."""
 
+import importlib
 import math
 from functools import lru_cache
 
@@ -14,6 +15,11 @@ def check_delta(delta: float) -> None:
     """Raises ValueError outside [1e-30, 1)."""
     if not LEAST_DELTA <= delta < 1:
         raise ValueError(f"delta={delta} must be from {LEAST_DELTA:g} to below 1; 1e-10 is usual for populations of millions")
+
+
+def load() -> None:
+    """Imports the accountant, which takes a second: for callers that have something else to do meanwhile, on another thread."""
+    importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ Each compares what it names in one run, alternating, and prints medians and rati
 """
 
 import argparse
+import json
 import resource
 import statistics
 import subprocess
@@ -14,10 +15,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedray.audit.audit import audit_trace
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
@@ -118,20 +119,58 @@ def published(repeats: int, divide: int) -> None:
     runs, audits = [], []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
-            start = time.perf_counter()
-            trace = simulate(value, Placement(2), f"{folder}/t")
-            runs.append((time.perf_counter() - start, trace.run))
-            start = time.perf_counter()
-            audit_trace(trace)
-            audits.append(time.perf_counter() - start)
-    seconds = statistics.median(each for each, _ in runs)
-    peak = max(run["driver_peak_mebibytes"] + sum(use["peak_mebibytes"] for use in run["shard_use"]) for _, run in runs)
-    busy = statistics.median(max(use["busy_seconds"] for use in run["shard_use"]) for _, run in runs)
-    print(f"published: pt-BR, {value.rounds.count} rounds, two shards, Ray's start and the trace included")
-    print(
-        f"  {seconds:7.1f} s   a shard works on windows {busy:.1f} s   peak {peak:.0f} MiB (sum of the peaks of driver and shards)"
+            Path(folder, "run.toml").write_text(value.to_toml())
+            runs.append(as_json(PUBLISHED_RUN, folder))
+            audits.append(as_json(PUBLISHED_AUDIT, folder))
+    seconds, audit, reading = (
+        statistics.median(each) for each in ([r["seconds"] for r in runs], *([a[key] for a in audits] for key in ("audit", "read")))
     )
-    print(f"  audit {statistics.median(audits):7.1f} s")
+    busy = statistics.median(max(use["busy_seconds"] for use in run["shard_use"]) for run in runs)
+    print(f"published: pt-BR, {value.rounds.count} rounds, two shards; Ray's start and the trace included; each in its own process")
+    print(
+        f"  {seconds:7.1f} s   a shard works on windows {busy:.1f} s   "
+        f"peak {max(run['peak'] for run in runs):.0f} MiB (sum of the peaks of driver and shards)"
+    )
+    print(
+        f"  audit {audit:.1f} s, peak {max(each['peak'] for each in audits):.0f} MiB; {audit / reading:.1f} x the {reading:.2f} s in which "
+        f"pyarrow reads the same columns"
+    )
+
+
+PUBLISHED_RUN = """
+import json, sys, time
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import simulate
+value = Scenario.from_toml(f"{sys.argv[1]}/run.toml")
+start = time.perf_counter()
+run = simulate(value, Placement(2), f"{sys.argv[1]}/trace").run
+seconds = time.perf_counter() - start
+peak = run["driver_peak_mebibytes"] + sum(use["peak_mebibytes"] for use in run["shard_use"])
+print(json.dumps({"seconds": seconds, "peak": peak, "shard_use": run["shard_use"]}))
+"""
+PUBLISHED_AUDIT = """
+import json, resource, sys, time
+from pathlib import Path
+import pyarrow.parquet as pq
+from fedray.audit.audit import audit_trace
+files = sorted(Path(sys.argv[1], "trace", "participations").glob("*.parquet"))
+start = time.perf_counter()
+for file in files:
+    pq.read_table(file, columns=["round", "device_id", "outcome"])
+read = time.perf_counter() - start
+start = time.perf_counter()
+audit_trace(f"{sys.argv[1]}/trace")
+seconds = time.perf_counter() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps({"audit": seconds, "read": read, "peak": peak}))
+"""
+
+
+def as_json(program: str, folder: str) -> dict[str, Any]:
+    """What a program prints last, run in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def alternatives(repeats: int, divide: int) -> None:

@@ -114,7 +114,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run", "GOOD.toml", "--set", "availability={model='replay',file='nope.csv'}"], "is no CSV or Parquet file"),
         (["run", "GOOD.toml", "--set", "availability={model='custom',file='BAD.toml'}"], "is no readable Python file"),
         (["run", "GOOD.toml", "--set", "rounds.outages=[{start_hours=1,hours=5},{start_hours=2,hours=1}]"], "outages"),
-        (["reproduce", "chess"], "there is gboard"),
+        (["reproduce", "chess"], "there are gboard and gboard-privacy"),
         (["reproduce", "gboard", "--rows", "xx-XX"], "is none of the published runs"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),

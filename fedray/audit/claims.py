@@ -1,0 +1,80 @@
+"""What somebody claims of a run: a TOML file.
+
+mechanism = "mechanism.json"       # a file of `fedray optimize --out`, beside this one; or a table with `kind`
+noise_multiplier = 7.0
+rounds = 980                       # all that follow are optional, and checked where they are given
+min_sep = 226
+max_participations = 4
+timer_hours = 72.0
+rho = 0.48
+epsilon = 6.6                      # with delta
+delta = 1e-10
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from fedray.errors import InputError
+from fedray.table import Positive, Table
+from mechanisms.files import read_strategy
+from mechanisms.participation import MinSep
+from mechanisms.registry import AnyStrategy
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Claim(Table):
+    """A claim; what is None is not claimed."""
+
+    mechanism: AnyStrategy
+    """Strategy matrix C: the name of a mechanism file, or a table with `kind`."""
+    noise_multiplier: Positive
+    """Noise standard deviation over the clip norm."""
+    rounds: Count | None = None
+    """Most rounds that were to be released."""
+    min_sep: Count | None = None
+    """Least difference of two rounds of one device."""
+    max_participations: Count | None = None
+    """Most rounds of one device."""
+    timer_hours: Annotated[float, Field(ge=0)] | None = None
+    """Hours between a device's accepted report and its next check-in."""
+    rho: Positive | None = None
+    """zCDP."""
+    epsilon: Positive | None = None
+    """At delta."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-10
+    """Of epsilon."""
+
+    @field_validator("mechanism", mode="before")
+    @classmethod
+    def _from_file(cls, value: Any, info: Any) -> Any:
+        if isinstance(value, str):
+            return read_strategy((info.context or {}).get("directory", Path()) / value)
+        return value
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.rounds is not None and self.min_sep is not None and self.max_participations is not None:
+            MinSep(self.rounds, self.min_sep, self.max_participations)
+        return self
+
+
+def read_claim(path: Path) -> Claim:
+    """Raises InputError, in one line, for a file that is no claim."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"claim {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"claim {str(path)!r} is not valid TOML ({error}); correct that place") from None
+    try:
+        return Claim.model_validate(tables, context={"directory": path.parent})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        rule = problem["msg"].removeprefix("Value error, ")
+        keys = ", ".join(Claim.model_fields)
+        raise InputError(f"claim {str(path)!r}: {key + ': ' if key else ''}{rule}; the keys of a claim are {keys}") from None

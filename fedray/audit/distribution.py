@@ -1,0 +1,144 @@
+"""What each device got: the sensitivity, and so rho, of every device's own pattern; and a frontier tighter than one (b, k) pair."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.audit.participation import Patterns
+from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.participation import MinSep
+from mechanisms.sensitivity import PatternSensitivities, PatternValues
+from mechanisms.strategy import Sensitivity, Strategy
+
+CHUNK = 1 << 18
+SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+MOST_ENTRIES = 16
+"""Of the frontier; were there more numbers of participations, neighbouring ones share an entry."""
+
+
+def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValues:
+    """Of every device, in order of device [P]; exact, or upper bounds where the strategy has negative Gram entries."""
+    sensitivities = PatternSensitivities(strategy, patterns.committed_rounds)
+    values, is_exact = np.empty(patterns.counts.size), np.empty(patterns.counts.size, np.bool_)
+    for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
+        places = np.flatnonzero(patterns.counts == count)
+        _, rounds = patterns.with_count(count)
+        for start in range(0, places.size, CHUNK):
+            found = sensitivities.of(rounds[start : start + CHUNK])
+            values[places[start : start + CHUNK]] = found.values
+            is_exact[places[start : start + CHUNK]] = found.is_exact
+    return PatternValues(values, is_exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """share: of the devices that took part whose privacy is no worse than this."""
+
+    share: float
+    sensitivity: float
+    rho: float
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePrivacy:
+    """rho over the devices that took part. A device's rho protects that device as long as its pattern is not its secret.
+
+    is_exact: False when some devices' values are upper bounds.
+    """
+
+    quantiles: tuple[Quantile, ...]
+    mean_rho: float
+    is_exact: bool
+
+    @classmethod
+    def of(cls, values: PatternValues, noise_multiplier: float) -> "DevicePrivacy":
+        """From the devices' sensitivities; quantiles are values that devices have (the least with at least that share below)."""
+        places = np.maximum(np.ceil(np.array(SHARES) * values.values.size).astype(int) - 1, 0)
+        chosen = np.partition(values.values, places)[places]
+        quantiles = [
+            Quantile(share, float(each), gaussian_rho(float(each), noise_multiplier))
+            for share, each in zip(SHARES, chosen, strict=True)
+        ]
+        mean = float((values.values**2).mean()) / (2.0 * noise_multiplier**2)
+        return cls(tuple(quantiles), mean, bool(values.is_exact.all()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Shares, sensitivities, rhos."""
+        rows = [{"share": each.share, "sensitivity": each.sensitivity, "rho": each.rho} for each in self.quantiles]
+        return {"quantiles": rows, "mean_rho": self.mean_rho, "is_exact": self.is_exact}
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierEntry:
+    """Devices with fewest .. most participations: their least gap, the least span of 2, 3, .. consecutive participations, and the
+    sensitivity of the (least gap, most) schema that they all obey."""
+
+    fewest: int
+    most: int
+    devices: int
+    min_sep: int
+    spans: tuple[int, ...]
+    schema: Sensitivity
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Every device obeys the schema of its entry, so the largest of their sensitivities bounds the trace's; it is never more
+    than that of the one (b, k) pair, whose b may be one device's and k another's."""
+
+    entries: tuple[FrontierEntry, ...]
+
+    @property
+    def sensitivity(self) -> float:
+        """An upper bound of the trace's sensitivity."""
+        return max(entry.schema.value for entry in self.entries)
+
+    def to_json(self) -> dict[str, Any]:
+        """The bound and the entries."""
+        rows = [
+            {
+                "fewest": entry.fewest,
+                "most": entry.most,
+                "devices": entry.devices,
+                "min_sep": entry.min_sep,
+                "spans": list(entry.spans),
+                "sensitivity": entry.schema.value,
+                "is_exact": entry.schema.is_exact,
+            }
+            for entry in self.entries
+        ]
+        return {"sensitivity": self.sensitivity, "entries": rows}
+
+
+def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
+    """An entry per number of participations, from the most."""
+    n = patterns.committed_rounds
+    counts = np.flatnonzero(np.bincount(patterns.counts))
+    groups = np.array_split(counts, min(MOST_ENTRIES, counts.size))
+    entries = []
+    for group in reversed(groups):
+        fewest, most = int(group[0]), int(group[-1])
+        spans = _least_spans(patterns, fewest, most)
+        least = spans[0] if spans else n
+        devices = int(((patterns.counts >= fewest) & (patterns.counts <= most)).sum())
+        schema = strategy.schema_sensitivity(MinSep(n, least, most))
+        entries.append(FrontierEntry(fewest, most, devices, least, spans, schema))
+    return Frontier(tuple(entries))
+
+
+def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
+    """Of devices with fewest .. most participations: the least number of rounds from one to the j-th after it, j below `most`."""
+    spans = [patterns.committed_rounds] * (most - 1)
+    for count in range(max(2, fewest), most + 1):
+        _, rounds = patterns.with_count(count)
+        if not len(rounds):
+            continue
+        for ahead in range(1, count):
+            spans[ahead - 1] = min(spans[ahead - 1], _least(rounds, ahead))
+    return tuple(spans)
+
+
+def _least(rounds: NDArray[np.int64], ahead: int) -> int:
+    return int(min((rounds[:, i + ahead] - rounds[:, i]).min() for i in range(rounds.shape[1] - ahead)))

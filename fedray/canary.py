@@ -1,0 +1,262 @@
+"""An empirical check of the whole path of a run's noise: canaries in the real aggregator.
+
+Canary devices take part in the rounds of one device's recorded pattern. Each sends the same update, a unit vector of its own
+coordinate, ten times the clip norm long; it goes through the real clipping, the fixed-point sum and the aggregator. Half of the
+coordinates have a canary, half are silent. What is released is whitened by the mechanism as `mechanisms/reference.py` writes it
+down, in float64 and apart from the aggregator's code: W = L^-1 R / (z clip), L L' = M M' with M the noise map. If all is right the
+entries of W are independent standard normals, and with a canary they are shifted by L^-1 u / z, u the pattern.
+
+Four figures come out of it: the distinguishability mu of the best linear test (of the released rounds; for square strategies it is
+the mechanism's s / z, for trees less, since nodes are not released), the size of the signal, that of the noise, and whether the
+rounds' noise is independent. A deviation of any of them is a bug in one of the two codes.
+"""
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, stats
+
+from fedray.audit.participation import read_patterns
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.errors import InputError
+from fedray.messages import TrainReport
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import simulate
+from fedray.trace.imported import open_trace
+from mechanisms import reference
+from mechanisms.sensitivity import pattern_sensitivity
+
+CONFIDENCE = 0.99
+ALARM = 1e-4
+"""A p-value below which noise is called wrong, after Bonferroni's correction."""
+MOST_VALUES = 1 << 26
+"""Of the released rounds, held in memory as float64."""
+_GROUP = 64
+_TOO_LONG = 10.0
+
+
+class Aggregates(Protocol):
+    """What is tested: server.aggregator.ModelAggregator."""
+
+    def start(self, parameters: NDArray[np.float32]) -> None:
+        """Takes the initial parameters [D]."""
+        ...
+
+    def release(self, reports: list[TrainReport]) -> Any:
+        """The noised sum of the next round, [D], as a tensor."""
+        ...
+
+
+Clips = Callable[[NDArray[np.float32], float], tuple[NDArray[np.int64], NDArray[np.bool_]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryResult:
+    """claimed_mu: s / z of the pattern. expected_mu: what the released rounds can show of it. mu, mu_low, mu_high: measured, with a
+    confidence interval (normal approximation, thousands of degrees of freedom). signal, noise: measured over expected.
+
+    noise_p: of the round whose noise is least like it should be; independence_p: of the two rounds most alike; corrected.
+    """
+
+    mechanism: str
+    rounds: int
+    coordinates: int
+    pattern: tuple[int, ...]
+    noise_multiplier: float
+    claimed_mu: float
+    expected_mu: float
+    mu: float
+    mu_low: float
+    mu_high: float
+    signal: float
+    noise: float
+    noise_p: float
+    worst_round: int
+    independence_p: float
+    worst_pair: tuple[int, int]
+
+    @property
+    def covers(self) -> bool:
+        """Whether the interval holds the expected mu."""
+        return self.mu_low <= self.expected_mu <= self.mu_high
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, in words; empty when nothing is."""
+        problems = []
+        if not self.covers:
+            much = "more" if self.mu > self.expected_mu else "less"
+            problems.append(
+                f"mu is {self.mu:.4f} [{self.mu_low:.4f}, {self.mu_high:.4f}], {much} than {self.expected_mu:.4f}: "
+                f"the signal is {self.signal:.3f} and the noise {self.noise:.3f} of what they should be"
+            )
+        if self.noise_p < ALARM:
+            problems.append(f"the noise of round {self.worst_round} has the wrong size (p = {self.noise_p:.1e})")
+        if self.independence_p < ALARM:
+            first, second = self.worst_pair
+            problems.append(f"the noise of rounds {first} and {second} is not independent (p = {self.independence_p:.1e})")
+        return problems
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object."""
+        return {**asdict(self), "confidence": CONFIDENCE, "covers": self.covers, "problems": self.problems}
+
+
+def run_canary(
+    scenario: Scenario,
+    trace: Path | None = None,
+    coordinates: int = 8192,
+    aggregator: Callable[[Scenario], Aggregates] | None = None,
+    clip: Clips | None = None,
+) -> CanaryResult:
+    """The pattern is that of the device that binds `trace`, or a simulation of the scenario. Raises InputError.
+
+    aggregator, clip: what is tested; the real ones unless given.
+    """
+    if not 256 <= coordinates <= 1 << 20:
+        raise InputError(f"coordinates={coordinates} must be from 256 to {1 << 20}; more narrow the interval")
+    pattern, rounds = _binding_pattern(scenario, trace)
+    if rounds * coordinates > MOST_VALUES:
+        raise InputError(
+            f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; take --coordinates "
+            f"{MOST_VALUES // rounds} or fewer"
+        )
+    return check_aggregator(scenario, pattern, rounds, coordinates, aggregator, clip)
+
+
+def check_aggregator(
+    scenario: Scenario,
+    pattern: tuple[int, ...],
+    rounds: int,
+    coordinates: int,
+    aggregator: Callable[[Scenario], Aggregates] | None = None,
+    clip: Clips | None = None,
+) -> CanaryResult:
+    """As `run_canary`, for a given pattern within so many rounds."""
+    released = _released(scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip())
+    strategy, z = scenario.privacy.mechanism, scenario.privacy.noise_multiplier
+    M = reference.noise_map(strategy, rounds)
+    L = np.linalg.cholesky(M @ M.T)
+    W = linalg.solve_triangular(L, released / (z * scenario.privacy.clip_norm), lower=True, overwrite_b=True)
+    u = np.zeros(rounds)
+    u[list(pattern)] = 1.0
+    shift = linalg.solve_triangular(L, u, lower=True) / z
+    expected_mu = float(np.linalg.norm(shift))
+    answers = shift @ W / expected_mu  # N(mu, 1) with a canary, N(0, 1) without
+    with_canary, without = answers[: coordinates // 2], answers[coordinates // 2 :]
+    freedom = with_canary.size + without.size - 2
+    spread = math.sqrt((with_canary.var(ddof=1) * (with_canary.size - 1) + without.var(ddof=1) * (without.size - 1)) / freedom)
+    mu = float(with_canary.mean() - without.mean()) / spread
+    error = math.sqrt(1 / with_canary.size + 1 / without.size + mu**2 / (2 * freedom))
+    reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
+    silent = W[:, coordinates // 2 :]
+    noise_p, worst_round = _least_alike(silent)
+    independence_p, worst_pair = _most_alike(silent)
+    return CanaryResult(
+        mechanism=strategy.kind,
+        rounds=rounds,
+        coordinates=coordinates,
+        pattern=pattern,
+        noise_multiplier=z,
+        claimed_mu=pattern_sensitivity(strategy, np.array(pattern), rounds).value / z,
+        expected_mu=expected_mu,
+        mu=mu,
+        mu_low=mu - reach,
+        mu_high=mu + reach,
+        signal=float(with_canary.mean() - without.mean()) / expected_mu,
+        noise=float(np.sqrt((silent**2).mean())),
+        noise_p=noise_p,
+        worst_round=worst_round,
+        independence_p=independence_p,
+        worst_pair=worst_pair,
+    )
+
+
+def _released(
+    scenario: Scenario,
+    pattern: tuple[int, ...],
+    rounds: int,
+    coordinates: int,
+    aggregator: Callable[[Scenario], Aggregates],
+    clip: Clips,
+) -> NDArray[np.float64]:
+    """[rounds, coordinates]: what the aggregator releases; canaries sit in the first half of the coordinates."""
+    goal = scenario.rounds.report_goal
+    full = scenario.model_copy(update={"training": scenario.training.model_copy(update={"cohort_sample": goal})})
+    tested = aggregator(full)
+    tested.start(np.zeros(coordinates, np.float32))
+    canaries = _sum_of_canaries(coordinates, scenario.privacy.clip_norm, clip)
+    nobody = np.zeros(coordinates, np.int64)
+    rows = np.empty((rounds, coordinates))
+    for index in range(rounds):
+        total = canaries if index in pattern else nobody
+        rows[index] = tested.release([TrainReport(index, 0, 1, total, 0.0, 0, 0)]).cpu().double().numpy()
+    return rows
+
+
+def _sum_of_canaries(coordinates: int, clip_norm: float, clip: Clips) -> NDArray[np.int64]:
+    """The clipped sum of one canary per coordinate of the first half, group by group."""
+    total = np.zeros(coordinates, np.int64)
+    for start in range(0, coordinates // 2, _GROUP):
+        places = np.arange(start, min(start + _GROUP, coordinates // 2))
+        updates = np.zeros((places.size, coordinates), np.float32)
+        updates[np.arange(places.size), places] = _TOO_LONG * clip_norm
+        total += clip(updates, clip_norm)[0]
+    return total
+
+
+def _least_alike(silent: NDArray[np.float64]) -> tuple[float, int]:
+    """(p-value, round) of the round whose sum of squares is least like a chi-square."""
+    squares, law = (silent**2).sum(axis=1), stats.chi2(silent.shape[1])
+    p = 2.0 * np.minimum(law.cdf(squares), law.sf(squares))
+    worst = int(p.argmin())
+    return min(1.0, float(p[worst]) * p.size), worst
+
+
+def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
+    """(p-value, rounds) of the two rounds with the largest correlation; 1 for a single round."""
+    if len(silent) < 2:
+        return 1.0, (0, 0)
+    unit = silent / np.linalg.norm(silent, axis=1, keepdims=True)
+    correlations = unit @ unit.T
+    np.fill_diagonal(correlations, 0.0)
+    place = int(np.abs(correlations).argmax())
+    first, second = sorted(divmod(place, len(silent)))
+    r, size = min(abs(float(correlations[first, second])), 1.0 - 1e-15), silent.shape[1]
+    statistic = r * math.sqrt((size - 1) / (1.0 - r * r))  # Student's t with size - 1 degrees of freedom: means are known
+    pairs = len(silent) * (len(silent) - 1) / 2
+    return min(1.0, 2.0 * float(stats.t.sf(statistic, size - 1)) * pairs), (first, second)
+
+
+def _binding_pattern(scenario: Scenario, trace: Path | None) -> tuple[tuple[int, ...], int]:
+    """Rounds of the device that attains the sensitivity, and how many rounds there are."""
+    with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
+        if trace is None:
+            untrained = scenario.model_copy(update={"training": scenario.training.model_copy(update={"enabled": False})})
+            trace = simulate(untrained, Placement(1, "in-process"), Path(folder, "trace")).path
+        patterns = read_patterns(open_trace(trace))
+    if scenario.rounds.count < patterns.committed_rounds:
+        raise InputError(
+            f"trace {str(trace)!r} has {patterns.committed_rounds} rounds, the scenario rounds.count={scenario.rounds.count}; give "
+            "the scenario that was run"
+        )
+    return trace_sensitivity(scenario.privacy.mechanism, patterns).rounds, patterns.committed_rounds
+
+
+def _real_aggregator(scenario: Scenario) -> Aggregates:
+    from server.aggregator import ModelAggregator
+
+    return ModelAggregator(scenario)
+
+
+def _real_clip() -> Clips:
+    from clients.clipping import sum_of_clipped
+
+    return sum_of_clipped

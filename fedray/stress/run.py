@@ -1,0 +1,280 @@
+"""Runs a sweep: every cell a task, what was computed before taken from the cache, so that an interrupted sweep goes on.
+
+The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of a cell and by the code and
+libraries that compute it: a digest of the sources of every package but the tests.
+"""
+
+import hashlib
+import io
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedray.audit.participation import Patterns
+from fedray.cluster import run_tasks
+from fedray.errors import InputError, RunFailed
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.stress.cells import Row, Truth, assumed, judge, simulated
+from fedray.stress.sweep import Cell, Sweep
+from fedray.trace.provenance import package_versions
+from fedray.trace.unfinished import write_whole
+from mechanisms.participation import MinSep
+
+ROOT = Path(__file__).resolve().parents[2]
+_SOURCES = ("mechanisms", "clients", "server", "fedray/audit", "fedray/stress", "fedray/trace")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """The rows of one cell."""
+
+    cell: Cell
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Where the better of two mechanisms changes: between two neighbouring values on the horizontal axis; at, interpolated."""
+
+    before: str
+    after: str
+    low: float
+    high: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """All rows, cell by cell."""
+
+    sweep: Sweep
+    cells: tuple[CellResult, ...]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A flat row per cell and mechanism: the cell's values first, by their keys."""
+        return [
+            {**{f"cell.{key}": value for key, value in each.cell.values}, **row.to_json()}
+            for each in self.cells
+            for row in each.rows
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object."""
+        return {
+            "sweep": self.sweep.model_dump(mode="json", exclude_none=True),
+            "rows": self.table(),
+            "crossings": [asdict(each) for each in self.crossings()],
+        }
+
+    def lines(self) -> dict[str, list[tuple[float, float]]]:
+        """What is plotted: y over x for every mechanism, and for every combination of the other values; numbers only."""
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for each in self.cells:
+            others = [
+                f"{key.split('.')[-1]} {value}" for key, value in each.cell.values if key != self.sweep.x and self._varies(key)
+            ]
+            for row in each.rows:
+                x, y = each.cell.get(self.sweep.x), getattr(row, self.sweep.y)
+                if y is not None and isinstance(x, int | float):
+                    lines.setdefault(", ".join([row.mechanism, *others]), []).append((float(x), float(y)))
+        return {name: sorted(points) for name, points in lines.items()}
+
+    def crossings(self) -> list[Crossing]:
+        """Of every two lines."""
+        lines = self.lines()
+        names = list(lines)
+        return [
+            crossing
+            for place, first in enumerate(names)
+            for second in names[place + 1 :]
+            for crossing in _crossings(first, lines[first], second, lines[second])
+        ]
+
+    def _varies(self, key: str) -> bool:
+        return len(self.sweep.vary[key]) > 1
+
+
+def run_sweep(
+    sweep: Sweep,
+    scenario: Scenario | None = None,
+    placement: Placement | None = None,
+    has_cache: bool = True,
+    on_progress: Progress | None = None,
+) -> SweepResult:
+    """Runs all cells: first what happens in them, then how the mechanisms fare. Raises RunFailed when a task dies for good."""
+    cells, cache = sweep.cells(), _Cache(default_cache() if has_cache else None)
+    tell = on_progress or (lambda _: None)
+    truths = _truths(sweep, cells, scenario, placement or Placement(), cache, tell)
+    distribution = tuple(truth.schema for truth in truths if truth.schema is not None)
+    jobs = [
+        _Judgement(sweep, cell, cell.scenario_of(scenario) if scenario is not None else None, truth, distribution)
+        for cell, truth in zip(cells, truths, strict=True)
+    ]
+    rows: dict[int, tuple[Row, ...]] = {}
+    for index, job in enumerate(jobs):
+        known = cache.rows(job.digest)
+        if known is not None:
+            rows[index] = known
+    missing = [index for index in range(len(jobs)) if index not in rows]
+    for done, (place, found) in enumerate(run_tasks(_judged, [jobs[index] for index in missing], placement or Placement())):
+        rows[missing[place]] = tuple(found)
+        cache.keep_rows(jobs[missing[place]].digest, tuple(found))
+        tell(f"{len(jobs) - len(missing) + done + 1} of {len(jobs)} cells judged")
+    return SweepResult(sweep, tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells)))
+
+
+def write_results(result: SweepResult, out: Path, page: str) -> None:
+    """results.parquet, results.json and report.html in a new directory, which gets its name when it is whole. Raises InputError."""
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(result.table()), partial / "results.parquet", compression="zstd")
+        (partial / "results.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
+        (partial / "report.html").write_text(page, encoding="utf-8")
+        partial.rename(out)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise InputError(f"output {str(out)!r} cannot be written ({error}); name a writable directory") from None
+
+
+def default_cache() -> Path:
+    """Where cells are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "stress"
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    sweep: Sweep
+    cell: Cell
+    scenario: Scenario | None
+    truth: Truth
+    distribution: tuple[MinSep, ...]
+
+    @property
+    def digest(self) -> str:
+        needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
+        sweep = self.sweep.model_dump(
+            mode="json", include={"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"}
+        )
+        schema = self.truth.schema
+        return _digest(
+            "judgement",
+            sweep,
+            list(self.cell.values),
+            self.scenario.digest if self.scenario is not None else None,
+            asdict(schema) if schema is not None else None,
+            [asdict(each) for each in self.distribution] if needs_all else [],
+        )
+
+
+def _judged(job: _Judgement) -> list[Row]:
+    return judge(job.sweep, job.cell, job.scenario, job.truth, job.distribution)
+
+
+def _truths(
+    sweep: Sweep, cells: list[Cell], scenario: Scenario | None, placement: Placement, cache: "_Cache", tell: Progress
+) -> list[Truth]:
+    if scenario is None:
+        return [assumed(sweep, cell) for cell in cells]
+    runs = [cell.scenario_of(scenario) for cell in cells]
+    digests = [_digest("truth", each.digest) for each in runs]
+    truths = {digest: truth for digest in digests if (truth := cache.truth(digest)) is not None}
+    missing = {digest: run for digest, run in zip(digests, runs, strict=True) if digest not in truths}
+    known = len(truths)
+    for done, (place, truth) in enumerate(run_tasks(simulated, list(missing.values()), placement)):
+        digest = list(missing)[place]
+        truths[digest] = truth
+        cache.keep_truth(digest, truth)
+        tell(f"{known + done + 1} of {known + len(missing)} runs simulated")
+    return [truths[digest] for digest in digests]
+
+
+class _Cache:
+    """Cells on disk; None keeps nothing. What cannot be read is computed anew, what cannot be written is left alone."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def rows(self, digest: str) -> tuple[Row, ...] | None:
+        content = self._read(f"{digest}.json")
+        try:
+            return tuple(Row(**row) for row in json.loads(content)) if content is not None else None
+        except (ValueError, TypeError):
+            return None
+
+    def keep_rows(self, digest: str, rows: tuple[Row, ...]) -> None:
+        self._write(f"{digest}.json", json.dumps([row.to_json() for row in rows]).encode())
+
+    def truth(self, digest: str) -> Truth | None:
+        content = self._read(f"{digest}.npz")
+        if content is None:
+            return None
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                head = json.loads(arrays["head"].tobytes())
+                if head["schema"] is None:
+                    return Truth(None, note=head["note"])
+                schema = MinSep(**head["schema"])
+                patterns = Patterns(schema.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"])
+                return Truth(schema, patterns, head["days"], head["note"])
+        except (ValueError, KeyError, TypeError, OSError):
+            return None
+
+    def keep_truth(self, digest: str, truth: Truth) -> None:
+        head = {"schema": asdict(truth.schema) if truth.schema else None, "days": truth.days, "note": truth.note}
+        arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
+        if truth.patterns is not None:
+            arrays |= {name: getattr(truth.patterns, name) for name in ("device_ids", "counts", "rounds")}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+        self._write(f"{digest}.npz", buffer.getvalue())
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes() if self._folder is not None else None
+        except OSError:
+            return None
+
+    def _write(self, name: str, content: bytes) -> None:
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._folder / name, content, "the cache")
+        except (OSError, RunFailed):
+            return
+
+
+def _digest(*inputs: Any) -> str:
+    return hashlib.sha256(json.dumps([_code_digest(), *inputs], sort_keys=True).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _code_digest() -> str:
+    digest = hashlib.sha256(json.dumps(package_versions(), sort_keys=True).encode())
+    for folder in _SOURCES:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _crossings(first: str, points: list[tuple[float, float]], second: str, others: list[tuple[float, float]]) -> Iterator[Crossing]:
+    other = dict(others)
+    shared = [(x, y - other[x]) for x, y in points if x in other]
+    for (low, before), (high, after) in itertools.pairwise(shared):
+        if before * after < 0 or (before != 0 and after == 0):
+            at = low + (high - low) * before / (before - after)
+            better = (first, second) if before < 0 else (second, first)
+            yield Crossing(better[0], better[1], low, high, at)

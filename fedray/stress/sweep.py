@@ -1,0 +1,222 @@
+"""A sweep: a TOML file that says what is varied, which mechanisms are judged, and what they were made for.
+
+    name = "min-sep at 3 participations"
+    vary = {min_sep = [300, 350, 400], max_participations = [3]}    # settings; or keys of a scenario, if there is one
+    scenario = "../quickstart.toml"                                  # optional: then every cell is a simulated run
+    estimate = {rounds = 2000, min_sep = 400, max_participations = 5}
+    noise_multiplier = 7.0                                           # or noise_per_report: z = report goal x noise_per_report
+    x = "min_sep"
+    y = "rms_loss"
+    [[mechanisms]]
+    kind = "banded"
+    bands = 400
+    made_for = ["estimate"]
+
+Settings are rounds, min_sep, max_participations (a number, or "most" for ceil(rounds / min_sep)), population and report_goal (whose
+quotient is the min-sep of a population that is cycled through, where min_sep itself is not given).
+"""
+
+import importlib.util
+import itertools
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from fedray.errors import InputError, ScenarioError
+from fedray.scenario import Scenario
+from fedray.table import Positive, Table
+from mechanisms.optimize.design import Kind, MechanismRequest
+from mechanisms.participation import MinSep
+
+Count = Annotated[int, Field(ge=1)]
+MadeFor = Literal["estimate", "truth", "distribution"]
+Value = int | float | str
+SETTINGS = ("rounds", "min_sep", "max_participations", "population", "report_goal")
+FIGURES = ("rms_loss", "max_loss", "regret", "sensitivity", "rho", "epsilon", "min_sep", "noise_multiplier")
+MOST_CELLS = 20_000
+
+
+class Schema(Table):
+    """A guess of what will happen."""
+
+    rounds: Count
+    """Rounds n."""
+    min_sep: Count
+    """Least difference of two rounds of one device, b."""
+    max_participations: Count
+    """Most rounds of one device, k."""
+
+    def schema_(self) -> MinSep:
+        """As the mechanisms take it."""
+        return MinSep(self.rounds, self.min_sep, self.max_participations)
+
+
+class MechanismSpec(Table):
+    """A mechanism to judge, and what it is optimised for."""
+
+    kind: Kind
+    """blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or identity."""
+    buffers: Count | None = None
+    """Of a blt."""
+    bands: Count | None = None
+    """Of a banded kind; default: the min-sep that it is made for."""
+    objective: Literal["max", "rms"] | None = None
+    """Which loss is optimised."""
+    made_for: Annotated[tuple[MadeFor, ...], Field(strict=False, min_length=1)] = ("estimate",)
+    """estimate, truth (what happens in each cell), distribution (all cells at once, alike in weight; of a blt)."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if "distribution" in self.made_for and self.kind != "blt":
+            raise ValueError(f"made_for distribution: only a blt is optimised for several outcomes, not {self.kind}")
+        MechanismRequest(self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands, self.objective)
+        return self
+
+    @property
+    def needs_optimising(self) -> bool:
+        """Whether what it is made for makes a difference."""
+        return self.kind not in ("identity", "tree", "tree-full") and not (self.kind in ("band-fhu", "bisr") and self.bands)
+
+    def label(self, made_for: MadeFor) -> str:
+        """As in tables and plots."""
+        size = f" {self.bands} bands" if self.bands else f" {self.buffers} buffers" if self.buffers else ""
+        objective = f", {self.objective}" if self.objective else ""
+        return f"{self.kind}{size}{objective}" + (f" for the {made_for}" if self.needs_optimising else "")
+
+
+class Sweep(Table):
+    """A sweep as its file says it. Build one with `from_toml`."""
+
+    name: str
+    description: str = ""
+    scenario: str | None = None
+    """A scenario file, relative to this one: every cell is then a run of it."""
+    vary: Annotated[dict[str, tuple[Value, ...]], Field(min_length=1, strict=False)]
+    """Values by key; the cells are all their combinations."""
+    estimate: Schema | None = None
+    """What was guessed before; needed by mechanisms made for it."""
+    mechanisms: Annotated[tuple[MechanismSpec, ...], Field(strict=False, min_length=1)]
+    noise_multiplier: Positive | None = None
+    """z; default: 1."""
+    noise_per_report: Positive | None = None
+    """z over the report goal: the signal-to-noise ratio is then the same in all cells."""
+    delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
+    x: str
+    """What plots have as their horizontal axis: one of the keys that are varied."""
+    y: Literal["rms_loss", "max_loss", "regret", "sensitivity", "rho", "epsilon", "min_sep", "noise_multiplier"] = "rms_loss"
+    """What is plotted."""
+    plane: str | None = None
+    """The vertical axis of a plane: another key that is varied."""
+
+    @field_validator("vary", mode="before")
+    @classmethod
+    def _as_tuples(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: tuple(each) if isinstance(each, list) else (each,) for key, each in value.items()}
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if any(not values for values in self.vary.values()):
+            raise ValueError("vary: a list of values is empty; leave its key out, or give it a value")
+        for axis in (self.x, *([self.plane] if self.plane else [])):
+            if axis not in self.vary:
+                raise ValueError(f"{axis!r} is not varied; the axes are among {', '.join(self.vary)}")
+        if self.scenario is None:
+            self._check_settings()
+        made_for = {each for spec in self.mechanisms for each in spec.made_for if spec.needs_optimising}
+        if "estimate" in made_for and self.estimate is None:
+            raise ValueError("estimate is missing, and a mechanism is made for it; add rounds, min_sep and max_participations")
+        if self.estimate is not None:
+            self.estimate.schema_()
+        if self.noise_multiplier is not None and self.noise_per_report is not None:
+            raise ValueError("noise_multiplier and noise_per_report: give one of them")
+        cells = 1
+        for values in self.vary.values():
+            cells *= len(values)
+        if cells > MOST_CELLS:
+            raise ValueError(f"vary: {cells:,} cells are more than {MOST_CELLS:,}; leave some values out")
+        return self
+
+    def _check_settings(self) -> None:
+        for key, values in self.vary.items():
+            if key not in SETTINGS:
+                raise ValueError(f"vary.{key}: settings are {', '.join(SETTINGS)}; other keys need a scenario")
+            for value in values:
+                if not (isinstance(value, int) and value >= 1) and not (key == "max_participations" and value == "most"):
+                    raise ValueError(f"vary.{key}: {value!r} must be a whole number of at least 1")
+        if "rounds" not in self.vary and self.estimate is None:
+            raise ValueError("rounds are given nowhere; vary them (one value will do), or give an estimate")
+        if "min_sep" not in self.vary and not {"population", "report_goal"} <= self.vary.keys():
+            raise ValueError("min_sep is given nowhere; vary it, or population and report_goal")
+        if self.noise_per_report is not None and "report_goal" not in self.vary:
+            raise ValueError("noise_per_report: needs report_goal among what is varied")
+
+    @classmethod
+    def from_toml(cls, path: Path) -> tuple[Self, Scenario | None]:
+        """The sweep, and its scenario if it has one. Raises InputError in one line."""
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"sweep {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"sweep {str(path)!r} is not valid TOML ({error}); correct that place") from None
+        try:
+            sweep = cls.model_validate(tables)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            key, rule = ".".join(str(part) for part in problem["loc"]), problem["msg"].removeprefix("Value error, ")
+            raise InputError(
+                f"sweep {str(path)!r}: {key + ': ' if key else ''}{rule}; fedray/stress/sweep.py has every key"
+            ) from None
+        if sweep.scenario is None:
+            return sweep, None
+        scenario = Scenario.from_toml(path.parent / sweep.scenario)
+        for cell in sweep.cells():
+            cell.scenario_of(scenario)
+        return sweep, scenario
+
+    def cells(self) -> "list[Cell]":
+        """All combinations, in order of the file."""
+        combinations = itertools.product(*self.vary.values())
+        return [Cell(tuple(zip(self.vary, combination, strict=True))) for combination in combinations]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of values."""
+
+    values: tuple[tuple[str, Value], ...]
+
+    def get(self, key: str) -> Any:
+        """A value; None for what is not varied."""
+        return dict(self.values).get(key)
+
+    def scenario_of(self, scenario: Scenario) -> Scenario:
+        """The scenario of this cell; untrained. Raises ScenarioError."""
+        settings = [f"{key}={json.dumps(value)}" for key, value in self.values]
+        try:
+            return scenario.with_overrides("training.enabled=false", *settings)
+        except ScenarioError as error:
+            raise ScenarioError(f"cell {dict(self.values)}: {error}") from None
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """Sweeps of the `scenarios` package by name, in order."""
+    package = importlib.util.find_spec("scenarios")
+    folders = [Path(folder) / "stress" for folder in (package.submodule_search_locations or [])] if package else []
+    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
+
+
+def find_sweep(name: str) -> tuple[Sweep, Scenario | None]:
+    """By the name of a shipped one, or by path. Raises InputError."""
+    shipped = shipped_sweeps()
+    if name in shipped:
+        return Sweep.from_toml(shipped[name])
+    if not name.endswith(".toml"):
+        raise InputError(f"sweep {name!r} is no file and none of {', '.join(shipped)}; name one of them, or a TOML file")
+    return Sweep.from_toml(Path(name))

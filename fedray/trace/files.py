@@ -1,0 +1,94 @@
+"""Reading the Parquet files of a trace, which may be missing, truncated or changed: what is wrong is told in one line."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fedray.errors import TraceCorrupt, TraceError
+from fedray.trace.schema import RUN_FILE
+
+_Part = TypeVar("_Part")
+_Read = TypeVar("_Read")
+READ_AHEAD = 3
+
+DAMAGE = (OSError, ValueError, TypeError, LookupError, OverflowError, MemoryError, pa.ArrowException)
+"""What pyarrow raises on files that are damaged."""
+
+
+def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
+    """Raises TraceCorrupt unless the file is there with the schema's columns and, if given, so many rows."""
+    with _opened(file, schema) as parquet:
+        found_rows = parquet.metadata.num_rows
+    if rows is not None and found_rows != rows:
+        raise TraceCorrupt(f"{file} has {found_rows} rows, {RUN_FILE} says {rows}; take the trace from its source again")
+
+
+def read_table(file: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    """Some columns, or all; page checksums verified. Raises TraceCorrupt, for nulls too where the schema has none."""
+    with _opened(file, schema) as parquet:
+        table = parquet.read(columns=columns)
+    for name in table.column_names:
+        if table.column(name).null_count and not schema.field(name).nullable:
+            raise TraceCorrupt(f"{file} has nulls in its column {name!r}; take the trace from its source again")
+    return table
+
+
+@contextlib.contextmanager
+def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
+    try:
+        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+            found = parquet.schema_arrow
+            if found.names != schema.names or not all(a.equals(b) for a, b in zip(found.types, schema.types, strict=True)):
+                raise TraceCorrupt(f"{file} has columns {found.names}, a trace of this release has {schema.names}; take it again")
+            yield parquet
+    except TraceError:
+        raise
+    except FileNotFoundError:
+        raise TraceCorrupt(f"{file} is missing; take the trace from its source again") from None
+    except DAMAGE as error:
+        reason = first_line(error)
+        raise TraceCorrupt(f"{file} is truncated, damaged or no Parquet file ({reason}); take the trace again") from None
+
+
+def read_ahead(read: Callable[[_Part], _Read], parts: Sequence[_Part]) -> Iterator[_Read]:
+    """What `read` makes of each part, in order; on two threads, at most READ_AHEAD parts ahead, so that memory stays bounded."""
+    with ThreadPoolExecutor(2) as pool:
+        pending: deque[Future[_Read]] = deque()
+        try:
+            for part in parts:
+                pending.append(pool.submit(read, part))
+                if len(pending) > READ_AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def to_numpy(column: pa.ChunkedArray, names: tuple[str, ...]) -> NDArray:
+    """A column; names as codes, their places among `names`."""
+    if not pa.types.is_dictionary(column.type):
+        return column.to_numpy()
+    chunks = [_codes(chunk, names) for chunk in column.chunks]
+    return np.concatenate(chunks) if chunks else np.empty(0, np.uint8)
+
+
+def _codes(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> NDArray[np.uint8]:
+    found = chunk.dictionary.to_pylist()
+    if chunk.null_count or not set(found) <= set(names):
+        raise TraceCorrupt(f"a value among {found} is not one of {list(names)}; take the trace from its source again")
+    return np.array([names.index(name) for name in found], np.uint8)[chunk.indices.to_numpy()]
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,140 @@
+"""Claims: every statement is held against the trace, and what breaks it is named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.audit.audit import Audit, audit_trace
+from fedray.audit.claims import read_claim
+from fedray.audit.findings import Finding, Verdict
+from fedray.errors import InputError
+from mechanisms.files import write_strategy
+from mechanisms.participation import MinSep
+from mechanisms.registry import Banded, Tree
+from mechanisms.triangular import lower_factor
+
+PATTERNS = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
+HONEST = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nrounds = 17\nmin_sep = 1\nmax_participations = 7\n'
+
+
+def claimed(trace, tmp_path: Path, text: str) -> Audit:
+    (tmp_path / "claim.toml").write_text(text)
+    return audit_trace(trace, claim=read_claim(tmp_path / "claim.toml"))
+
+
+def by_statement(audit: Audit) -> dict[str, Finding]:
+    return {finding.statement: finding for finding in audit.findings}
+
+
+def test_an_honest_claim_holds(trace_of, tmp_path: Path) -> None:
+    schema = Tree().schema_sensitivity(MinSep(17, 1, 7)).value
+    rho = schema**2 / (2 * 9.0)
+    audit = claimed(trace_of(PATTERNS, 17), tmp_path, HONEST + f"rho = {rho!r}\ntimer_hours = 0.01\n")
+    assert audit.claim_holds
+    assert {f.statement: f.verdict for f in audit.findings} == dict.fromkeys(
+        ["rounds", "min_sep", "max_participations", "timer_hours", "rho", "rho from its own min_sep"], Verdict.HOLDS
+    )
+
+
+def test_every_broken_statement_is_named_with_who_broke_it(trace_of, tmp_path: Path) -> None:
+    text = HONEST.replace("min_sep = 1", "min_sep = 2").replace("participations = 7", "participations = 3").replace("17", "12")
+    audit = claimed(trace_of(PATTERNS, 17), tmp_path, text + "rho = 0.1\nepsilon = 0.5\ndelta = 1e-8\ntimer_hours = 0.1\n")
+    found = by_statement(audit)
+    assert not audit.claim_holds
+    assert {finding.verdict for finding in audit.findings} == {Verdict.BROKEN}
+    assert (found["rounds"].found, found["rounds"].broken_by) == (17, 5)
+    pairs = {(each.device, each.rounds) for each in found["min_sep"].evidence}
+    close = {("3", (3, 4)), ("3", (4, 5)), ("3", (5, 6)), *(("4", (a, a + 1)) for a in (10, 11, 12, 13))}
+    assert pairs == close
+    assert found["min_sep"].broken_by == len(close)
+    assert found["min_sep"].should_say == "min_sep = 1"
+    assert [(each.device, each.rounds) for each in found["max_participations"].evidence] == [
+        ("4", tuple(PATTERNS[4])),
+        ("3", tuple(PATTERNS[3])),
+    ]
+    # Rounds are 100 s apart in this trace; a device checks in 51 s after its last report, and 6 minutes are claimed.
+    assert found["timer_hours"].found == pytest.approx(51 / 3600)
+    assert found["timer_hours"].broken_by == sum(
+        100 * (b - a) - 49 < 360 for pattern in PATTERNS for a, b in zip(pattern, pattern[1:], strict=False)
+    )
+    own = audit.mechanisms[0]
+    assert found["rho"].found == own.rho
+    assert found["epsilon"].found == own.epsilon
+    assert float(found["rho"].should_say.removeprefix("rho = ")) >= own.rho
+    assert found["rho"].evidence[0].rounds == own.trace.rounds
+
+
+def test_more_bands_than_the_actual_min_sep_has_an_exact_trace_value_beside_the_bound(trace_of, tmp_path: Path) -> None:
+    """As in the Gboard audits: bands for an estimated min-sep of 6, of which 4 was seen; only a bound is known for (4, 3)."""
+    lags = np.abs(np.subtract.outer(np.arange(17), np.arange(17)))
+    matrix = lower_factor(np.where(lags < 6, 0.8**lags, 0.0) + np.eye(17))
+    write_strategy(Banded.from_matrix(matrix, "m.npy"), tmp_path / "m.json")
+    patterns = [[0, 6, 12], [1, 5], [2, 8, 14], [3, 9, 15], [4, 10, 16], [7, 13], [11]]
+    text = 'mechanism = "m.json"\nnoise_multiplier = 2.0\nmin_sep = 6\nmax_participations = 3\n'
+    audit = claimed(trace_of(patterns, 17), tmp_path, text)
+    brute = max(float(np.linalg.norm(matrix[:, pattern].sum(axis=1))) for pattern in patterns)
+    used = audit.mechanisms[0]
+    assert used.trace.is_exact
+    assert used.trace.value == pytest.approx(brute, rel=1e-12)
+    assert not used.schema.is_exact
+    assert used.schema.value > used.trace.value * 1.001
+    assert by_statement(audit)["min_sep"].verdict == Verdict.BROKEN
+    assert audit.frontier.sensitivity < used.schema.value  # 3 participations were 6 apart, 4 apart only 2
+    assert audit.frontier.sensitivity >= used.trace.value
+
+
+def test_a_bound_above_the_claim_is_unproven_not_broken(trace_of, tmp_path: Path) -> None:
+    """The claim's own (2, 2) has no exact sensitivity for 3 bands; its bound is above what it says."""
+    lags = np.abs(np.subtract.outer(np.arange(8), np.arange(8)))
+    matrix = lower_factor(
+        np.where(lags < 4, 0.7**lags * np.add.outer(np.linspace(1, 2, 8), np.linspace(1, 2, 8)), 0.0) + 3 * np.eye(8)
+    )
+    strategy = Banded.from_matrix(matrix, "m.npy")
+    write_strategy(strategy, tmp_path / "m.json")
+    schema = strategy.schema_sensitivity(MinSep(8, 2, 3))
+    assert not schema.is_exact
+    between = (schema.value + schema.lower_bound) / 2
+    text = f'mechanism = "m.json"\nnoise_multiplier = 1.0\nmin_sep = 2\nmax_participations = 3\nrho = {between**2 / 2}\n'
+    found = by_statement(claimed(trace_of([[0], [1, 6], [2], [3], [4], [5], [7]], 8), tmp_path, text))
+    assert found["rho from its own min_sep"].verdict == Verdict.UNPROVEN
+    assert found["rho"].verdict == Verdict.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("noise_multiplier = 1.0\n", "mechanism: Field required"),
+        ('mechanism = {kind = "tree"}\nnoise_multiplier = 0.0\n', "noise_multiplier"),
+        ('mechanism = {kind = "tree"}\nnoise_multiplier = 1.0\nminsep = 3\n', "minsep"),
+        ('mechanism = "none.json"\nnoise_multiplier = 1.0\n', "none.json"),
+        ('mechanism = {kind = "tree"}\nnoise_multiplier = 1.0\nrounds = 10\nmin_sep = 5\nmax_participations = 3\n', "ceil(rounds"),
+        ("mechanism = \n", "not valid TOML"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_gets_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "claim.toml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_claim(tmp_path / "claim.toml")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_checks_a_claim(trace_of, tmp_path: Path, fedray_command) -> None:
+    trace = trace_of(PATTERNS, 17)
+    (tmp_path / "claim.toml").write_text(HONEST + "rho = 100.0\n")
+    code, stdout, _ = fedray_command("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--json")
+    document = json.loads(stdout)
+    assert (code, document["claim_holds"]) == (0, True)
+    assert [each["verdict"] for each in document["findings"]] == ["holds"] * 5
+    (tmp_path / "claim.toml").write_text(HONEST + "rho = 0.01\n")
+    code, stdout, _ = fedray_command(
+        "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--out", str(tmp_path / "page.html")
+    )
+    assert code == 1
+    assert "the claim does not hold" in stdout
+    assert "<td><strong>broken</strong></td>" in (tmp_path / "page.html").read_text()
+    code, _, stderr = fedray_command("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--noise-multiplier", "2")
+    assert code == 2
+    assert "leave them out beside --claim" in stderr

@@ -1,0 +1,102 @@
+"""Per-device privacy and the frontier, against brute force on 1,000 random small traces."""
+
+import numpy as np
+import pytest
+
+from fedray.audit.distribution import DevicePrivacy, device_sensitivities, frontier
+from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import trace_sensitivity
+from mechanisms import reference
+from mechanisms.participation import MinSep
+from mechanisms.registry import BISR, BLT, Banded, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
+from mechanisms.strategy import Strategy
+from mechanisms.triangular import lower_factor
+
+ROUNDS = 12
+LAGS = np.abs(np.subtract.outer(np.arange(ROUNDS), np.arange(ROUNDS)))
+GENERATOR = np.random.default_rng(3)
+STRATEGIES: list[Strategy] = [
+    Identity(),
+    BLT(theta=(0.9, 0.4), omega=(0.2, 0.3)),
+    Toeplitz(coefficients=(1.0, 0.2, 0.4)),
+    BandFHU(bands=5),
+    BISR(bands=3),
+    Banded.from_matrix(lower_factor(np.where(LAGS < 6, 0.8**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"),
+    Dense.from_matrix(np.tril(GENERATOR.random((ROUNDS, ROUNDS))) + np.eye(ROUNDS), "dense.npy"),
+    Matrix.from_matrix(np.tril(GENERATOR.random((ROUNDS, ROUNDS))) + np.eye(ROUNDS), "user.npy"),
+    Tree(),
+    Tree(restarts=(5,), completion=True, rounds=ROUNDS),
+    TreeFull(rounds=ROUNDS),
+]
+
+
+def random_patterns(generator: np.random.Generator) -> list[list[int]]:
+    devices = generator.integers(1, 9)
+    sizes = generator.integers(1, 6, devices)
+    return [sorted(generator.choice(ROUNDS, size, replace=False).tolist()) for size in sizes]
+
+
+def as_patterns(patterns: list[list[int]]) -> Patterns:
+    return Patterns(
+        ROUNDS,
+        np.arange(len(patterns), dtype=np.uint64),
+        np.array([len(pattern) for pattern in patterns]),
+        np.concatenate([np.array(pattern, np.uint32) for pattern in patterns]),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.kind)
+def test_a_thousand_random_traces_against_brute_force(strategy: Strategy) -> None:
+    """Every device's value, the trace's, and the bounds above it: trace <= frontier <= one (b, k) pair."""
+    C, schemas = reference.strategy_matrix(strategy, ROUNDS), {}
+    generator = np.random.default_rng(11)
+    for _ in range(1000):
+        patterns = random_patterns(generator)
+        each = [float(np.linalg.norm(C[:, pattern].sum(axis=1))) for pattern in patterns]
+        found = as_patterns(patterns)
+        values = device_sensitivities(strategy, found)
+        assert values.is_exact.all()
+        np.testing.assert_allclose(values.values, each, rtol=1e-12)
+        trace = trace_sensitivity(strategy, found)
+        assert trace.is_exact
+        assert trace.value == pytest.approx(max(each), rel=1e-12)
+        key = found.min_sep, found.max_participations
+        if key not in schemas:
+            schemas[key] = strategy.schema_sensitivity(MinSep(ROUNDS, *key))
+        bound = frontier(strategy, found).sensitivity
+        assert trace.value <= bound * (1 + 1e-12)
+        assert bound <= schemas[key].value * (1 + 1e-12)
+    for (b, k), schema in schemas.items():
+        largest = reference.schema_sensitivity(strategy, MinSep(ROUNDS, b, k))
+        assert schema.lower_bound <= largest * (1 + 1e-12)
+        assert largest <= schema.value * (1 + 1e-12)
+
+
+def test_the_frontier_has_the_least_gap_and_spans_of_each_number_of_participations() -> None:
+    found = frontier(Identity(), as_patterns([[0, 4, 9], [1, 6, 8], [2, 3], [5], [7, 11]]))
+    assert [(e.fewest, e.most, e.devices, e.min_sep, e.spans) for e in found.entries] == [
+        (3, 3, 2, 2, (2, 7)),
+        (2, 2, 2, 1, (1,)),
+        (1, 1, 1, ROUNDS, ()),
+    ]
+
+
+def test_many_numbers_of_participations_share_entries() -> None:
+    patterns = [list(range(count)) for count in range(1, ROUNDS + 1)] * 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedray.audit.distribution.MOST_ENTRIES", 4)
+        found = frontier(Identity(), as_patterns(patterns))
+    assert [(e.fewest, e.most, e.devices) for e in found.entries] == [(10, 12, 6), (7, 9, 6), (4, 6, 6), (1, 3, 6)]
+    assert found.sensitivity == pytest.approx(np.sqrt(ROUNDS))
+
+
+def test_quantiles_are_values_that_devices_have() -> None:
+    patterns = as_patterns([[0]] * 50 + [[0, 3]] * 45 + [[0, 3, 6, 9]] * 5)
+    found = DevicePrivacy.of(device_sensitivities(Identity(), patterns), 2.0)
+    rho = {each.share: each.rho for each in found.quantiles}
+    assert (rho[0.0], rho[0.5], rho[0.75], rho[0.95], rho[0.99], rho[1.0]) == pytest.approx(
+        (1 / 8, 1 / 8, 2 / 8, 2 / 8, 4 / 8, 4 / 8)
+    )
+    assert found.mean_rho == pytest.approx((50 + 90 + 20) / 100 / 8)
+    assert found.is_exact

@@ -1,0 +1,170 @@
+"""Canaries: the real aggregator is let through, and each planted bug is caught.
+
+`make canary` runs 100 seeds, the suite 12. Coverage: intervals of 99 %; fewer than 95 hits of 100 (11 of 12) have a probability of
+5e-4 (6e-3) if intervals are right, and seeds are fixed. Power: each bug is planted in every seeded run and must be caught in all; of
+100, one that is caught with probability 0.97 would be missed somewhere with a probability of 0.95.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.clipping import sum_of_clipped
+from fedray.canary import CanaryResult, check_aggregator, run_canary
+from fedray.errors import InputError
+from fedray.messages import FIXED_POINT_BITS
+from fedray.scenario import Scenario
+from mechanisms import reference
+from mechanisms.participation import MinSep
+from mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree, TreeFull
+from mechanisms.strategy import Strategy
+from mechanisms.triangular import lower_factor
+from server.aggregator import ModelAggregator
+
+SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 12
+ROUNDS, PATTERN, COORDINATES = 24, (1, 9, 17), 2048
+LAGS = np.abs(np.subtract.outer(np.arange(ROUNDS), np.arange(ROUNDS)))
+GRAM = np.where(LAGS < 8, 0.85**LAGS * (1 - LAGS / 8), 0.0)
+BANDED = Banded.from_matrix(lower_factor(GRAM), "banded.npy")
+BUFFERED = BLT(theta=(0.95, 0.6), omega=(0.2, 0.3))
+STRATEGIES: list[Strategy] = [
+    Identity(),
+    BUFFERED,
+    Toeplitz(coefficients=(1.0, 0.4, 0.3)),
+    BandFHU(bands=8),
+    BISR(bands=3),
+    BANDED,
+    Tree(),
+    Tree(restarts=(11,), completion=True, rounds=ROUNDS),
+    TreeFull(rounds=ROUNDS),
+]
+
+
+def with_mechanism(scenario: Scenario, strategy: Strategy, seed: int = 0) -> Scenario:
+    privacy = scenario.privacy.model_copy(update={"mechanism": strategy})
+    return scenario.model_copy(update={"privacy": privacy, "seed": seed})
+
+
+@pytest.fixture(scope="module")
+def scenario(small) -> Scenario:
+    return small("training.enabled=true", "privacy.noise_multiplier=2.0", "privacy.clip_norm=0.5", f"rounds.count={ROUNDS}")
+
+
+def check(scenario: Scenario, strategy: Strategy, seed: int, **planted) -> CanaryResult:
+    return check_aggregator(with_mechanism(scenario, strategy, seed), PATTERN, ROUNDS, COORDINATES, **planted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
+def test_the_interval_covers_mu_and_nothing_is_called_wrong(scenario: Scenario, strategy: Strategy) -> None:
+    results = [check(scenario, strategy, seed) for seed in range(SEEDS)]
+    assert sum(result.covers for result in results) >= (95 if SEEDS == 100 else 11)
+    alarms = sum(result.noise_p < 1e-4 or result.independence_p < 1e-4 for result in results)
+    assert alarms == 0  # expected: 0.02
+    claimed = reference.pattern_sensitivity(strategy, PATTERN, ROUNDS) / 2.0
+    assert results[0].claimed_mu == pytest.approx(claimed)
+    if isinstance(strategy, Tree):
+        assert results[0].expected_mu < claimed * 0.999  # nodes are not released, only prefix sums
+    else:
+        assert results[0].expected_mu == pytest.approx(claimed)
+
+
+class TooLittleNoise(ModelAggregator):
+    """10 % below what is claimed."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self._noise_deviation *= 0.9
+
+
+class StaleBuffer(ModelAggregator):
+    """The buffers' update of one round is lost."""
+
+    def release(self, reports):
+        before = self._noise.state()
+        released = super().release(reports).clone()
+        if int(before["next_round"]) == 12:
+            self._noise.load({**before, "next_round": np.array(13)})
+        return released
+
+
+class RepeatedRow(ModelAggregator):
+    """Round 20 draws what round 6 drew."""
+
+    def start(self, parameters) -> None:
+        super().start(parameters)
+        draws = self._noise._draws
+
+        class Repeating:
+            def fill(self, out_D, round_index: int, level: int = 0) -> None:
+                draws.fill(out_D, 6 if round_index == 20 else round_index, level)
+
+        self._noise._draws = Repeating()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def no_clipping(updates, clip_norm):
+    steps = updates.astype(np.float64) * (2.0**FIXED_POINT_BITS / clip_norm)
+    return steps.astype(np.int64).sum(axis=0), np.zeros(len(updates), np.bool_)
+
+
+def normalised_by_rows(scenario: Scenario) -> ModelAggregator:
+    """The factor of the Gram matrix that has unit rows instead of unit columns."""
+    wrong = Banded.from_matrix(np.ascontiguousarray(np.linalg.cholesky(GRAM)), "rows.npy")
+    return ModelAggregator(with_mechanism(scenario, wrong, scenario.seed))
+
+
+BUGS = {
+    "noise 10 % low": (BUFFERED, {"aggregator": TooLittleNoise}),
+    "stale buffer": (BUFFERED, {"aggregator": StaleBuffer}),
+    "stale buffer of a banded matrix": (BANDED, {"aggregator": StaleBuffer}),
+    "clip not applied": (BUFFERED, {"clip": no_clipping}),
+    "noise row repeated": (BUFFERED, {"aggregator": RepeatedRow}),
+    "noise row repeated without a recurrence": (Identity(), {"aggregator": RepeatedRow}),
+    "rows instead of columns": (BANDED, {"aggregator": normalised_by_rows}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_caught(scenario: Scenario, bug: str) -> None:
+    strategy, planted = BUGS[bug]
+    missed = [seed for seed in range(SEEDS) if not check(scenario, strategy, seed, **planted).problems]
+    assert missed == []
+
+
+def test_a_matrix_with_unit_rows_is_more_sensitive_than_is_charged() -> None:
+    """What the bug costs: the first columns of the wrong factor are longer than 1."""
+    wrong, schema = Banded.from_matrix(np.ascontiguousarray(np.linalg.cholesky(GRAM)), "rows.npy"), MinSep(ROUNDS, 8, 3)
+    assert reference.schema_sensitivity(BANDED, schema) == pytest.approx(3**0.5)
+    assert reference.schema_sensitivity(wrong, schema) > 1.15 * 3**0.5
+
+
+def test_the_command_runs_canaries(small, tmp_path: Path, fedray_command) -> None:
+    value = small("training.enabled=true", "training.cohort_sample=32")
+    (tmp_path / "s.toml").write_text(value.to_toml())
+    code, stdout, _ = fedray_command("canary", str(tmp_path / "s.toml"), "--coordinates", "1024", "--json")
+    document = json.loads(stdout)
+    assert (code, document["problems"], document["rounds"]) == (0, [], 12)
+    assert document["mu_low"] < document["claimed_mu"] < document["mu_high"]
+    assert max(document["pattern"]) < 12
+    code, _, stderr = fedray_command("canary", str(tmp_path / "s.toml"), "--coordinates", "10")
+    assert (code, stderr.count("\n")) == (2, 1)
+    assert "coordinates=10 must be from 256" in stderr
+
+
+def test_canaries_take_a_recorded_pattern(small, trace_of) -> None:
+    trace = trace_of([[0, 4, 9], [1, 6], [2], [3], [5], [7], [8], [10], [11]], 12)
+    value = small("training.enabled=true")
+    assert run_canary(value, trace.path, 1024).pattern == (0, 4, 9)
+    with pytest.raises(InputError, match="has 12 rounds, the scenario"):
+        run_canary(value.with_overrides("rounds.count=5"), trace.path, 1024)
+
+
+def test_canaries_of_ten_times_the_clip_norm_are_clipped() -> None:
+    update = np.zeros((1, 4), np.float32)
+    update[0, 2] = 10.0
+    assert no_clipping(update, 1.0)[0][2] == 10 * 2**FIXED_POINT_BITS
+    assert sum_of_clipped(update, 1.0)[0][2] <= 2**FIXED_POINT_BITS

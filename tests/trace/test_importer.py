@@ -1,0 +1,187 @@
+"""Import: what a log says is what the trace says, whatever its order, its format and the sizes at which files are cut."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedray.audit.audit import audit_trace
+from fedray.audit.participation import read_patterns
+from fedray.errors import InputError, TraceCorrupt
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.importer import REPEATED, import_log
+from mechanisms.registry import BLT, Tree
+
+NAMES = {
+    "integers": lambda device: 3 * device + 2**63,
+    "signed": lambda device: device - 4,
+    "strings": lambda device: f"phone {device:03d}\u00e9",
+    "bytes": lambda device: bytes([device, 0, 255 - device]),
+    "categories": lambda device: f"c{device}",
+}
+
+
+def write_log(path: Path, names: list, rounds: list, kind: str) -> Path:
+    if kind == "csv":
+        lines = ["extra,dev,round", *(f'x,"{name}",{index}' for name, index in zip(names, rounds, strict=True))]
+        path.with_suffix(".csv").write_text("\n".join(lines) + "\n")
+        return path.with_suffix(".csv")
+    types = {"integers": pa.uint64(), "signed": pa.int32(), "strings": pa.large_string(), "bytes": pa.binary()}
+    column = pa.array(names, types.get(kind, pa.string()))
+    table = pa.table({"dev": column.dictionary_encode() if kind == "categories" else column, "round": pa.array(rounds, pa.int64())})
+    pq.write_table(table, path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def patterns_by_name(trace: ImportedTrace) -> dict[str, list[int]]:
+    patterns = read_patterns(trace)
+    ends = np.cumsum(patterns.counts)
+    return {
+        trace.name_of(int(device)): patterns.rounds[end - count : end].tolist()
+        for device, count, end in zip(patterns.device_ids, patterns.counts, ends, strict=True)
+    }
+
+
+def shown(name: object) -> str:
+    return name.hex() if isinstance(name, bytes) else str(name)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), min_size=1, max_size=120),
+    st.sampled_from([*NAMES, "csv"]),
+    st.integers(1, 9),
+    st.integers(1, 7),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_imported_log_has_the_log_s_patterns(tmp_path_factory, rows, kind, part_rows, group) -> None:
+    """In any order, with repeated rows, for devices of any kind of name, however small the parts and groups are."""
+    folder = tmp_path_factory.mktemp("import")
+    name_of = NAMES.get(kind, NAMES["strings"])
+    log = write_log(folder / "log", [name_of(device) for device, _ in rows], [index for _, index in rows], kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedray.trace.importer.PART_ROWS", part_rows)
+        patch.setattr("fedray.trace.importer.NAMES_PER_GROUP", group)
+        patch.setattr("fedray.trace.imported.NAMES_PER_GROUP", group)
+        patch.setattr("fedray.trace.importer.BATCH_ROWS", 7)
+        trace = import_log(log, "dev", "round", 12, folder / "trace")
+        expected = {shown(name_of(device)): sorted({i for d, i in rows if d == device}) for device, _ in rows}
+        assert patterns_by_name(trace) == expected
+        trace.verify()
+    repeated = sum(count - 1 for count in Counter(rows).values())
+    assert [(each.reason, each.rows) for each in trace.left_out] == ([(REPEATED, repeated)] if repeated else [])
+    assert trace.run["rows"] + repeated == trace.run["rows_read"] == len(rows)
+    assert sorted(path.name for path in (folder / "trace").iterdir()) == ["devices.parquet", "participations", "run.json"]
+
+
+def test_an_import_is_audited_like_our_own_trace(trace_of, tmp_path: Path) -> None:
+    patterns = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
+    own = trace_of(patterns, 17)
+    rows = [(device, index) for device, pattern in enumerate(patterns) for index in pattern]
+    np.random.default_rng(0).shuffle(rows)
+    log = write_log(tmp_path / "log", [f"d{device}" for device, _ in rows], [int(index) for _, index in rows], "strings")
+    imported = import_log(log, "dev", "round", 17, tmp_path / "imported")
+    for strategy in (Tree(), BLT(theta=(0.7, 0.4), omega=(0.9, 0.5))):
+        mine, other = (audit_trace(each, 2.0, 1e-8, strategy) for each in (own, imported))
+        assert other.mechanisms[0].binding_device == f"d{mine.mechanisms[0].binding_device}"
+        for name in ("rho", "epsilon", "schema_rho"):
+            assert getattr(other.mechanisms[0], name) == getattr(mine.mechanisms[0], name)
+        assert other.device_privacy == mine.device_privacy
+        assert other.frontier == mine.frontier
+
+
+MALFORMED = {
+    "no such device column": ("a,round\nx,1\n", "--device-column='dev' is not a column"),
+    "no such round column": ("dev,b\nx,1\n", "--round-column='round' is not a column"),
+    "negative round": ("dev,round\nx,1\ny,-3\n", "1 have a negative round (such as device 'y', round '-3')"),
+    "round beyond": ("dev,round\nx,1\ny,5\nz,6\n", "2 have a round beyond rounds-1=4 (such as device 'y', round '5')"),
+    "huge round": ("dev,round\nx,99999999999999999999\n", "1 have a round that is no whole number"),
+    "mixed types": ("dev,round\nx,1\ny,one\nz,2.5\n", "2 have a round that is no whole number (such as device 'y', round 'one')"),
+    "no device": ("dev,round\n,1\nx,2\n", "1 have no device (such as device missing, round '1')"),
+    "no round": ("dev,round\nx,\nx,2\n", "1 have no round (such as device 'x', round missing)"),
+    "no rows": ("dev,round\n", "has no participation (0 rows)"),
+    "empty file": ("", "Empty CSV file"),
+    "ragged": ("dev,round\nx,1\ny,2,3\n", "Expected 2 columns, got 3"),
+    "ragged later": ("dev,round\n" + "x,1\n" * 10 + "y\n", "Expected 2 columns, got 1"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_logs_get_one_clear_line_and_leave_nothing(tmp_path: Path, case: str, fedray_command) -> None:
+    content, expected = MALFORMED[case]
+    log, out = tmp_path / "log.csv", tmp_path / "out"
+    log.write_text(content)
+    code, stdout, stderr = fedray_command(
+        "import", str(log), "--device-column", "dev", "--round-column", "round", "--rounds", "5", "--out", str(out)
+    )
+    assert (code, stdout) == (2, "")
+    assert expected in stderr
+    assert stderr.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
+
+
+def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_command) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("dev,round\nx,1\nx,1\nx,9\n,2\ny,3\ny,-1\ny,-2\n")
+    arguments = ("--device-column", "dev", "--round-column", "round", "--rounds", "5", "--out", str(tmp_path / "t"))
+    code, stdout, _ = fedray_command("import", str(log), *arguments, "--leave-out-invalid", "--json")
+    assert code == 0
+    document = json.loads(stdout)
+    assert {each["reason"]: each["rows"] for each in document["left_out"]} == {
+        "have a round beyond rounds-1=4": 1,
+        "have no device": 1,
+        "have a negative round": 2,
+        REPEATED: 1,
+    }
+    assert (document["rows_read"], document["rows"], document["devices"]) == (7, 2, 2)
+    code, stdout, _ = fedray_command("audit", str(tmp_path / "t"), "--noise-multiplier", "2", "--json")
+    assert code == 2  # a log does not say how noise was added
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pa.array([1.5, 2.0]), "devices are whole numbers, strings or bytes"),
+        (pa.array([True, False]), "devices are whole numbers, strings or bytes"),
+    ],
+)
+def test_devices_of_other_types_are_refused(tmp_path: Path, column: pa.Array, expected: str) -> None:
+    pq.write_table(pa.table({"dev": column, "round": [0, 1]}), tmp_path / "log.parquet")
+    with pytest.raises(InputError, match=expected):
+        import_log(tmp_path / "log.parquet", "dev", "round", 5, tmp_path / "t")
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.int8(), pa.float64(), pa.string(), pa.float32()])
+def test_rounds_of_any_type_that_holds_whole_numbers(tmp_path: Path, kind: pa.DataType) -> None:
+    rounds = pa.array([4, 0, 3]).cast(kind)
+    pq.write_table(pa.table({"dev": ["b", "a", "b"], "round": rounds}), tmp_path / "log.parquet")
+    assert patterns_by_name(import_log(tmp_path / "log.parquet", "dev", "round", 5, tmp_path / "t")) == {"a": [0], "b": [3, 4]}
+
+
+def test_a_directory_of_files_is_one_log(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    write_log(folder / "one", ["a", "b"], [0, 1], "strings")
+    write_log(folder / "two", ["b", "a"], [3, 2], "strings")
+    assert patterns_by_name(import_log(folder, "dev", "round", 5, tmp_path / "t")) == {"a": [0, 2], "b": [1, 3]}
+    write_log(folder / "three", ["c"], [0], "csv")
+    with pytest.raises(InputError, match="both CSV and Parquet"):
+        import_log(folder, "dev", "round", 5, tmp_path / "u")
+
+
+def test_a_changed_import_is_noticed(tmp_path: Path) -> None:
+    trace = import_log(write_log(tmp_path / "log", ["a", "b", "b"], [0, 1, 3], "strings"), "dev", "round", 5, tmp_path / "t")
+    part = trace.path / trace.run["parts"][0]["file"]
+    table = pq.read_table(part)
+    pq.write_table(table.set_column(1, table.schema.field("round"), [pa.array([0, 1, 2], pa.uint32())]), part)
+    with pytest.raises(TraceCorrupt, match="digest of its columns"):
+        open_trace(tmp_path / "t").verify()
+    document = json.loads((trace.path / "run.json").read_text())
+    (trace.path / "run.json").write_text(json.dumps({**document, "rounds": 2}))
+    with pytest.raises(TraceCorrupt, match="names round 2, but 2 were committed"):
+        read_patterns(open_trace(tmp_path / "t"))
