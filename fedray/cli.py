@@ -424,13 +424,13 @@ def plan(
     from fedray.fit import scenario_to_fit
     from fedray.report.page import write_page
     from fedray.stress.page import plan_page, plan_rows, plan_sentence
-    from fedray.stress.plan import Target, make_plan
+    from fedray.stress.plan import LEAST_GOAL, Target, make_plan
 
     try:
         hours = [float(each) for each in timers.split(",")]
     except ValueError:
         raise InputError(f"--timers={timers!r} must be numbers of hours with commas between, such as 24,48") from None
-    value = scenario_to_fit(scenario, population, hours[0], rounds, None, overrides or ())
+    value = scenario_to_fit(scenario, population, hours[0], rounds, None if scenario is not None else LEAST_GOAL, overrides or ())
     target = Target(epsilon, delta, noise_per_report, buffers)
     with _status("planning") as on_status, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(value, target, hours, seeds, scale, on_progress=on_status)

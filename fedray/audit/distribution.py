@@ -12,7 +12,6 @@ from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities, PatternValues
 from mechanisms.strategy import Sensitivity, Strategy
 
-CHUNK = 1 << 18
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 MOST_ENTRIES = 16
 """Of the frontier; were there more numbers of participations, neighbouring ones share an entry."""
@@ -23,12 +22,9 @@ def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValue
     sensitivities = PatternSensitivities(strategy, patterns.committed_rounds)
     values, is_exact = np.empty(patterns.counts.size), np.empty(patterns.counts.size, np.bool_)
     for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
-        places = np.flatnonzero(patterns.counts == count)
-        _, rounds = patterns.with_count(count)
-        for start in range(0, places.size, CHUNK):
-            found = sensitivities.of(rounds[start : start + CHUNK])
-            values[places[start : start + CHUNK]] = found.values
-            is_exact[places[start : start + CHUNK]] = found.is_exact
+        for places, rounds in patterns.with_count(count):
+            found = sensitivities.of(rounds)
+            values[places], is_exact[places] = found.values, found.is_exact
     return PatternValues(values, is_exact)
 
 
@@ -132,11 +128,9 @@ def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
     """Of devices with fewest .. most participations: the least number of rounds from one to the j-th after it, j below `most`."""
     spans = [patterns.committed_rounds] * (most - 1)
     for count in range(max(2, fewest), most + 1):
-        _, rounds = patterns.with_count(count)
-        if not len(rounds):
-            continue
-        for ahead in range(1, count):
-            spans[ahead - 1] = min(spans[ahead - 1], _least(rounds, ahead))
+        for _, rounds in patterns.with_count(count):
+            for ahead in range(1, count):
+                spans[ahead - 1] = min(spans[ahead - 1], _least(rounds, ahead))
     return tuple(spans)
 
 

@@ -139,7 +139,7 @@ def _check_min_sep(claimed: int, patterns: Patterns, names: DeviceNames) -> Find
         if broken and gaps[place] >= claimed:
             break
         row = int(after[place])
-        device = int(patterns.device_ids[np.searchsorted(np.cumsum(patterns.counts), row, side="right")])
+        device = int(patterns.device_ids[np.searchsorted(patterns.starts, row, side="right") - 1])
         pair = int(patterns.rounds[row - 1]), int(patterns.rounds[row])
         evidence.append(Evidence(names.of(device), pair, f"{int(gaps[place])} rounds apart"))
     text = (
@@ -153,7 +153,7 @@ def _check_min_sep(claimed: int, patterns: Patterns, names: DeviceNames) -> Find
 def _check_max_participations(claimed: int, patterns: Patterns, names: DeviceNames) -> Finding:
     k, broken = patterns.max_participations, int((patterns.counts > claimed).sum())
     most = np.argsort(-patterns.counts, kind="stable")[: MOST_EVIDENCE if broken else 1]
-    starts = np.cumsum(patterns.counts) - patterns.counts
+    starts = patterns.starts
     evidence = [
         Evidence(
             names.of(int(patterns.device_ids[place])),

@@ -1,5 +1,6 @@
 """Who took part when: exact counts, gaps, min-sep and max participations of a trace."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 from fedray.errors import TraceError
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
+
+CHUNK = 1 << 18
+"""Devices that are looked at together, so that memory stays bounded."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Patterns:
     def gaps_and_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The gaps [A - P], and the place in `rounds` of the later participation of each."""
         is_first = np.zeros(self.rounds.size, np.bool_)
-        is_first[np.cumsum(self.counts) - self.counts] = True
+        is_first[self.starts] = True
         later = np.flatnonzero(~is_first)
         return self.rounds[later].astype(np.int64) - self.rounds[later - 1], later
 
@@ -50,20 +54,25 @@ class Patterns:
     def min_sep(self) -> int:
         """b: least gap; the number of committed rounds if nobody took part twice."""
         differences = self.rounds[1:] - self.rounds[:-1]  # between devices they mean nothing, and may wrap
-        differences[(np.cumsum(self.counts) - self.counts)[1:] - 1] = self.committed_rounds
+        differences[self.starts[1:] - 1] = self.committed_rounds
         return int(differences.min(initial=self.committed_rounds))
 
-    def with_count(self, count: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """(device ids [Q], patterns [Q, count]) of the devices with exactly that many participations."""
-        chosen = self.counts == count
-        first = (np.cumsum(self.counts) - self.counts)[chosen]
-        return self.device_ids[chosen], self.rounds[first[:, None] + np.arange(count)].astype(np.int64)
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Place in `rounds` of each device's first participation [P]."""
+        return np.cumsum(self.counts) - self.counts
+
+    def with_count(self, count: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """(places among the devices [Q], patterns [Q, count]) of those with exactly that many participations, CHUNK at a time."""
+        places = np.flatnonzero(self.counts == count)
+        for start in range(0, places.size, CHUNK):
+            chosen = places[start : start + CHUNK]
+            yield chosen, self.rounds[self.starts[chosen][:, None] + np.arange(count)].astype(np.int64)
 
     def before(self, round_index: int) -> "Patterns":
         """The participations in rounds 0 .. round_index - 1; devices without any are left out."""
         kept = self.rounds < round_index
-        starts = np.cumsum(self.counts) - self.counts
-        counts = np.add.reduceat(kept.astype(np.int64), starts)
+        counts = np.add.reduceat(kept.astype(np.int64), self.starts)
         some = counts > 0
         return Patterns(round_index, self.device_ids[some], counts[some], self.rounds[kept])
 

@@ -11,7 +11,6 @@ from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import TriangularStrategy
 
-CHUNK = 1 << 18
 MOST_CERTIFICATES = 200
 """Patterns with negative Gram entries whose bound is made exact; were more needed, the bound stands."""
 
@@ -43,10 +42,8 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
         if can_stop and best.value > 0 and strategy.schema_sensitivity(MinSep(n, b, int(count))).value <= best.value:
             break
-        device_ids, rounds = patterns.with_count(int(count))
-        for start in range(0, len(rounds), CHUNK):
-            chunk = slice(start, start + CHUNK)
-            best, certificates = _larger(best, sensitivities, device_ids[chunk], rounds[chunk], certificates)
+        for places, rounds in patterns.with_count(int(count)):
+            best, certificates = _larger(best, sensitivities, patterns.device_ids[places], rounds, certificates)
     return best
 
 

@@ -95,7 +95,7 @@ def judge(sweep: Sweep, cell: Cell, scenario: Scenario | None, truth: Truth, dis
     for spec in sweep.mechanisms:
         for made_for in spec.made_for if spec.needs_optimising else spec.made_for[:1]:
             rows.append(_row(sweep, spec, made_for, truth, distribution, z))
-    best = min((row.rms_loss for row in rows if row.rms_loss is not None and row.made_for in ("truth", "anything")), default=None)
+    best = min((row.rms_loss for row in rows if row.rms_loss is not None), default=None)
     return [_with_regret(row, best) for row in rows]
 
 

@@ -7,6 +7,8 @@ from fedray.report.page import PageTable, render_lines
 from fedray.stress.plan import Candidate, Plan
 from fedray.stress.run import SweepResult
 
+SHOWN = 20.0
+"""Times the target: epsilons beyond are in the table, not in the plot."""
 _FIGURES = {
     "rounds": "n",
     "min_sep": "b",
@@ -72,11 +74,9 @@ def plan_page(plan: Plan) -> str:
     """The page of a plan."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for each in plan.candidates:
-        if each.epsilon is not None and each.epsilon < 1e3:
-            lines.setdefault(f"timer {each.timer_hours:g} h", []).append((each.report_goal, each.epsilon))
-            lines.setdefault(f"timer {each.timer_hours:g} h, if min-sep were population / goal", []).append(
-                (each.report_goal, each.optimistic_epsilon)
-            )
+        for name, epsilon in (("", each.epsilon), (", if min-sep were population / goal", each.optimistic_epsilon)):
+            if epsilon is not None and epsilon <= SHOWN * plan.target.epsilon:
+                lines.setdefault(f"timer {each.timer_hours:g} h{name}", []).append((each.report_goal, epsilon))
     target, scenario = plan.target, plan.scenario
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at most {target.epsilon:g} at delta "
@@ -103,7 +103,7 @@ def _plan_cells(plan: Plan, each: Candidate) -> list[str]:
     rho, epsilon, days = (_text(value) for value in (each.rho, each.epsilon, each.days))
     seeds = f"{min(each.min_seps)} to {max(each.min_seps)}" if each.min_seps else "-"
     most = str(max(each.max_participations)) if each.max_participations else "-"
-    verdict = "plan" if each == plan.best else "meets it" if each.meets(plan.target) else "starves" if each.note else ""
+    verdict = "plan" if each == plan.best else "meets it" if each.meets(plan.target) else "starves" if each.starves else ""
     return [
         f"{each.timer_hours:g} h",
         f"{each.report_goal:,}",

@@ -6,6 +6,7 @@ run may starve. The common guess for min-sep, population / report goal, is what 
 gap; here it is simulated, for several seeds, and the worst of them counts.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,8 @@ from mechanisms.strategy import Strategy
 
 PRECISION = 0.05
 """Relative, of report goals."""
+NEAR_STARVING = 0.25
+"""How near to a goal that starves others are tried, where none met the target: starving takes long to find out."""
 LEAST_GOAL, GROWTH = 20, 2.0
 Progress = Callable[[str], None]
 
@@ -53,7 +56,8 @@ class Target:
 class Candidate:
     """A report goal with a timer. min_seps, max_participations: of each seed. optimistic_min_sep: population / report goal.
 
-    epsilon, rho: of a BLT made for the worst min-sep and participations of all seeds; None where a run starves (see note).
+    epsilon, rho: of a BLT made for the worst min-sep and participations of all seeds; None where the noise is no guarantee at all,
+    or a run starves, and then the note says why.
     """
 
     report_goal: int
@@ -66,8 +70,13 @@ class Candidate:
     sensitivity: float | None
     rho: float | None
     epsilon: float | None
-    optimistic_epsilon: float
+    optimistic_epsilon: float | None
     note: str = ""
+
+    @property
+    def starves(self) -> bool:
+        """Whether a run of a seed could not commit its rounds."""
+        return bool(self.note)
 
     def meets(self, target: Target) -> bool:
         """Whether epsilon is no more than asked for."""
@@ -134,7 +143,7 @@ def make_plan(
     placement = placement or Placement()
     searches = {hours: _Search(least, most) for hours in timers}
     candidates: list[Candidate] = []
-    with cluster(placement):
+    with cluster(placement) if placement.backend == "ray" else contextlib.nullcontext():
         inside = replace(placement, address=None)
         while True:
             asked = [(hours, goal) for hours, search in searches.items() if (goal := search.next_goal()) is not None]
@@ -146,9 +155,9 @@ def make_plan(
                 found = [truths[place * seeds + seed] for seed in range(seeds)]
                 candidate = _candidate(scenario, target, goal, hours, found)
                 candidates.append(candidate)
-                searches[hours].learn(goal, candidate.meets(target), candidate.epsilon is None)
+                searches[hours].learn(goal, candidate.meets(target), candidate.starves)
                 if on_progress is not None:
-                    shown = "starves" if candidate.epsilon is None else f"epsilon {candidate.epsilon:.2f}"
+                    shown = "no guarantee" if candidate.epsilon is None else f"epsilon {candidate.epsilon:.2f}"
                     on_progress(f"goal {goal:,}, timer {hours:g} h: {shown}")
     meeting = [candidate for candidate in candidates if candidate.meets(target)]
     best = min(meeting, key=lambda each: (each.report_goal, each.days or 0.0), default=None)
@@ -172,7 +181,8 @@ class _Search:
         top = self._high or self._starving
         if not top:
             return min(self._most, round(self._low * GROWTH)) if self._low < self._most else None
-        if not self._low or top <= self._low * (1 + PRECISION) or top - self._low < 2:
+        near = PRECISION if self._high else NEAR_STARVING
+        if not self._low or top <= self._low * (1 + near) or top - self._low < 2:
             return None
         return round(math.sqrt(self._low * top))
 
@@ -214,21 +224,22 @@ def _candidate(scenario: Scenario, target: Target, goal: int, hours: float, foun
     b = min(schema.min_sep for schema in schemas)
     worst = MinSep(n, b, min(max(schema.max_participations for schema in schemas), -(-n // b)))
     sensitivity = _blt(worst, target.buffers).schema_sensitivity(worst).value
+    epsilon = _epsilon(sensitivity, z, target.delta)
     return Candidate(
         **seen,
         days=max(truth.days or 0.0 for truth in found),
         sensitivity=sensitivity,
-        rho=gaussian_rho(sensitivity, z),
-        epsilon=_epsilon(sensitivity, z, target.delta),
+        rho=None if epsilon is None else gaussian_rho(sensitivity, z),
+        epsilon=epsilon,
     )
 
 
-def _epsilon(sensitivity: float, z: float, delta: float) -> float:
-    """Infinite where the noise is no guarantee at all."""
+def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
+    """None where the noise is no guarantee at all."""
     try:
         return gaussian_epsilon(sensitivity, z, delta)
     except ValueError:
-        return math.inf
+        return None
 
 
 def _blt(schema: MinSep, buffers: int) -> Strategy:

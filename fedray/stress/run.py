@@ -140,13 +140,20 @@ def write_results(result: SweepResult, out: Path, page: str) -> None:
     partial = out.with_name(f"{out.name}.partial")
     try:
         partial.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(result.table()), partial / "results.parquet", compression="zstd")
+        pq.write_table(_as_table(result), partial / "results.parquet", compression="zstd")
         (partial / "results.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
         (partial / "report.html").write_text(page, encoding="utf-8")
         partial.rename(out)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise InputError(f"output {str(out)!r} cannot be written ({error}); name a writable directory") from None
+
+
+def _as_table(result: SweepResult) -> pa.Table:
+    """Values of a key that are of several types (a number, or "most") are written as text."""
+    rows = result.table()
+    mixed = {f"cell.{key}" for key, values in result.sweep.vary.items() if len({type(value) for value in values}) > 1}
+    return pa.Table.from_pylist([{key: str(value) if key in mixed else value for key, value in row.items()} for row in rows])
 
 
 def default_cache() -> Path:

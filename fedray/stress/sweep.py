@@ -123,18 +123,18 @@ class Sweep(Table):
     def _is_consistent(self) -> Self:
         if any(not values for values in self.vary.values()):
             raise ValueError("vary: a list of values is empty; leave its key out, or give it a value")
+        if self.noise_multiplier is not None and self.noise_per_report is not None:
+            raise ValueError("noise_multiplier and noise_per_report: give one of them")
+        if self.scenario is None:
+            self._check_settings()
         for axis in (self.x, *([self.plane] if self.plane else [])):
             if axis not in self.vary:
                 raise ValueError(f"{axis!r} is not varied; the axes are among {', '.join(self.vary)}")
-        if self.scenario is None:
-            self._check_settings()
         made_for = {each for spec in self.mechanisms for each in spec.made_for if spec.needs_optimising}
         if "estimate" in made_for and self.estimate is None:
             raise ValueError("estimate is missing, and a mechanism is made for it; add rounds, min_sep and max_participations")
         if self.estimate is not None:
             self.estimate.schema_()
-        if self.noise_multiplier is not None and self.noise_per_report is not None:
-            raise ValueError("noise_multiplier and noise_per_report: give one of them")
         cells = 1
         for values in self.vary.values():
             cells *= len(values)
