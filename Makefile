@@ -11,7 +11,7 @@ run: .venv/.runs  ## Simulate the quickstart scenario at full size, audit it, wr
 	$(BIN)/fedray run scenarios/quickstart.toml
 
 test: .venv/.tests  ## Every test
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 check: .venv/.tests  ## Format, lint, types, import contracts, fast tests
 	$(BIN)/ruff format --check .

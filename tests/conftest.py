@@ -23,6 +23,13 @@ SMALL = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share the session's cluster run in one process, however many there are."""
+    for item in items:
+        if item.get_closest_marker("ray") is not None:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
 def small_scenario(*overrides: str) -> Scenario:
     """20,000 devices, 12 rounds of 200, no training; with overrides."""
     return Scenario.from_tables(SMALL).with_overrides(*overrides)

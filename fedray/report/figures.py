@@ -11,9 +11,7 @@ from fedray.trace.reader import Trace
 
 HOUR, DAY = 3600.0, 86_400.0
 COLORS = ("#2a78d6", "#d6642a", "#2a9d72")
-
-
-PALETTE = ("#2a78d6", "#d0602b", "#2f9e63", "#8a5cc2", "#b98a00", "#c43d6b")
+PALETTE = (*COLORS, "#8a5cc2", "#b98a00", "#c43d6b")
 DASHES = ("solid", "dash", "dot")
 
 
@@ -189,6 +187,7 @@ def lines(points: dict[str, list[tuple[float, float]]], marks: list[tuple[float,
     ]
     figure = _figure(traces, x_title, y_title)
     figure.update_layout(showlegend=True, height=460, legend={"orientation": "h", "y": -0.2, "yanchor": "top"})
+    figure.update_yaxes(rangemode="normal")  # lines that cross are near each other
     for place, (at, text) in enumerate(marks):
         figure.add_vline(
             x=at, line={"dash": "dot", "color": "gray", "width": 1}, annotation_text=text, annotation_yshift=-14 * (place % 3)

@@ -36,7 +36,7 @@ def test_the_program_runs(capsys, tmp_path: Path, monkeypatch) -> None:
 def test_every_command_is_shown() -> None:
     from fedray.cli import app
 
-    commands = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None}
     assert commands == set(re.findall(r"^fedray (\w+)", README.split("## Commands")[1], flags=re.MULTILINE))
 
 

@@ -32,6 +32,7 @@ def test_the_quickstart_benchmark_runs() -> None:
     [
         ("benchmarks/bench_mechanisms.py", ["--small"], "gpu: "),
         ("benchmarks/bench_population.py", ["alternatives", "--repeats", "1", "--divide", "100"], "x per device"),
+        ("benchmarks/bench_audit.py", ["import", "--rows", "100000"], "pyarrow reads the same columns"),
         ("benchmarks/compare_optima.py", ["--first", "1", "--steps", "40"], "largest excess of our loss"),
         ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),
     ],

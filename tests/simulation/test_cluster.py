@@ -46,7 +46,7 @@ print("RESULT", json.dumps(out))
 """
 
 
-MOMENTS = [None, 2, 9, 16] if "FEDRAY_ALL_MOMENTS" in os.environ else [None, 9]
+MOMENTS = [None, 2, 9, 20] if "FEDRAY_ALL_MOMENTS" in os.environ else [None, 9]
 """When the second node is lost, in committed rounds. Half a minute each, so that the suite has one; `make faults` has all."""
 
 
@@ -54,7 +54,7 @@ MOMENTS = [None, 2, 9, 16] if "FEDRAY_ALL_MOMENTS" in os.environ else [None, 9]
 @pytest.mark.ray
 def test_two_nodes_and_a_lost_one_change_nothing(small, tmp_path: Path) -> None:
     """One shard runs on either node. The second node is lost at some moments: its shard goes on beside the first."""
-    scenario = small("population.devices=100000", "rounds.count=18", "rounds.look_ahead_minutes=2.0")
+    scenario = small("population.devices=100000", "rounds.count=40", "rounds.look_ahead_minutes=2.0")
     (tmp_path / "s.toml").write_text(scenario.to_toml())
     root = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(

@@ -50,16 +50,24 @@ def assert_same(trace: Trace, reference: Trace) -> None:
 
 
 def children_named(name: str) -> set[int]:
-    """Processes on this machine whose title starts with a name; Ray titles its actors."""
-    found = set()
+    """Descendants of this process whose title starts with a name; Ray titles its actors."""
+    parents, titles = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if (entry / "cmdline").read_bytes().decode(errors="replace").startswith(name):
-                    found.add(int(entry.name))
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                titles[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
             except OSError:
                 continue
-    return found
+
+    def is_ours(process: int) -> bool:
+        while process in parents:
+            if process == os.getpid():
+                return True
+            process = parents[process]
+        return False
+
+    return {process for process, title in titles.items() if title.startswith(name) and is_ours(process)}
 
 
 class Killer:

@@ -1,0 +1,153 @@
+"""Audits: audit, import, report, canary."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedray.commands.output import (
+    JsonFlag,
+    TraceArgument,
+    print_audit,
+    print_findings,
+    print_json,
+    status_line,
+)
+from fedray.errors import InputError
+
+MechanismOption = Annotated[
+    Path | None, typer.Option("--mechanism", metavar="FILE", help="Another mechanism than the run's own, as JSON.")
+]
+ClaimOption = Annotated[Path | None, typer.Option("--claim", metavar="FILE", help="A claim as TOML, to be checked.")]
+MultiplierOption = Annotated[float | None, typer.Option(help="Another noise multiplier than the run's own.")]
+OwnDeltaOption = Annotated[float | None, typer.Option(help="Another delta than the run's own.")]
+
+
+def audit(
+    trace: TraceArgument,
+    claim: ClaimOption = None,
+    mechanism: MechanismOption = None,
+    noise_multiplier: MultiplierOption = None,
+    delta: OwnDeltaOption = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the audit as a page.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Also recompute the digests of all columns.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Audit a trace: participation, exact sensitivities, rho and epsilon; or a claim, statement by statement.
+
+    With --claim the exit code is 1 unless every statement that can be checked holds.
+    """
+    from fedray.trace.imported import open_trace
+
+    opened = open_trace(trace)
+    if verify:
+        opened.verify()
+    result = _audited(opened, claim, mechanism, noise_multiplier, delta)
+    if out is not None:
+        from fedray.report.page import write_report
+
+        write_report(opened, result, out)
+    if as_json:
+        document = result.to_json_in_full() if claim is not None else result.to_json()
+        print_json({**document, "digest_verified": verify})
+    else:
+        print_audit(result)
+        if claim is not None:
+            print_findings(result)
+        if verify:
+            typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
+    if not result.claim_holds:
+        raise typer.Exit(1)
+
+
+def _audited(opened: Any, claim: Path | None, mechanism: Path | None, noise_multiplier: float | None, delta: float | None) -> Any:
+    from fedray.audit.audit import audit_trace
+    from fedray.audit.claims import read_claim
+    from mechanisms.files import read_strategy
+
+    try:
+        strategy = read_strategy(mechanism) if mechanism is not None else None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return audit_trace(opened, noise_multiplier, delta, strategy, read_claim(claim) if claim is not None else None)
+
+
+def import_(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="A CSV or Parquet file, or a directory of them; in any order.")],
+    device_column: Annotated[str, typer.Option(metavar="D", help="Column of the device: a whole number, a string or bytes.")],
+    round_column: Annotated[str, typer.Option(metavar="R", help="Column of the round, counted from 0.")],
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds that released a model.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New directory for the trace.")],
+    file_format: Annotated[str | None, typer.Option("--format", metavar="csv|parquet", help="Default: by the suffix.")] = None,
+    leave_out_invalid: Annotated[
+        bool, typer.Option("--leave-out-invalid", help="Leave out rows that are no participation, and report them.")
+    ] = False,
+    memory: Annotated[int, typer.Option(metavar="MiB", help="Memory of the sort; more than that goes to disk.")] = 2048,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a trace of a log of participations, to be audited."""
+    from fedray.trace.importer import import_log
+
+    with status_line("importing") as on_status:
+        trace = import_log(
+            log, device_column, round_column, rounds, out, file_format,
+            leave_out_invalid=leave_out_invalid, memory_mebibytes=memory, on_rows=lambda rows: on_status(f"{rows:,} rows read"),
+        )  # fmt: skip
+    if as_json:
+        print_json({name: value for name, value in trace.run.items() if name != "parts"})
+        return
+    typer.echo(f"participations  {trace.run['rows']:,} of {trace.run['devices']:,} devices, from {trace.run['rows_read']:,} rows")
+    for each in trace.left_out:
+        typer.echo(f"left out        {each.rows:,} rows: {each.reason}, such as {each.example}")
+    typer.echo(f"trace           {trace.path}")
+
+
+def report(
+    trace: TraceArgument,
+    out: Annotated[Path | None, typer.Option(help="The page to write; default: report.html in the trace.")] = None,
+    claim: ClaimOption = None,
+    mechanism: MechanismOption = None,
+    noise_multiplier: MultiplierOption = None,
+    delta: OwnDeltaOption = None,
+) -> None:
+    """Write the self-contained HTML report of a trace."""
+    from fedray.report.page import write_report
+    from fedray.trace.imported import open_trace
+    from fedray.trace.schema import REPORT_FILE
+
+    opened = open_trace(trace)
+    result = _audited(opened, claim, mechanism, noise_multiplier, delta)
+    typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
+
+
+def canary(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file.")],
+    trace: Annotated[
+        Path | None, typer.Option(metavar="TRACE", help="Take the pattern from this trace; default: the scenario is simulated.")
+    ] = None,
+    coordinates: Annotated[int, typer.Option(metavar="D", help="Parameters of the model; half of them get a canary.")] = 8192,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. seed=7.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check by experiment that the aggregator's noise is what is claimed: canaries in the real aggregator. Exit code 1 if not."""
+    from fedray.canary import CONFIDENCE, run_canary
+    from fedray.scenario import Scenario
+
+    value = Scenario.from_toml(scenario, overrides or ())
+    with status_line("running canaries"):
+        result = run_canary(value, trace, coordinates)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        typer.echo(f"mechanism  {result.mechanism}, noise multiplier {result.noise_multiplier:g}, {result.rounds:,} rounds")
+        typer.echo(f"pattern    rounds {', '.join(map(str, result.pattern))}")
+        typer.echo(f"mu         claimed {result.claimed_mu:.4f}, expected of the released rounds {result.expected_mu:.4f}")
+        typer.echo(f"           measured {result.mu:.4f} [{result.mu_low:.4f}, {result.mu_high:.4f}] ({100 * CONFIDENCE:g} %)")
+        typer.echo(f"signal     {result.signal:.4f} of what it should be; noise {result.noise:.4f}")
+        typer.echo(f"p-values   size of the noise {result.noise_p:.3g}, independence of rounds {result.independence_p:.3g}")
+        for problem in result.problems:
+            typer.echo(f"WRONG      {problem}")
+    if result.problems:
+        raise typer.Exit(1)

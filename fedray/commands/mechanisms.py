@@ -1,0 +1,80 @@
+"""Mechanisms: optimize, mechanism."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedray.commands.output import (
+    DeltaOption,
+    JsonFlag,
+    MaxParticipationsOption,
+    MinSepOption,
+    NoiseMultiplierOption,
+    RoundsOption,
+    print_figures,
+    print_json,
+    status_line,
+)
+
+
+def optimize(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or identity."),
+    ],
+    rounds: RoundsOption = None,
+    min_sep: MinSepOption = None,
+    max_participations: MaxParticipationsOption = None,
+    buffers: Annotated[int | None, typer.Option(metavar="D", help="Buffers of a blt; default: 4.")] = None,
+    bands: Annotated[
+        int | None, typer.Option(metavar="B", help="Bands; default: min-sep; for band-fhu and bisr those of least loss.")
+    ] = None,
+    objective: Annotated[str | None, typer.Option(metavar="max|rms", help="Which loss; default: max for blt, else rms.")] = None,
+    targets: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="JSON list of weighted outcomes (rounds, min_sep, max_participations, weight) for a blt."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the mechanism as JSON (a matrix beside it as .npy).")
+    ] = None,
+    noise_multiplier: NoiseMultiplierOption = 1.0,
+    delta: DeltaOption = 1e-10,
+    has_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse results under ~/.cache/fedray.")] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Optimise a noise mechanism for (rounds, min-sep, max participations), or for weighted outcomes; or build one."""
+    from fedray.design import find_mechanism, read_request
+
+    request = read_request(kind, rounds, min_sep, max_participations, buffers, bands, objective, targets)
+    with status_line(f"optimising {kind}") as on_progress:
+        found = find_mechanism(request, noise_multiplier, delta, out, has_cache, on_progress)
+    if as_json:
+        print_json(found.to_json())
+        return
+    print_figures(found.figures)
+    for other in found.others:
+        print_figures(other)
+    if out is not None:
+        typer.echo(f"mechanism  {out}")
+
+
+def mechanism(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A mechanism as JSON; `fedray optimize --out` writes one.")],
+    rounds: RoundsOption = None,
+    min_sep: MinSepOption = None,
+    max_participations: MaxParticipationsOption = None,
+    noise_multiplier: NoiseMultiplierOption = 1.0,
+    delta: DeltaOption = 1e-10,
+    as_json: JsonFlag = False,
+) -> None:
+    """Loss, sensitivity, rho and epsilon of a mechanism at any setting."""
+    from fedray.design import evaluate_mechanism
+
+    figures = evaluate_mechanism(file, rounds, min_sep, max_participations, noise_multiplier, delta)
+    if as_json:
+        print_json(figures.to_json())
+    else:
+        print_figures(figures)

@@ -1,0 +1,208 @@
+"""Runs and scenarios: run, reproduce, fit, scenarios, schema."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedray.commands.output import (
+    JsonFlag,
+    print_audit,
+    print_json,
+    print_table,
+    status_line,
+)
+from fedray.errors import InputError, RunFailed
+
+
+def run(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; `fedray scenarios` lists some.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New directory for the trace; default: one under runs/.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="DIR", help="Go on with an interrupted run: its --out. SCENARIO may be left out."),
+    ] = None,
+    shards: Annotated[int | None, typer.Option(help="Population shards; default: one per CPU; at most one per 65,536 ids.")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join: auto, ray://host:port; default: a local one.")] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(metavar="S", help="Wall-clock seconds between two checkpoints; 0: after every look-ahead window.")
+    ] = 30.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Simulate a scenario, write its trace, audit it, and write its report."""
+    from fedray.audit.audit import audit_trace
+    from fedray.placement import Placement
+    from fedray.report.page import write_report
+    from fedray.report.progress import run_progress
+    from fedray.scenario import Scenario
+    from fedray.simulation import resume as go_on
+    from fedray.simulation import simulate
+    from fedray.trace.schema import REPORT_FILE
+
+    placement = Placement(shards=shards, address=address, checkpoint_seconds=checkpoint_seconds)
+    value = Scenario.from_toml(scenario, overrides or ()) if scenario is not None else None
+    if resume is None and value is None:
+        raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
+    if resume is not None and (out is not None or (value is None and overrides)):
+        raise InputError("--resume goes on with a run as it was started: leave out --out, and --set unless SCENARIO is given too")
+    # Ray tells of dead workers on stdout, which is the result's.
+    with run_progress(is_shown=not as_json) as on_progress, contextlib.redirect_stdout(sys.stderr):
+        try:
+            if resume is not None:
+                trace = go_on(resume, placement, value, on_progress)
+            else:
+                assert value is not None
+                trace = simulate(value, placement, out, on_progress)
+        except KeyboardInterrupt as interrupt:
+            if not str(interrupt):
+                raise
+            raise RunFailed(str(interrupt)) from None  # it says how to go on
+    audit = audit_trace(trace)
+    report = write_report(trace, audit, trace.path / REPORT_FILE)
+    if as_json:
+        figures = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
+        print_json({**audit.to_json(), "report": str(report), **{name: trace.run[name] for name in figures}})
+    else:
+        print_audit(audit)
+        use = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
+        typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {trace.run['driver_peak_mebibytes']:,.0f} MiB")
+        typer.echo(f"trace   {trace.path}\nreport  {report}")
+    if trace.run["ended"] != "completed":
+        typer.echo(f"fedray: {trace.run['ended']}", err=True)
+        raise typer.Exit(1)
+
+
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="gboard: the runs of Xu et al. 2023, simulated; gboard-privacy: their rho and epsilon, no simulation.",
+        ),
+    ],
+    rows: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Locales or rows, comma-separated: en-GB,otf-de-DE; default: all.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key in every scenario, e.g. seed=7.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New directory for the traces, results.json and report.html.")] = None,
+    shards: Annotated[int | None, typer.Option(help="Population shards; default: one per CPU.")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join; default: a local one.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Simulate published runs at full size: observed beside published min-sep, participations, rho and epsilon."""
+    from fedray.placement import Placement
+    from fedray.report.page import render_reproduction, write_page
+    from fedray.reproduce import reproduce_gboard, table_rows
+
+    if what == "gboard-privacy":
+        if (overrides, out, shards, address) != (None, None, None, None):
+            raise InputError("gboard-privacy simulates nothing: leave out --set, --out, --shards and --address")
+        _reproduce_privacy(rows, as_json)
+        return
+    if what != "gboard":
+        raise InputError(f"{what!r} is no set of published runs; there are gboard and gboard-privacy")
+    if out is not None and out.exists():
+        raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
+    placement = Placement(shards=shards, address=address)
+    documents: list[dict[str, Any]] = []
+    table: list[list[str]] = []
+    with status_line("simulating") as on_status, contextlib.redirect_stdout(sys.stderr):
+
+        def keep(results: list[Any]) -> None:
+            """After every row, so that what took long is not lost with what comes after."""
+            on_status(f"{results[-1].name} done, min-sep {results[-1].min_sep.observed:g}")
+            documents[:], table[:] = [result.to_json() for result in results], table_rows(results)
+            if out is not None:
+                note = "Full-size simulations of the published federated runs of Gboard's language models; one reach per locale."
+                write_page(render_reproduction("Gboard runs, reproduced", note, table, documents), out / "report.html")
+                write_page(json.dumps(documents, indent=2) + "\n", out / "results.json")
+
+        reproduce_gboard(rows, overrides or (), out, placement, keep)
+    if as_json:
+        print_json({"runs": documents})
+    else:
+        print_table("Observed / published (Xu et al. 2023)", table)
+        if out is not None:
+            typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
+
+
+def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
+    from fedray.reproduce import GAP_NOTE, privacy_table, published_privacy
+
+    results = published_privacy(rows)
+    if as_json:
+        print_json({"note": GAP_NOTE, "rows": [result.to_json() for result in results]})
+    else:
+        print_table("Privacy of published runs, recomputed (Xu et al. 2023, table 3)", privacy_table(results))
+        typer.echo(GAP_NOTE)
+    if not all(result.agrees for result in results):
+        raise typer.Exit(1)
+
+
+def fit(
+    min_sep: Annotated[int, typer.Option("--min-sep", metavar="B", help="Observed min-sep.")],
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file; else give --devices, --timer, --rounds.")
+    ] = None,
+    devices: Annotated[int | None, typer.Option(metavar="N", help="Devices in the population.")] = None,
+    timer: Annotated[float | None, typer.Option(metavar="HOURS", help="Participation timer, hours.")] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="Committed rounds.")] = None,
+    report_goal: Annotated[int | None, typer.Option(metavar="G", help="Reports that close a round; default: 6500.")] = None,
+    vary: Annotated[str, typer.Option(metavar="KEY", help="What is fitted: reach or checkins.")] = "reach",
+    scale: Annotated[
+        float, typer.Option(metavar="S", help="Shrink population and report goal: 0.1 is ten times as fast and 1-2 % off.")
+    ] = 0.1,
+    tolerance: Annotated[float, typer.Option(metavar="T", help="Relative error of min-sep at which the search ends.")] = 0.01,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
+    from fedray.fit import fit_min_sep, scenario_to_fit
+
+    keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
+    if vary not in keys:
+        raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
+    value = scenario_to_fit(scenario, devices, timer, rounds, report_goal, overrides or ())
+    with status_line(f"fitting {vary}") as on_status:
+        found = fit_min_sep(
+            value, min_sep, keys[vary], scale, tolerance, on_run=lambda run: on_status(f"{run.value:g} gives min-sep {run.min_sep}")
+        )
+    if as_json:
+        print_json({**dataclasses.asdict(found), "relative_error": found.relative_error, "scale": scale})
+        return
+    print_table(
+        "Runs",
+        [[keys[vary], "min-sep", "max part."], *([f"{r.value:g}", str(r.min_sep), str(r.max_participations)] for r in found.runs)],
+    )
+    typer.echo(
+        f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {min_sep} ({100 * found.relative_error:+.1f} %)"
+    )
+
+
+def scenarios() -> None:
+    """List the scenarios that ship with fedray."""
+    from fedray.scenario import shipped_scenarios
+
+    for path, scenario in shipped_scenarios():
+        typer.echo(f"{path}  {scenario.description}")
+
+
+def schema() -> None:
+    """Print the JSON schema of scenario files."""
+    from fedray.scenario import Scenario
+
+    print_json(Scenario.model_json_schema())
