@@ -24,7 +24,7 @@ from scipy import linalg, stats
 
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.errors import InputError
+from fedray.errors import InputError, RunFailed
 from fedray.messages import TrainReport
 from fedray.placement import Placement
 from fedray.scenario import Scenario
@@ -36,8 +36,12 @@ from mechanisms.sensitivity import pattern_sensitivity
 CONFIDENCE = 0.99
 ALARM = 1e-4
 """A p-value below which noise is called wrong, after Bonferroni's correction."""
+NO_NOISE = 1e-6
+"""Times what is expected: below, there is none but rounding."""
 MOST_VALUES = 1 << 26
 """Of the released rounds, held in memory as float64."""
+MOST_ROUNDS = 5000
+"""Whitening takes a few matrices of so many rounds squared, 200 MB each."""
 _GROUP = 64
 _TOO_LONG = 10.0
 
@@ -62,7 +66,8 @@ class CanaryResult:
     """claimed_mu: s / z of the pattern. expected_mu: what the released rounds can show of it. mu, mu_low, mu_high: measured, with a
     confidence interval (normal approximation, thousands of degrees of freedom). signal, noise: measured over expected.
 
-    noise_p: of the round whose noise is least like it should be; independence_p: of the two rounds most alike; corrected.
+    mu_p: of the expected mu, two-sided. noise_p: of the round whose noise is least like it should be; independence_p: of the two
+    rounds most alike; both corrected.
     """
 
     mechanism: str
@@ -75,6 +80,7 @@ class CanaryResult:
     mu: float
     mu_low: float
     mu_high: float
+    mu_p: float
     signal: float
     noise: float
     noise_p: float
@@ -91,7 +97,7 @@ class CanaryResult:
     def problems(self) -> list[str]:
         """What is wrong, in words; empty when nothing is."""
         problems = []
-        if not self.covers:
+        if self.mu_p < ALARM:
             much = "more" if self.mu > self.expected_mu else "less"
             problems.append(
                 f"mu is {self.mu:.4f} [{self.mu_low:.4f}, {self.mu_high:.4f}], {much} than {self.expected_mu:.4f}: "
@@ -123,6 +129,10 @@ def run_canary(
     if not 256 <= coordinates <= 1 << 20:
         raise InputError(f"coordinates={coordinates} must be from 256 to {1 << 20}; more narrow the interval")
     pattern, rounds = _binding_pattern(scenario, trace)
+    if rounds > MOST_ROUNDS:
+        raise InputError(
+            f"the run has {rounds} rounds, canaries take {MOST_ROUNDS} at most; check a shorter run of the same mechanism"
+        )
     if rounds * coordinates > MOST_VALUES:
         raise InputError(
             f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; take --coordinates "
@@ -153,8 +163,14 @@ def check_aggregator(
     with_canary, without = answers[: coordinates // 2], answers[coordinates // 2 :]
     freedom = with_canary.size + without.size - 2
     spread = math.sqrt((with_canary.var(ddof=1) * (with_canary.size - 1) + without.var(ddof=1) * (without.size - 1)) / freedom)
+    if spread < NO_NOISE:
+        raise RunFailed(
+            f"the aggregator adds no noise at all: {coordinates} coordinates gave the same answer to the best test; find out why "
+            "before anything is trained"
+        )
     mu = float(with_canary.mean() - without.mean()) / spread
     error = math.sqrt(1 / with_canary.size + 1 / without.size + mu**2 / (2 * freedom))
+    mu_p = 2.0 * float(stats.norm.sf(abs(mu - expected_mu) / error))
     reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
     silent = W[:, coordinates // 2 :]
     noise_p, worst_round = _least_alike(silent)
@@ -170,6 +186,7 @@ def check_aggregator(
         mu=mu,
         mu_low=mu - reach,
         mu_high=mu + reach,
+        mu_p=mu_p,
         signal=float(with_canary.mean() - without.mean()) / expected_mu,
         noise=float(np.sqrt((silent**2).mean())),
         noise_p=noise_p,

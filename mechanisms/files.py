@@ -17,8 +17,11 @@ _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 
 
 def read_strategy(path: Path) -> Strategy:
-    """The strategy that a JSON file describes; a matrix's `file` is taken from the JSON's directory. Raises ValueError."""
-    document = read_json(path, "mechanism file")
+    """The strategy that a JSON file describes, or the matrix that a .npy file is. Raises ValueError.
+
+    A matrix's `file` is taken from the JSON's directory.
+    """
+    document = {"kind": "matrix", "file": path.name} if path.suffix == ".npy" else read_json(path, "mechanism file")
     try:
         return _ADAPTER.validate_python(document, context={"directory": path.parent})
     except ValidationError as error:

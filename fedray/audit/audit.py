@@ -42,7 +42,8 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class MechanismAudit:
-    """One mechanism on this trace. `is_used` tells the run's own mechanism from those shown for comparison.
+    """One mechanism on this trace. `is_used` tells the mechanism that is asked about (the run's own, unless
+    another was given or claimed) from those shown for comparison.
 
     trace: exact, or an upper bound, as it says. schema: of the (min-sep, max participations) that the trace obeys, likewise.
     rho, epsilon: from the trace's sensitivity; schema_rho, schema_epsilon: from the schema's.
@@ -104,8 +105,16 @@ class Audit:
 
     @property
     def claim_holds(self) -> bool:
-        """Whether every statement of the claim that could be checked holds."""
-        return all(finding.verdict in (Verdict.HOLDS, Verdict.UNCHECKED) for finding in self.findings)
+        """Whether every statement of the claim that could be checked holds; False if none could."""
+        verdicts = [finding.verdict for finding in self.findings]
+        return not verdicts or (Verdict.HOLDS in verdicts and set(verdicts) <= {Verdict.HOLDS, Verdict.UNCHECKED})
+
+    @property
+    def claim_sentence(self) -> str:
+        """How the claim fared, in words."""
+        counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in Verdict}
+        told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        return f"the claim {'holds as far as it can be checked' if self.claim_holds else 'does not hold'}: {told}"
 
     @property
     def trained_with_scaled_noise(self) -> bool:
@@ -195,6 +204,7 @@ class Audit:
         return {
             **self.to_json(),
             "claim_holds": self.claim_holds,
+            "claim_sentence": self.claim_sentence if self.findings else "",
             "findings": [finding.to_json() for finding in self.findings],
             "device_privacy": self.device_privacy.to_json(),
             "frontier": self.frontier.to_json(),
@@ -250,7 +260,8 @@ def audit_trace(
             _audit_mechanism(each, each is used.strategy, patterns, used.noise_multiplier, used.delta, names)
             for each in (used.strategy, *others)
         ]
-        findings = check_claim(claim, opened, patterns, mechanisms[0].trace, names) if claim is not None else ()
+        privacy = scenario.privacy if scenario is not None else None
+        findings = check_claim(claim, privacy, opened, patterns, mechanisms[0].trace, names) if claim is not None else ()
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
     return Audit(

@@ -40,7 +40,7 @@ class Claim(Table):
     max_participations: Count | None = None
     """Most rounds of one device."""
     timer_hours: Annotated[float, Field(ge=0)] | None = None
-    """Hours between a device's accepted report and its next check-in."""
+    """Hours between a device's accepted report and the check-in of its next participation."""
     rho: Positive | None = None
     """zCDP."""
     epsilon: Positive | None = None

@@ -135,4 +135,4 @@ def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
 
 
 def _least(rounds: NDArray[np.int64], ahead: int) -> int:
-    return int(min((rounds[:, i + ahead] - rounds[:, i]).min() for i in range(rounds.shape[1] - ahead)))
+    return int((rounds[:, ahead:] - rounds[:, :-ahead]).min())

@@ -10,16 +10,17 @@ import numpy as np
 from fedray.audit.claims import Claim
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
+from fedray.scenario import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from mechanisms.accounting.pld import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.participation import MinSep
-from mechanisms.strategy import Sensitivity
+from mechanisms.strategy import Sensitivity, Strategy
 
 MOST_EVIDENCE = 10
-ROUNDED = 1e-9
-"""Relative: what a float may be off by; a claim that was rounded down to fewer digits does not hold."""
+ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}
+"""Relative: what floats, and the discretisation of epsilon (which rounds up), are off by; claims rounded down are broken."""
 _ACCEPTED = 0
 
 
@@ -52,7 +53,7 @@ class Finding:
 
     statement: str
     verdict: Verdict
-    claimed: float
+    claimed: float | None
     found: float | None
     should_say: str
     explanation: str
@@ -78,17 +79,22 @@ def claimed_privacy(claim: Claim, rounds: int) -> ClaimedPrivacy | None:
     if claim.min_sep is None or claim.max_participations is None:
         return None
     n = claim.rounds or rounds
-    schema = MinSep(n, claim.min_sep, claim.max_participations)
+    schema = MinSep(n, claim.min_sep, min(claim.max_participations, -(-n // claim.min_sep)))
     sensitivity = claim.mechanism.schema_sensitivity(schema)
     rho = gaussian_rho(sensitivity.value, claim.noise_multiplier)
     return ClaimedPrivacy(sensitivity, rho, gaussian_epsilon(sensitivity.value, claim.noise_multiplier, claim.delta))
 
 
 def check_claim(
-    claim: Claim, trace: Trace | ImportedTrace, patterns: Patterns, found: TraceSensitivity, names: "DeviceNames"
+    claim: Claim,
+    used: Privacy | None,
+    trace: Trace | ImportedTrace,
+    patterns: Patterns,
+    found: TraceSensitivity,
+    names: "DeviceNames",
 ) -> tuple[Finding, ...]:
-    """A finding for everything that is claimed. Raises ValueError for impossible claims."""
-    findings = []
+    """A finding for everything that is claimed. used: what was run, None for a log. Raises ValueError for impossible claims."""
+    findings = _check_noise(claim, used)
     if claim.rounds is not None:
         findings.append(_check_rounds(claim.rounds, patterns))
     if claim.min_sep is not None:
@@ -97,7 +103,11 @@ def check_claim(
         findings.append(_check_max_participations(claim.max_participations, patterns, names))
     if claim.timer_hours is not None:
         findings.append(_check_timer(claim.timer_hours, trace, patterns))
-    evidence = (Evidence(names.of(found.device_id), found.rounds, f"sensitivity {found.value:.6f}"),)
+    evidence = (
+        Evidence(
+            names.of(found.device_id), found.rounds, f"sensitivity {found.value:.6f}" + ("" if found.is_exact else " at most")
+        ),
+    )
     own = claimed_privacy(claim, patterns.committed_rounds)
     for what, claimed, spent, from_own in (
         ("rho", claim.rho, lambda s: gaussian_rho(s, claim.noise_multiplier), own and own.rho),
@@ -119,7 +129,40 @@ class DeviceNames:
 
     def of(self, device_id: int) -> str:
         """Its own name in an imported log, else its id."""
-        return self._trace.name_of(device_id) if isinstance(self._trace, ImportedTrace) else str(device_id)
+        if not isinstance(self._trace, ImportedTrace):
+            return str(device_id)
+        name = self._trace.name_of(device_id)
+        return name if name.isprintable() else repr(name)
+
+
+def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
+    """Whether noise was added as is claimed; a log does not say."""
+    z = claim.noise_multiplier
+    if used is None:
+        text = "an imported log does not say how noise was added"
+        return [
+            Finding("mechanism", Verdict.UNCHECKED, None, None, "nothing can be said", text),
+            Finding("noise_multiplier", Verdict.UNCHECKED, z, None, "nothing can be said", text),
+        ]
+    is_same = _without_file(claim.mechanism) == _without_file(used.mechanism)
+    text = (
+        f"the run's mechanism is the {used.mechanism.kind} that is claimed"
+        if is_same
+        else f"the run used another: {used.mechanism.kind}"
+    )
+    holds = used.noise_multiplier >= z
+    enough = "the run added at least as much noise" if holds else "the run added less noise than is claimed"
+    return [
+        Finding("mechanism", _verdict(is_same), None, None, f"mechanism: {used.mechanism.kind}, as in the scenario", text),
+        Finding(
+            "noise_multiplier", _verdict(holds), z, used.noise_multiplier, f"noise_multiplier = {used.noise_multiplier:g}", enough
+        ),
+    ]
+
+
+def _without_file(mechanism: Strategy) -> dict[str, Any]:
+    """A mechanism's parameters; of a matrix its digest, wherever its file is."""
+    return {key: value for key, value in mechanism.model_dump(mode="json").items() if key != "file"}
 
 
 def _check_rounds(claimed: int, patterns: Patterns) -> Finding:
@@ -170,7 +213,7 @@ def _check_max_participations(claimed: int, patterns: Patterns, names: DeviceNam
 
 
 def _check_timer(claimed: float, trace: Trace | ImportedTrace, patterns: Patterns) -> Finding:
-    """Between a device's accepted report and its next check-in that led to a participation."""
+    """Between a device's accepted report and the check-in of its next participation."""
     if isinstance(trace, ImportedTrace):
         text = "an imported log has rounds but no times"
         return Finding("timer_hours", Verdict.UNCHECKED, claimed, None, "nothing can be said", text)
@@ -192,16 +235,18 @@ def _check_timer(claimed: float, trace: Trace | ImportedTrace, patterns: Pattern
     worst.sort()
     chosen = [each for each in worst[:MOST_EVIDENCE] if each[0] < 3600.0 * claimed] or worst[:1]
     evidence = [Evidence(str(device), (a, b), f"{wait / 3600.0:.4f} hours apart") for wait, device, a, b in chosen]
-    text = f"{broken:,} pairs of participations are closer in time" if broken else "no device came back sooner"
+    text = f"{broken:,} pairs of participations are closer in time" if broken else "no device took part again sooner"
     if math.isinf(least):
         return Finding("timer_hours", Verdict.HOLDS, claimed, None, "any timer", "no device took part twice")
     hours = least / 3600.0
     found = math.floor(hours * 1e4) / 1e4
-    return Finding("timer_hours", _verdict(not broken), claimed, hours, f"timer_hours = {found:g}", text, broken, tuple(evidence))
+    return Finding(
+        "timer_hours", _verdict(not broken), claimed, hours, f"timer_hours = {_shown(found)}", text, broken, tuple(evidence)
+    )
 
 
 def _check_spent(what: str, claimed: float, found: float, is_exact: bool, evidence: tuple[Evidence, ...]) -> Finding:
-    if found <= claimed * (1 + ROUNDED):
+    if found <= claimed * (1 + ROUNDED[what]):
         verdict, text = Verdict.HOLDS, "the devices of this trace spent no more" + ("" if is_exact else " (by an upper bound)")
     elif is_exact:
         verdict, text = Verdict.BROKEN, f"a device of this trace spent {100 * (found / claimed - 1):.2f} % more than claimed"
@@ -213,7 +258,7 @@ def _check_spent(what: str, claimed: float, found: float, is_exact: bool, eviden
 def _check_arithmetic(what: str, claimed: float, follows: float, sensitivity: Sensitivity) -> Finding:
     """Whether the claim follows from its own mechanism, min-sep and participations, whatever happened."""
     kind = "exact" if sensitivity.is_exact else "an upper bound"
-    if follows <= claimed * (1 + ROUNDED):
+    if follows <= claimed * (1 + ROUNDED[what]):
         verdict, text = Verdict.HOLDS, "it follows from the claimed min-sep and participations"
     elif sensitivity.is_exact:
         verdict, text = Verdict.BROKEN, f"the claimed min-sep and participations give {100 * (follows / claimed - 1):.2f} % more"
@@ -224,7 +269,12 @@ def _check_arithmetic(what: str, claimed: float, follows: float, sensitivity: Se
 
 
 def _rounded_up(value: float) -> str:
-    return f"{math.ceil(value * 1e4) / 1e4:g}"
+    return _shown(math.ceil(value * 1e4) / 1e4)
+
+
+def _shown(value: float) -> str:
+    """Four decimals at most, and nothing rounded before them."""
+    return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
 def _verdict(holds: bool) -> Verdict:

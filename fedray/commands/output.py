@@ -78,7 +78,16 @@ def print_findings(result: Any) -> None:
     rows = [["statement", "verdict", "claimed", "found", "should say", "because"]]
     for each in result.findings:
         found = "-" if each.found is None else f"{each.found:.6g}"
-        rows.append([each.statement, str(each.verdict), f"{each.claimed:.6g}", found, each.should_say, each.explanation])
+        rows.append(
+            [
+                each.statement,
+                str(each.verdict),
+                "-" if each.claimed is None else f"{each.claimed:.6g}",
+                found,
+                each.should_say,
+                each.explanation,
+            ]
+        )
     print_table("The claim", rows)
     for each in result.findings:
         for shown in each.evidence:
@@ -90,4 +99,4 @@ def print_findings(result: Any) -> None:
     )
     bound = result.frontier.sensitivity
     typer.echo(f"  sensitivity by the frontier of (min-sep, participations) at most {bound:.6f}")
-    typer.echo(f"the claim {'holds' if result.claim_holds else 'does not hold'}")
+    typer.echo(result.claim_sentence)

@@ -85,16 +85,18 @@ def plan(
         hours = [float(each) for each in timers.split(",")]
     except ValueError:
         raise InputError(f"--timers={timers!r} must be numbers of hours with commas between, such as 24,48") from None
+    if scenario is None and (population is None or rounds is None):
+        raise InputError("--population and --rounds must be given, or --scenario FILE")
     value = scenario_to_fit(scenario, population, hours[0], rounds, None if scenario is not None else LEAST_GOAL, overrides or ())
     target = Target(epsilon, delta, noise_per_report, buffers)
     with status_line("planning") as on_status, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(value, target, hours, seeds, scale, on_progress=on_status)
-    if out is not None:
-        write_page(plan_page(found), out)
     if as_json:
         print_json(found.to_json())
     else:
         print_table("Candidates", plan_rows(found))
         typer.echo(plan_sentence(found))
+    if out is not None:
+        write_page(plan_page(found), out)
     if found.best is None:
         raise typer.Exit(1)

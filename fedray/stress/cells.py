@@ -11,7 +11,7 @@ import numpy as np
 
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.errors import Starved
+from fedray.errors import Starved, TraceError
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
@@ -80,9 +80,9 @@ def simulated(scenario: Scenario) -> Truth:
     with tempfile.TemporaryDirectory(prefix="fedray-stress-") as folder:
         try:
             trace = simulate(scenario, Placement(1, "in-process", checkpoint_seconds=math.inf), Path(folder) / "trace")
-        except Starved as error:
+            patterns = read_patterns(trace)
+        except (Starved, TraceError) as error:  # without a round there is nothing to judge
             return Truth(None, note=str(error))
-        patterns = read_patterns(trace)
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
         schema = MinSep(patterns.committed_rounds, patterns.min_sep, patterns.max_participations)
         return Truth(schema, patterns, float(trace.rounds["closed"][-1]) / 86_400.0, ended)
@@ -124,9 +124,10 @@ def _row(sweep: Sweep, spec: MechanismSpec, made_for: MadeFor, truth: Truth, dis
         strategy = _made(request)
         found = loss(strategy, truth.schema)
         trace = trace_sensitivity(strategy, truth.patterns) if truth.patterns is not None else None
-    except ValueError as error:  # what this mechanism cannot do is a result too
+        spent = found.sensitivity.value if trace is None else trace.value
+        rho, epsilon = gaussian_rho(spent, z), gaussian_epsilon(spent, z, sweep.delta)
+    except (ValueError, ArithmeticError) as error:  # what this mechanism cannot do is a result too
         return Row(label, for_what, n, b, k, z, days=truth.days, note=" ".join(str(error).split()))
-    spent = found.sensitivity.value if trace is None else trace.value
     return Row(
         label,
         for_what,
@@ -141,8 +142,8 @@ def _row(sweep: Sweep, spec: MechanismSpec, made_for: MadeFor, truth: Truth, dis
         trace_is_exact=None if trace is None else trace.is_exact,
         max_loss=found.max_loss,
         rms_loss=found.rms_loss,
-        rho=gaussian_rho(spent, z),
-        epsilon=gaussian_epsilon(spent, z, sweep.delta),
+        rho=rho,
+        epsilon=epsilon,
         days=truth.days,
         note=truth.note,
     )
@@ -151,7 +152,7 @@ def _row(sweep: Sweep, spec: MechanismSpec, made_for: MadeFor, truth: Truth, dis
 def _request(
     sweep: Sweep, spec: MechanismSpec, made_for: MadeFor, truth: MinSep, distribution: tuple[MinSep, ...]
 ) -> MechanismRequest:
-    if made_for == "estimate" and sweep.estimate is not None:
+    if made_for == "estimate" and sweep.estimate is not None and spec.needs_optimising:
         schema, targets = sweep.estimate.schema_(), ()
     elif made_for == "distribution":
         schemas, weights = np.unique(

@@ -47,15 +47,13 @@ def sweep_page(result: SweepResult) -> str:
     sweep = result.sweep
     tables = []
     crossings = crossing_rows(result)
-    if len(crossings) > 1 and sweep.y in ("rms_loss", "max_loss", "epsilon", "rho", "regret"):
+    if len(crossings) > 1:
         tables.append(
             PageTable("Crossings", crossings, f"Where the lower {_TITLES[sweep.y]} changes from one mechanism to another.")
         )
-    else:
-        crossings = crossings[:1]
     note = "Losses are at equal privacy (mu = 1). A sensitivity with <= is an upper bound: no exact one is known of that (b, k)."
     tables.append(PageTable("Cells", sweep_rows(result), note))
-    marks = [(c.at, f"{c.at:.0f}") for c in result.crossings()] if len(crossings) > 1 else []
+    marks = [(c.at, f"{c.at:.0f}") for c in result.crossings()]
     x = sweep.x.split(".")[-1].replace("_", " ")
     plane = (sweep.plane.split(".")[-1], _planes(result)) if sweep.plane is not None else None
     return render_lines(
@@ -93,8 +91,9 @@ def plan_sentence(plan: Plan) -> str:
     if best is None:
         return "No report goal and timer that were tried meet the target."
     return (
-        f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier {best.noise_multiplier:.4g}: epsilon "
-        f"{best.epsilon:.3f} at min-sep {min(best.min_seps)} (population / report goal would be {best.optimistic_min_sep}), "
+        f"An estimate from simulations, no guarantee: report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise "
+        f"multiplier {best.noise_multiplier:.4g}: epsilon {best.epsilon:.3f} at min-sep {min(best.min_seps)} (population / report "
+        f"goal would be {best.optimistic_min_sep}), "
         f"{best.updates(plan.scenario.rounds.count):,} device updates in {best.days:.1f} days."
     )
 

@@ -46,6 +46,10 @@ class Target:
             raise InputError(f"epsilon={self.epsilon} must be positive and finite; 0 would need noise without end")
         if not 0 < self.noise_per_report < math.inf:
             raise InputError(f"noise_per_report={self.noise_per_report} must be positive; 7 / 6500 is that of Xu et al. 2023")
+        from mechanisms.optimize.blt import MOST_BUFFERS  # loads jax
+
+        if not 1 <= self.buffers <= MOST_BUFFERS:
+            raise InputError(f"buffers={self.buffers} must be from 1 to {MOST_BUFFERS}; 4 are usual")
         try:
             check_delta(self.delta)
         except ValueError as error:
@@ -190,9 +194,9 @@ class _Search:
         """What became of a goal."""
         if meets:
             self._high = goal
-        elif starves:
+        elif starves and not self._high:
             self._starving = goal
-        else:
+        else:  # a goal that starves below one that meets the target is one that fails
             self._low = goal
 
 

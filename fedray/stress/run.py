@@ -5,11 +5,14 @@ libraries that compute it: a digest of the sources of every package but the test
 """
 
 import hashlib
+import importlib.metadata
 import io
 import itertools
 import json
 import os
 import shutil
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -32,8 +35,9 @@ from fedray.trace.unfinished import write_whole
 from mechanisms.participation import MinSep
 
 ROOT = Path(__file__).resolve().parents[2]
-_SOURCES = ("mechanisms", "clients", "server", "fedray/audit", "fedray/stress", "fedray/trace")
+_SOURCES = ("fedray", "mechanisms", "clients", "server")
 Progress = Callable[[str], None]
+LESS_IS_BETTER = ("rms_loss", "max_loss", "regret", "sensitivity", "rho", "epsilon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,11 @@ class SweepResult:
 
     def lines(self) -> dict[str, list[tuple[float, float]]]:
         """What is plotted: y over x for every mechanism, and for every combination of the other values; numbers only."""
-        lines: dict[str, list[tuple[float, float]]] = {}
+        return {", ".join(name): points for name, points in self._lines().items()}
+
+    def _lines(self) -> dict[tuple[str, ...], list[tuple[float, float]]]:
+        """By mechanism and the other values."""
+        lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         for each in self.cells:
             others = [
                 f"{key.split('.')[-1]} {value}" for key, value in each.cell.values if key != self.sweep.x and self._varies(key)
@@ -88,18 +96,19 @@ class SweepResult:
             for row in each.rows:
                 x, y = each.cell.get(self.sweep.x), getattr(row, self.sweep.y)
                 if y is not None and isinstance(x, int | float):
-                    lines.setdefault(", ".join([row.mechanism, *others]), []).append((float(x), float(y)))
+                    lines.setdefault((row.mechanism, *others), []).append((float(x), float(y)))
         return {name: sorted(points) for name, points in lines.items()}
 
     def crossings(self) -> list[Crossing]:
-        """Of every two lines."""
-        lines = self.lines()
-        names = list(lines)
+        """Of every two mechanisms at the same other values; none of figures of which less is not better."""
+        if self.sweep.y not in LESS_IS_BETTER:
+            return []
+        lines = self._lines()
         return [
             crossing
-            for place, first in enumerate(names)
-            for second in names[place + 1 :]
-            for crossing in _crossings(first, lines[first], second, lines[second])
+            for first, second in itertools.combinations(lines, 2)
+            if first[1:] == second[1:]
+            for crossing in _crossings(", ".join(first), lines[first], ", ".join(second), lines[second])
         ]
 
     def _varies(self, key: str) -> bool:
@@ -236,7 +245,7 @@ class _Cache:
                 schema = MinSep(**head["schema"])
                 patterns = Patterns(schema.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"])
                 return Truth(schema, patterns, head["days"], head["note"])
-        except (ValueError, KeyError, TypeError, OSError):
+        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
     def keep_truth(self, digest: str, truth: Truth) -> None:
@@ -270,7 +279,8 @@ def _digest(*inputs: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _code_digest() -> str:
-    digest = hashlib.sha256(json.dumps(package_versions(), sort_keys=True).encode())
+    versions = {**package_versions(), **{name: importlib.metadata.version(name) for name in ("scipy", "jax")}}
+    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for folder in _SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
             digest.update(file.read_bytes())
@@ -278,10 +288,10 @@ def _code_digest() -> str:
 
 
 def _crossings(first: str, points: list[tuple[float, float]], second: str, others: list[tuple[float, float]]) -> Iterator[Crossing]:
+    """Where the difference changes its sign; places where both are the same are passed over, since they may only touch."""
     other = dict(others)
-    shared = [(x, y - other[x]) for x, y in points if x in other]
+    shared = [(x, y - other[x]) for x, y in points if x in other and y != other[x]]
     for (low, before), (high, after) in itertools.pairwise(shared):
-        if before * after < 0 or (before != 0 and after == 0):
-            at = low + (high - low) * before / (before - after)
+        if before * after < 0:
             better = (first, second) if before < 0 else (second, first)
-            yield Crossing(better[0], better[1], low, high, at)
+            yield Crossing(better[0], better[1], low, high, low + (high - low) * before / (before - after))

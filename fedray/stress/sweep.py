@@ -29,8 +29,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedray.errors import InputError, ScenarioError
 from fedray.scenario import Scenario
 from fedray.table import Positive, Table
+from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from mechanisms.optimize.design import Kind, MechanismRequest
-from mechanisms.participation import MinSep
+from mechanisms.participation import MOST_ROUNDS, MinSep
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]
@@ -100,7 +101,7 @@ class Sweep(Table):
     estimate: Schema | None = None
     """What was guessed before; needed by mechanisms made for it."""
     mechanisms: Annotated[tuple[MechanismSpec, ...], Field(strict=False, min_length=1)]
-    noise_multiplier: Positive | None = None
+    noise_multiplier: Annotated[float, Field(ge=LEAST_NOISE_MULTIPLIER, le=MOST_NOISE_MULTIPLIER)] | None = None
     """z; default: 1."""
     noise_per_report: Positive | None = None
     """z over the report goal: the signal-to-noise ratio is then the same in all cells."""
@@ -130,6 +131,8 @@ class Sweep(Table):
         for axis in (self.x, *([self.plane] if self.plane else [])):
             if axis not in self.vary:
                 raise ValueError(f"{axis!r} is not varied; the axes are among {', '.join(self.vary)}")
+            if not all(isinstance(value, int | float) for value in self.vary[axis]):
+                raise ValueError(f"{axis!r} has values that are no numbers, so it can be no axis; take another key")
         made_for = {each for spec in self.mechanisms for each in spec.made_for if spec.needs_optimising}
         if "estimate" in made_for and self.estimate is None:
             raise ValueError("estimate is missing, and a mechanism is made for it; add rounds, min_sep and max_participations")
@@ -149,10 +152,16 @@ class Sweep(Table):
             for value in values:
                 if not (isinstance(value, int) and value >= 1) and not (key == "max_participations" and value == "most"):
                     raise ValueError(f"vary.{key}: {value!r} must be a whole number of at least 1")
+                if key in ("rounds", "min_sep") and isinstance(value, int) and value > MOST_ROUNDS:
+                    raise ValueError(f"vary.{key}: {value:,} is above {MOST_ROUNDS:,}; no run is so long")
         if "rounds" not in self.vary and self.estimate is None:
             raise ValueError("rounds are given nowhere; vary them (one value will do), or give an estimate")
-        if "min_sep" not in self.vary and not {"population", "report_goal"} <= self.vary.keys():
-            raise ValueError("min_sep is given nowhere; vary it, or population and report_goal")
+        if "min_sep" not in self.vary:
+            if not {"population", "report_goal"} <= self.vary.keys():
+                raise ValueError("min_sep is given nowhere; vary it, or population and report_goal")
+            population, goal = (self.vary[key] for key in ("population", "report_goal"))
+            if max(map(int, population)) // min(map(int, goal)) > MOST_ROUNDS:
+                raise ValueError(f"vary: population / report_goal is above {MOST_ROUNDS:,} somewhere; no run is so long")
         if self.noise_per_report is not None and "report_goal" not in self.vary:
             raise ValueError("noise_per_report: needs report_goal among what is varied")
 

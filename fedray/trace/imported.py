@@ -8,6 +8,7 @@
 Device ids are places in devices.parquet, so that names of any kind can be taken, exactly.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from fedray.errors import TraceCorrupt, TraceError, TraceVersion
 from fedray.trace.files import DAMAGE, check_file, first_line, read_ahead, read_table
 from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import AcceptedPart, Trace, check_parts, read_document
-from fedray.trace.schema import FORMAT, columns_digest, run_digest
+from fedray.trace.schema import FORMAT, PARTICIPATIONS, columns_digest, run_digest
 
 IMPORT_FORMAT = "fedray-import"
 IMPORT_VERSION = 1
@@ -61,11 +62,27 @@ class ImportedTrace:
             raise TraceVersion(
                 f"{directory} has version={run.get('version')!r}, this release reads {IMPORT_VERSION}; import it again"
             )
-        kinds = {"digest": str, "log": str, "rounds": int, "rows": int, "devices": int, "left_out": list, "parts": list}
+        kinds = {
+            "digest": str, "devices_digest": str, "log": str, "written": str, "packages": dict, "rounds": int, "rows_read": int,
+            "rows": int, "devices": int, "left_out": list, "parts": list,
+        }  # fmt: skip
         wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
         if wrong:
             raise TraceCorrupt(f"{directory}: run.json lacks {', '.join(wrong)}, or has them in another form; import the log again")
+        if not all(isinstance(each, dict) and set(each) == {"reason", "rows", "example"} for each in run["left_out"]):
+            raise TraceCorrupt(f"{directory}: run.json has an entry of left_out in another form; import the log again")
         check_parts(run["parts"], directory)
+        rows, devices = sum(part["rows"] for part in run["parts"]), max((part["end_device"] for part in run["parts"]), default=0)
+        if (rows, devices) != (run["rows"], run["devices"]):
+            raise TraceCorrupt(
+                f"{directory}: its parts have {rows} rows of {devices} devices, run.json says {run['rows']} of {run['devices']}; "
+                "import the log again"
+            )
+        strays = {file.name for file in (directory / PARTICIPATIONS).glob("*")} - {Path(part["file"]).name for part in run["parts"]}
+        if strays:
+            raise TraceCorrupt(f"{directory / PARTICIPATIONS} holds {min(strays)!r}, which is no part of the trace; move it away")
+        if not (directory / DEVICES_FILE).is_file():
+            raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
         for part in run["parts"]:
             check_file(directory / part["file"], IMPORTED_SCHEMA, part["rows"])
         return cls(directory, run)
@@ -114,6 +131,19 @@ class ImportedTrace:
                 raise TraceCorrupt(f"{part['file']}: the digest of its columns is not the recorded one; the rows were changed")
         if run_digest([part["digest"] for part in self.run["parts"]], str(self.committed_rounds)) != self.digest:
             raise TraceCorrupt(f"{self.path}: the digest of the parts and rounds is not the recorded one; it was changed")
+        if file_digest(self.path / DEVICES_FILE) != self.run["devices_digest"]:
+            raise TraceCorrupt(
+                f"{self.path / DEVICES_FILE} does not have its recorded digest; names were changed, import the log again"
+            )
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file's bytes. Raises TraceCorrupt."""
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise TraceCorrupt(f"{file} cannot be read ({error}); import the log again") from None
 
 
 def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) -> str:

@@ -1,10 +1,12 @@
 """Makes a trace of a log: any order, any size, devices of any name. pyarrow reads, DuckDB sorts (on disk where memory ends).
 
-One pass over the log checks every row and hands (device, round) to the sort; one pass over what comes out numbers the devices,
-finds repeated rows, and writes the parts. Rows that are no participation are counted by reason and refused, or left out if asked.
+One pass over the log checks every row and stages (device, round) on disk; the sort reads that; one pass over what comes out numbers
+the devices, finds repeated rows, and writes the parts. No step holds more than its batches. Rows that are no participation are
+counted by reason and refused, or left out if asked.
 """
 
 import datetime
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -15,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
-import pyarrow.dataset as arrow_dataset
 import pyarrow.parquet as pq
 
 from fedray.errors import InputError, RunFailed
@@ -28,6 +29,7 @@ from fedray.trace.imported import (
     NAMES_PER_GROUP,
     ImportedTrace,
     LeftOut,
+    file_digest,
     imported_digest,
 )
 from fedray.trace.provenance import package_versions
@@ -37,6 +39,8 @@ from fedray.trace.writer import TraceWriter
 PART_ROWS = 1 << 22
 BATCH_ROWS = 1 << 20
 MOST_ROUNDS = 2**32 - 1
+LEAST_MEMORY = 64
+"""MiB, of the sort."""
 REPEATED = "the same device in the same round again"
 _FORMATS = {".csv": "csv", ".gz": "csv", ".bz2": "csv", ".zst": "csv", ".parquet": "parquet", ".pq": "parquet"}
 _COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
@@ -62,16 +66,19 @@ def import_log(
     """
     if not 1 <= rounds <= MOST_ROUNDS:
         raise InputError(f"rounds={rounds} must be from 1 to {MOST_ROUNDS}; it is how many rounds released a model")
+    if not LEAST_MEMORY <= memory_mebibytes <= 1 << 20:
+        raise InputError(f"--memory={memory_mebibytes} must be from {LEAST_MEMORY} to {1 << 20} MiB; 2048 is usual")
     source = _Log(Path(log), file_format, device_column, round_column, rounds, on_rows)
     with TraceWriter(out) as writer:
-        parts = _Parts(writer)
-        with _Sorted(source, writer.partial, memory_mebibytes) as batches:
-            for devices, indices in batches:
-                if source.left_out and not leave_out_invalid:
-                    raise InputError(_refusal(source))
-                parts.add(devices, indices)
+        staged, sorting = writer.partial / "staged.parquet", writer.partial / "sorting"
+        source.stage(staged)
         if source.left_out and not leave_out_invalid:
             raise InputError(_refusal(source))
+        parts = _Parts(writer)
+        for devices, indices in _sorted(staged, sorting, memory_mebibytes):
+            parts.add(devices, indices)
+        staged.unlink()
+        shutil.rmtree(sorting, ignore_errors=True)
         entries, devices, repeated = parts.finish()
         if not entries:
             raise InputError(
@@ -82,6 +89,7 @@ def import_log(
             "format": IMPORT_FORMAT,
             "version": IMPORT_VERSION,
             "digest": run_digest([entry["digest"] for entry in entries], str(rounds)),
+            "devices_digest": file_digest(writer.partial / DEVICES_FILE),
             "log": str(log),
             "device_column": device_column,
             "round_column": round_column,
@@ -114,33 +122,58 @@ class _Log:
         self.path, self.rounds, self.rows = path, rounds, 0
         self.left_out: dict[str, LeftOut] = {}
         self._device, self._round, self._on_rows = device, round_, on_rows
+        self._columns = [device, round_]
         self._files = _files(path)
         self._is_csv = _format_of(self._files[0], file_format) == "csv"
-        names = self._csv(self._files[0], []).schema.names if self._is_csv else self._parquet().schema.names
+        schema = self._csv(self._files[0], []).schema if self._is_csv else _parquet(self._files[0]).schema_arrow
+        names = schema.names
         for what, column in (("--device-column", device), ("--round-column", round_)):
+            if names.count(column) > 1:
+                raise InputError(
+                    f"{what}={column!r} is the name of {names.count(column)} columns of {str(path)!r}; rename one of them"
+                )
             if column not in names:
                 raise InputError(f"{what}={column!r} is not a column of {str(path)!r}; it has {', '.join(names[:20])}")
         if device == round_:
             raise InputError(f"--device-column and --round-column are both {device!r}; name two columns")
+        self._types = [pa.string() if self._is_csv else schema.field(name).type for name in (device, round_)]
         self.schema = pa.schema([pa.field("device", self._device_type()), pa.field("round", pa.uint32())])
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Valid rows. Raises InputError for files that cannot be read."""
+    def stage(self, file: Path) -> None:
+        """Writes the valid rows to a Parquet file. Raises InputError for logs that cannot be read, RunFailed for a full disk."""
+        try:
+            with pq.ParquetWriter(file, self.schema, compression="lz4", use_dictionary=False) as writer:
+                for batch in self._batches():
+                    writer.write_batch(batch)
+        except OSError as error:  # reading has errors of its own
+            raise RunFailed(f"staging the log in {str(file)!r} failed ({first_line(error)}); free space there") from None
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
             for batch in self._read():
                 self.rows += batch.num_rows
                 yield self._valid(batch.column(self._device), batch.column(self._round))
                 if self._on_rows is not None:
                     self._on_rows(self.rows)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        except (pa.ArrowException, UnicodeDecodeError) as error:
             raise InputError(f"log {str(self.path)!r} cannot be read ({first_line(error)}); correct that place") from None
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         if self._is_csv:
             for file in self._files:
-                yield from self._csv(file, [self._device, self._round])
-        else:
-            yield from self._parquet().to_batches(columns=[self._device, self._round], batch_size=BATCH_ROWS)
+                yield from self._csv(file, self._columns)
+            return
+        for file in self._files:
+            with _parquet(file) as parquet:
+                found = [
+                    parquet.schema_arrow.field(name).type if name in parquet.schema_arrow.names else None for name in self._columns
+                ]
+                if found != self._types:
+                    raise InputError(
+                        f"log {str(file)!r} has the columns {', '.join(self._columns)} as {found}, {str(self._files[0])!r} as "
+                        f"{self._types}; bring all files to one form"
+                    )
+                yield from parquet.iter_batches(batch_size=BATCH_ROWS, columns=self._columns)
 
     def _csv(self, file: Path, columns: list[str]) -> arrow_csv.CSVStreamingReader:
         """Reads columns as text; all of them, of any type, where none are named."""
@@ -158,14 +191,8 @@ class _Log:
         except (pa.ArrowException, OSError, KeyError) as error:
             raise InputError(f"log {str(file)!r} cannot be read as CSV ({first_line(error)}); correct it") from None
 
-    def _parquet(self) -> arrow_dataset.Dataset:
-        try:
-            return arrow_dataset.dataset([str(file) for file in self._files], format="parquet")
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"log {str(self.path)!r} cannot be read as Parquet ({first_line(error)}); correct it") from None
-
     def _device_type(self) -> pa.DataType:
-        kind = pa.string() if self._is_csv else _plain(self._parquet().schema.field(self._device).type)
+        kind = _plain(self._types[0])
         if pa.types.is_unsigned_integer(kind):
             return pa.uint64()
         if pa.types.is_signed_integer(kind):
@@ -180,6 +207,7 @@ class _Log:
         devices, rounds = _decoded(devices), _decoded(rounds)
         numbers, is_whole = _whole_numbers(rounds, self._round)
         named = devices.cast(self.schema.field("device").type)
+        named.validate(full=True)  # text that is not UTF-8 would be sorted wrongly
         has_name = named.is_valid().to_numpy(zero_copy_only=False)
         if not pa.types.is_integer(named.type):
             has_name &= _COMPUTE.fill_null(_COMPUTE.binary_length(named), 0).to_numpy(zero_copy_only=False) > 0
@@ -206,6 +234,13 @@ class _Log:
         before = self.left_out.get(reason)
         example = before.example if before else f"device {_shown(devices[first])}, round {_shown(rounds[first])}"
         self.left_out[reason] = LeftOut(reason, (before.rows if before else 0) + int(places.size), example)
+
+
+def _parquet(file: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(file, pre_buffer=False)  # else the whole file would be read ahead
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"log {str(file)!r} cannot be read as Parquet ({first_line(error)}); correct it") from None
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -241,47 +276,23 @@ def _whole_numbers(rounds: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]
     raise InputError(f"--round-column={name!r} is of type {kind}; rounds are whole numbers")
 
 
-class _Sorted:
-    """Within: the valid rows of a log as (devices, rounds) batches in order of (device, round)."""
+def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """The rows of a staged log in order of (device, round), batch by batch."""
+    import duckdb
 
-    def __init__(self, source: _Log, folder: Path, memory_mebibytes: int) -> None:
-        import duckdb
-
-        self._source = source
-        self._errors = (duckdb.Error,)
-        settings: dict[str, Any] = {"memory_limit": f"{memory_mebibytes}MiB", "temp_directory": str(folder / "sorting")}
-        self._connection = duckdb.connect(config=settings)
-
-    def __enter__(self) -> Iterator[tuple[pa.Array, np.ndarray]]:
-        return self._batches()
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def _batches(self) -> Iterator[tuple[pa.Array, np.ndarray]]:
-        failure: list[InputError] = []
-
-        def rows() -> Iterator[pa.RecordBatch]:
-            try:
-                yield from self._source.batches()
-            except InputError as error:  # it would come out of the database as an error of its own
-                failure.append(error)
-
-        reader = pa.RecordBatchReader.from_batches(self._source.schema, rows())
-        self._connection.register("log", reader)
-        try:
-            answer = self._connection.sql("SELECT device, round FROM log ORDER BY device, round").to_arrow_reader(BATCH_ROWS)
-            assert answer is not None
-            for batch in answer:
-                if failure:
-                    raise failure[0]
+    settings: dict[str, Any] = {"memory_limit": f"{memory_mebibytes}MiB", "temp_directory": str(folder)}
+    try:
+        with duckdb.connect(config=settings) as connection:
+            found = connection.read_parquet(str(staged)).order("device, round").to_arrow_reader(BATCH_ROWS)
+            assert found is not None
+            for batch in found:
                 yield batch.column(0), batch.column(1).to_numpy(zero_copy_only=False)
-        except self._errors as error:
-            raise RunFailed(
-                f"sorting {str(self._source.path)!r} failed ({first_line(error)}); free disk space there, or give --memory"
-            ) from None
-        if failure:
-            raise failure[0]
+    except (duckdb.Error, pa.ArrowException, RuntimeError) as error:
+        if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from None
+        raise RunFailed(
+            f"sorting in {str(folder)!r} failed ({first_line(error)}); free disk space there, or give more --memory"
+        ) from None
 
 
 class _Parts:

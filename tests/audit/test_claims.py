@@ -8,8 +8,9 @@ import pytest
 
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import read_claim
-from fedray.audit.findings import Finding, Verdict
+from fedray.audit.findings import Finding, Verdict, _rounded_up
 from fedray.errors import InputError
+from fedray.trace.importer import import_log
 from mechanisms.files import write_strategy
 from mechanisms.participation import MinSep
 from mechanisms.registry import Banded, Tree
@@ -28,19 +29,29 @@ def by_statement(audit: Audit) -> dict[str, Finding]:
     return {finding.statement: finding for finding in audit.findings}
 
 
-def test_an_honest_claim_holds(trace_of, tmp_path: Path) -> None:
+@pytest.fixture
+def run(small, trace_of):
+    """A trace of a run with the mechanism and noise that HONEST claims."""
+    scenario = small("privacy.noise_multiplier=3.0", 'privacy.mechanism={kind = "tree"}')
+    return lambda patterns, rounds: trace_of(patterns, rounds, scenario)
+
+
+def test_an_honest_claim_holds(run, tmp_path: Path) -> None:
     schema = Tree().schema_sensitivity(MinSep(17, 1, 7)).value
     rho = schema**2 / (2 * 9.0)
-    audit = claimed(trace_of(PATTERNS, 17), tmp_path, HONEST + f"rho = {rho!r}\ntimer_hours = 0.01\n")
+    audit = claimed(run(PATTERNS, 17), tmp_path, HONEST + f"rho = {rho!r}\ntimer_hours = 0.01\n")
     assert audit.claim_holds
+    statements = ["mechanism", "noise_multiplier", "rounds", "min_sep", "max_participations", "timer_hours", "rho"]
     assert {f.statement: f.verdict for f in audit.findings} == dict.fromkeys(
-        ["rounds", "min_sep", "max_participations", "timer_hours", "rho", "rho from its own min_sep"], Verdict.HOLDS
+        [*statements, "rho from its own min_sep"], Verdict.HOLDS
     )
+    assert audit.claim_sentence == "the claim holds as far as it can be checked: 8 holds"
 
 
-def test_every_broken_statement_is_named_with_who_broke_it(trace_of, tmp_path: Path) -> None:
+def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) -> None:
     text = HONEST.replace("min_sep = 1", "min_sep = 2").replace("participations = 7", "participations = 3").replace("17", "12")
-    audit = claimed(trace_of(PATTERNS, 17), tmp_path, text + "rho = 0.1\nepsilon = 0.5\ndelta = 1e-8\ntimer_hours = 0.1\n")
+    text = text.replace("noise_multiplier = 3.0", "noise_multiplier = 5.0").replace('"tree"', '"identity"')
+    audit = claimed(run(PATTERNS, 17), tmp_path, text + "rho = 0.01\nepsilon = 0.1\ndelta = 1e-8\ntimer_hours = 0.1\n")
     found = by_statement(audit)
     assert not audit.claim_holds
     assert {finding.verdict for finding in audit.findings} == {Verdict.BROKEN}
@@ -85,6 +96,45 @@ def test_more_bands_than_the_actual_min_sep_has_an_exact_trace_value_beside_the_
     assert audit.frontier.sensitivity >= used.trace.value
 
 
+def test_more_participations_than_the_claimed_min_sep_permits_are_those_it_permits(run, tmp_path: Path) -> None:
+    """(min-sep 7, at most 6 times) over 17 rounds is (7, 3); a claim without rounds says it of any run."""
+    text = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 7\nmax_participations = 6\nrho = 50.0\n'
+    found = by_statement(claimed(run([[0, 7, 15], *([i] for i in range(17) if i not in (0, 7, 15))], 17), tmp_path, text))
+    expected = Tree().schema_sensitivity(MinSep(17, 7, 3)).value ** 2 / 18
+    assert found["rho from its own min_sep"].found == pytest.approx(expected)
+
+
+def test_a_claim_of_which_nothing_can_be_checked_does_not_hold(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("d,r\na,0\nb\n1,1\n".replace("b\n1", '"b\n1"'))
+    trace = import_log(tmp_path / "log.csv", "d", "r", 2, tmp_path / "t")
+    audit = claimed(trace, tmp_path, 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\ntimer_hours = 5.0\n')
+    assert {finding.verdict for finding in audit.findings} == {Verdict.UNCHECKED}
+    assert not audit.claim_holds
+    assert claimed(trace, tmp_path, 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 1\n').claim_holds
+
+
+@pytest.mark.parametrize(("value", "shown"), [(123.4564, "123.4564"), (10899.62681, "10899.6269"), (0.5, "0.5"), (2.0, "2")])
+def test_what_a_claim_should_say_is_no_less_than_what_was_found(value: float, shown: str) -> None:
+    assert _rounded_up(value) == shown
+    assert float(shown) >= value
+
+
+def test_epsilon_is_not_broken_by_its_discretisation(run, tmp_path: Path) -> None:
+    """s = 1, z = 1 at delta 1e-5: exactly 4.37717810 (Balle and Wang 2018); the library says 4.3771785."""
+    trace = run([[i] for i in range(3)], 3)
+    text = 'mechanism = {kind = "identity"}\nnoise_multiplier = 1.0\ndelta = 1e-5\n'
+    assert by_statement(claimed(trace, tmp_path, text + "epsilon = 4.3771782\n"))["epsilon"].verdict == Verdict.HOLDS
+    assert by_statement(claimed(trace, tmp_path, text + "epsilon = 4.37716\n"))["epsilon"].verdict == Verdict.BROKEN
+
+
+def test_a_claim_may_name_a_user_s_matrix(trace_of, tmp_path: Path) -> None:
+    matrix = np.tril(np.random.default_rng(0).random((17, 17))) + np.eye(17)
+    np.save(tmp_path / "C.npy", matrix)
+    audit = claimed(trace_of(PATTERNS, 17), tmp_path, 'mechanism = "C.npy"\nnoise_multiplier = 2.0\nmin_sep = 1\n')
+    brute = max(float(np.linalg.norm(matrix[:, pattern].sum(axis=1))) for pattern in PATTERNS)
+    assert audit.mechanisms[0].trace.value == pytest.approx(brute, rel=1e-12)
+
+
 def test_a_bound_above_the_claim_is_unproven_not_broken(trace_of, tmp_path: Path) -> None:
     """The claim's own (2, 2) has no exact sensitivity for 3 bands; its bound is above what it says."""
     lags = np.abs(np.subtract.outer(np.arange(8), np.arange(8)))
@@ -121,13 +171,13 @@ def test_a_claim_that_cannot_be_read_gets_one_line(tmp_path: Path, text: str, ex
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_checks_a_claim(trace_of, tmp_path: Path, fedray_command) -> None:
-    trace = trace_of(PATTERNS, 17)
+def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None:
+    trace = run(PATTERNS, 17)
     (tmp_path / "claim.toml").write_text(HONEST + "rho = 100.0\n")
     code, stdout, _ = fedray_command("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--json")
     document = json.loads(stdout)
     assert (code, document["claim_holds"]) == (0, True)
-    assert [each["verdict"] for each in document["findings"]] == ["holds"] * 5
+    assert [each["verdict"] for each in document["findings"]] == ["holds"] * 7
     (tmp_path / "claim.toml").write_text(HONEST + "rho = 0.01\n")
     code, stdout, _ = fedray_command(
         "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--out", str(tmp_path / "page.html")

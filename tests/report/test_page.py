@@ -125,10 +125,11 @@ def test_a_page_of_an_imported_log_with_a_broken_claim(tmp_path: Path) -> None:
     page = render(trace, audit)
     assert script(page, "audit-data") == json.loads(json.dumps(audit.to_json_in_full()))
     assert list(script(page, "figure-data")) == ["participations", "gaps", "privacy", "devices"]
-    assert "The claim does not hold" in page
+    assert "The claim does not hold: " in page
     for finding in audit.findings:
         assert f"<td>{finding.statement}</td><td><strong>{finding.verdict}</strong></td>" in page
     assert "<td>c</td>" in page
+    assert audit.findings[0].verdict == "unchecked"
     assert "a<b>" not in page
     assert "1 rows: the same device in the same round again" in page
     assert "Scenario</summary>" not in page

@@ -14,12 +14,12 @@ import pytest
 
 from clients.clipping import sum_of_clipped
 from fedray.canary import CanaryResult, check_aggregator, run_canary
-from fedray.errors import InputError
+from fedray.errors import InputError, RunFailed
 from fedray.messages import FIXED_POINT_BITS
 from fedray.scenario import Scenario
 from mechanisms import reference
 from mechanisms.participation import MinSep
-from mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree, TreeFull
+from mechanisms.registry import BISR, BLT, Banded, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
@@ -29,6 +29,7 @@ ROUNDS, PATTERN, COORDINATES = 24, (1, 9, 17), 2048
 LAGS = np.abs(np.subtract.outer(np.arange(ROUNDS), np.arange(ROUNDS)))
 GRAM = np.where(LAGS < 8, 0.85**LAGS * (1 - LAGS / 8), 0.0)
 BANDED = Banded.from_matrix(lower_factor(GRAM), "banded.npy")
+LOWER = np.tril(np.random.default_rng(5).random((ROUNDS, ROUNDS))) / 4 + np.eye(ROUNDS)
 BUFFERED = BLT(theta=(0.95, 0.6), omega=(0.2, 0.3))
 STRATEGIES: list[Strategy] = [
     Identity(),
@@ -37,6 +38,8 @@ STRATEGIES: list[Strategy] = [
     BandFHU(bands=8),
     BISR(bands=3),
     BANDED,
+    Dense.from_matrix(LOWER, "dense.npy"),
+    Matrix.from_matrix(LOWER + np.tril(np.ones((ROUNDS, ROUNDS)), -1) * 0.1, "user.npy"),
     Tree(),
     Tree(restarts=(11,), completion=True, rounds=ROUNDS),
     TreeFull(rounds=ROUNDS),
@@ -161,6 +164,16 @@ def test_canaries_take_a_recorded_pattern(small, trace_of) -> None:
     assert run_canary(value, trace.path, 1024).pattern == (0, 4, 9)
     with pytest.raises(InputError, match="has 12 rounds, the scenario"):
         run_canary(value.with_overrides("rounds.count=5"), trace.path, 1024)
+
+
+def test_no_noise_at_all_is_told(scenario: Scenario) -> None:
+    class Silent(ModelAggregator):
+        def __init__(self, scenario: Scenario) -> None:
+            super().__init__(scenario)
+            self._noise_deviation = 0.0
+
+    with pytest.raises(RunFailed, match="no noise at all"):
+        check(scenario, Identity(), 0, aggregator=Silent)
 
 
 def test_canaries_of_ten_times_the_clip_norm_are_clipped() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,7 +12,8 @@ from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.stress import run as stress_run
-from fedray.stress.plan import Target, _Search, make_plan
+from fedray.stress.page import plan_page
+from fedray.stress.plan import Candidate, Plan, Target, _Search, make_plan
 from fedray.stress.run import run_sweep
 from fedray.stress.sweep import Sweep, find_sweep, shipped_sweeps
 from mechanisms.loss import loss
@@ -53,8 +55,16 @@ kind = "identity"
 """
 
 
+@pytest.fixture(scope="module")
+def designs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("designs")
+
+
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path: Path) -> None:
+def own_cache(monkeypatch, tmp_path: Path, designs: Path) -> None:
+    """A cache of cells for each test; mechanisms are designed once for all."""
+    (tmp_path / "cache" / "fedray").mkdir(parents=True)
+    (tmp_path / "cache" / "fedray" / "designs").symlink_to(designs)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -165,6 +175,12 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch) -> None:
     assert len(again) == 3
 
 
+def test_mechanisms_that_only_touch_do_not_cross() -> None:
+    assert list(stress_run._crossings("a", [(1, 5), (2, 3), (3, 5)], "b", [(1, 4), (2, 3), (3, 4)])) == []
+    (found,) = stress_run._crossings("a", [(1, 5), (2, 3), (3, 3)], "b", [(1, 4), (2, 3), (3, 4)])
+    assert (found.before, found.after, found.low, found.high, found.at) == ("b", "a", 1, 3, 2.0)
+
+
 def test_simulated_cells_have_the_truth_of_their_traces(tmp_path: Path, small) -> None:
     sweep, scenario = read(tmp_path, SIMULATED, small)
     assert scenario is not None
@@ -177,8 +193,11 @@ def test_simulated_cells_have_the_truth_of_their_traces(tmp_path: Path, small) -
             assert row.trace_is_exact
             assert row.trace_sensitivity <= row.sensitivity * (1 + 1e-12)
             assert row.rho == pytest.approx(row.trace_sensitivity**2 / (2 * scenario.privacy.noise_multiplier**2))
-    kept = run_sweep(sweep, scenario, HERE)
-    assert kept.to_json() == result.to_json()
+    kept = sorted((tmp_path / "cache" / "fedray" / "stress").glob("*.npz"))
+    assert len(kept) == 4
+    kept[0].write_bytes(kept[0].read_bytes()[:100])
+    kept[1].write_bytes(b"")
+    assert run_sweep(sweep, scenario, HERE).to_json() == result.to_json()
     hours = {cell.cell.get("participation.timer_hours"): cell.rows[0].max_participations for cell in result.cells}
     assert hours[0.5] >= hours[1.0]
 
@@ -205,6 +224,9 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
         ('kind = "tree-full"', 'kind = "dense"\nmade_for = ["distribution"]', "only a blt is optimised for several outcomes"),
         ("noise_multiplier = 2.0", "noise_multiplier = 2.0\nnoise_per_report = 1.0", "give one of them"),
         ("[60]", "[60", "not valid TOML"),
+        ("[6, 12, 20, 29]", "[5000000]", "above 4,194,304"),
+        ("noise_multiplier = 2.0", "noise_multiplier = 0.001", "noise_multiplier"),
+        ('x = "min_sep"', 'x = "min_sep"\nplane = "max_participations"', "can be no axis"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_gets_one_line(tmp_path: Path, old: str, new: str, expected: str) -> None:
@@ -253,6 +275,18 @@ def test_the_search_finds_the_least_goal_within_five_percent(least_that_meets: i
         assert not meeting
 
 
+def test_the_search_ends_though_goals_starve_in_between() -> None:
+    search = _Search(100, 9000)
+    search.learn(100, meets=False, starves=False)
+    search.learn(200, meets=True, starves=False)
+    tried = []
+    while (goal := search.next_goal()) is not None:
+        assert goal not in tried
+        tried.append(goal)
+        search.learn(goal, meets=False, starves=True)
+    assert tried[0] == 141
+
+
 @pytest.mark.slow
 def test_a_plan_is_the_cheapest_that_meets_its_target(small) -> None:
     scenario = small("rounds.count=20", "rounds.max_days=3.0")
@@ -271,11 +305,29 @@ def test_a_plan_is_the_cheapest_that_meets_its_target(small) -> None:
     assert none.candidates[-1].starves
 
 
+def test_a_plan_s_page_has_its_figures(small) -> None:
+    def candidate(goal: int, epsilon: float | None, note: str = "") -> Candidate:
+        seeds = () if note else (7, 8)
+        return Candidate(goal, 24.0, 0.001 * goal, 20, seeds, seeds, 2.0, 3.0, 1.0, epsilon, 1.5, note)
+
+    best = candidate(200, 2.5)
+    plan = Plan(Target(epsilon=3.0), small(), 2, 0.5, best, (candidate(100, 9.25), best, candidate(400, None, "starved")))
+    page = plan_page(plan)
+    found = re.search(r'<script type="application/json" id="results-data">(.*?)</script>', page, flags=re.DOTALL)
+    assert found is not None
+    assert json.loads(found.group(1)) == json.loads(json.dumps(plan.to_json()))
+    assert plan.to_json()["best"]["updates"] == 12 * 200
+    for shown in ("<td>9.25</td>", "<td>2.5</td>", "<td>starves</td>", "<td>plan</td>", "7 to 8"):
+        assert shown in page
+    assert "report goal 200, timer 24 h, noise multiplier 0.2: epsilon 2.500 at min-sep 7" in page
+
+
 def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command) -> None:
     for arguments, expected in (
         (("--epsilon", "0", "--population", "100000", "--rounds", "10"), "epsilon=0.0 must be positive"),
         (("--epsilon", "1", "--population", "100000", "--rounds", "10", "--timers", "a,b"), "numbers of hours"),
-        (("--epsilon", "1", "--rounds", "10"), "--devices missing"),
+        (("--epsilon", "1", "--rounds", "10"), "--population and --rounds must be given"),
+        (("--epsilon", "1", "--population", "100000", "--rounds", "10", "--buffers", "11"), "buffers=11 must be from 1 to 10"),
         (("--epsilon", "1", "--population", "100000", "--rounds", "10", "--scale", "2"), "scale=2.0 must be"),
     ):
         code, stdout, stderr = fedray_command("plan", *arguments)

@@ -106,6 +106,7 @@ MALFORMED = {
     "no round": ("dev,round\nx,\nx,2\n", "1 have no round (such as device 'x', round missing)"),
     "no rows": ("dev,round\n", "has no participation (0 rows)"),
     "empty file": ("", "Empty CSV file"),
+    "two columns of one name": ("dev,dev,round\nx,y,1\n", "--device-column='dev' is the name of 2 columns"),
     "ragged": ("dev,round\nx,1\ny,2,3\n", "Expected 2 columns, got 3"),
     "ragged later": ("dev,round\n" + "x,1\n" * 10 + "y\n", "Expected 2 columns, got 1"),
 }
@@ -172,6 +173,57 @@ def test_a_directory_of_files_is_one_log(tmp_path: Path) -> None:
     write_log(folder / "three", ["c"], [0], "csv")
     with pytest.raises(InputError, match="both CSV and Parquet"):
         import_log(folder, "dev", "round", 5, tmp_path / "u")
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """Sorting would go wrong on it, and rounds with it."""
+    names = pa.array([b"\xff\xfe", b"ok"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 2, names.buffers())
+    pq.write_table(pa.table({"dev": text, "round": [0, 1]}), tmp_path / "log.parquet")
+    with pytest.raises(InputError, match="UTF8"):
+        import_log(tmp_path / "log.parquet", "dev", "round", 5, tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+
+
+def test_files_of_other_types_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    write_log(folder / "one", [12], [0], "integers")
+    write_log(folder / "two", ["0012"], [1], "strings")
+    with pytest.raises(InputError, match="bring all files to one form"):
+        import_log(folder, "dev", "round", 5, tmp_path / "t")
+
+
+@pytest.mark.parametrize("memory", [-1, 0, 5])
+def test_memory_that_makes_no_sense_is_refused(tmp_path: Path, memory: int) -> None:
+    log = write_log(tmp_path / "log", ["a"], [0], "strings")
+    with pytest.raises(InputError, match=f"--memory={memory} must be from 64"):
+        import_log(log, "dev", "round", 5, tmp_path / "t", memory_mebibytes=memory)
+
+
+def test_an_import_that_lost_a_part_or_a_name_is_noticed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fedray.trace.importer.PART_ROWS", 2)
+    log = write_log(tmp_path / "log", ["a", "a", "b", "b", "c"], [0, 1, 0, 1, 0], "strings")
+    trace = import_log(log, "dev", "round", 5, tmp_path / "t")
+    document = json.loads((trace.path / "run.json").read_text())
+    assert len(document["parts"]) > 1
+    changed = {
+        "rows of": {**document, "parts": document["parts"][:-1]},
+        "left_out": {**document, "left_out": [{}]},
+        "lacks packages": {key: value for key, value in document.items() if key != "packages"},
+    }
+    for expected, each in changed.items():
+        (trace.path / "run.json").write_text(json.dumps(each))
+        with pytest.raises(TraceCorrupt, match=expected):
+            open_trace(trace.path)
+    (trace.path / "run.json").write_text(json.dumps(document))
+    table = pq.read_table(trace.path / "devices.parquet")
+    pq.write_table(table.take([1, 0, 2]), trace.path / "devices.parquet")
+    with pytest.raises(TraceCorrupt, match="names were changed"):
+        open_trace(trace.path).verify()
+    (trace.path / "devices.parquet").unlink()
+    with pytest.raises(TraceCorrupt, match=r"devices\.parquet is missing"):
+        open_trace(trace.path)
 
 
 def test_a_changed_import_is_noticed(tmp_path: Path) -> None:
