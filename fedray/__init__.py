@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedray.audit.audit import Audit, audit_trace
+    from fedray.audit.claims import Claim, read_claim
+    from fedray.canary import run_canary
     from fedray.errors import CheckpointError, FedrayError, InputError, RunFailed, ScenarioError, Starved, TraceCorrupt, TraceError
     from fedray.fit import fit_min_sep
     from fedray.messages import RunProgress
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from fedray.report.page import write_report
     from fedray.scenario import Scenario
     from fedray.simulation import resume, simulate
+    from fedray.stress.plan import make_plan
+    from fedray.stress.run import run_sweep
+    from fedray.trace.imported import open_trace
+    from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
     from mechanisms.figures import mechanism_figures
     from mechanisms.files import read_strategy, write_strategy
@@ -31,6 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Audit": "fedray.audit.audit",
     "CheckpointError": "fedray.errors",
+    "Claim": "fedray.audit.claims",
     "FedrayError": "fedray.errors",
     "InputError": "fedray.errors",
     "MechanismRequest": "mechanisms.optimize.design",
@@ -46,10 +53,16 @@ _HOMES = {
     "TraceError": "fedray.errors",
     "audit_trace": "fedray.audit.audit",
     "fit_min_sep": "fedray.fit",
+    "import_log": "fedray.trace.importer",
+    "make_plan": "fedray.stress.plan",
     "mechanism_figures": "mechanisms.figures",
+    "open_trace": "fedray.trace.imported",
     "optimize_mechanism": "mechanisms.optimize.design",
+    "read_claim": "fedray.audit.claims",
     "read_strategy": "mechanisms.files",
     "resume": "fedray.simulation",
+    "run_canary": "fedray.canary",
+    "run_sweep": "fedray.stress.run",
     "simulate": "fedray.simulation",
     "write_report": "fedray.report.page",
     "write_strategy": "mechanisms.files",
@@ -58,6 +71,7 @@ _HOMES = {
 __all__ = [
     "Audit",
     "CheckpointError",
+    "Claim",
     "FedrayError",
     "InputError",
     "MechanismRequest",
@@ -73,10 +87,16 @@ __all__ = [
     "TraceError",
     "audit_trace",
     "fit_min_sep",
+    "import_log",
+    "make_plan",
     "mechanism_figures",
+    "open_trace",
     "optimize_mechanism",
+    "read_claim",
     "read_strategy",
     "resume",
+    "run_canary",
+    "run_sweep",
     "simulate",
     "write_report",
     "write_strategy",

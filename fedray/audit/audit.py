@@ -113,7 +113,7 @@ class Audit:
     def claim_sentence(self) -> str:
         """How the claim fared, in words."""
         counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in Verdict}
-        told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        told = ", ".join(f"{count} {'hold' if verdict is Verdict.HOLDS else verdict}" for verdict, count in counts.items() if count)
         return f"the claim {'holds as far as it can be checked' if self.claim_holds else 'does not hold'}: {told}"
 
     @property

@@ -121,7 +121,14 @@ def render_lines(
             for place, (name, points) in enumerate(plane[1].items())
         ]
     else:
-        chosen = [("lines", f"{axes[1]} over {axes[0]}", "A line for each mechanism.", figures.lines(lines, marks, *axes))]
+        chosen = [
+            (
+                "lines",
+                f"{axes[1]} over {axes[0]}",
+                "A line for each case; a click on its name hides it.",
+                figures.lines(lines, marks, *axes),
+            )
+        ]
     return _render(
         "stress.html.j2",
         chosen,

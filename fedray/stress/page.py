@@ -7,7 +7,7 @@ from fedray.report.page import PageTable, render_lines
 from fedray.stress.plan import Candidate, Plan
 from fedray.stress.run import SweepResult
 
-SHOWN = 20.0
+SHOWN = 3.0
 """Times the target: epsilons beyond are in the table, not in the plot."""
 _FIGURES = {
     "rounds": "n",

@@ -45,7 +45,7 @@ def test_an_honest_claim_holds(run, tmp_path: Path) -> None:
     assert {f.statement: f.verdict for f in audit.findings} == dict.fromkeys(
         [*statements, "rho from its own min_sep"], Verdict.HOLDS
     )
-    assert audit.claim_sentence == "the claim holds as far as it can be checked: 8 holds"
+    assert audit.claim_sentence == "the claim holds as far as it can be checked: 8 hold"
 
 
 def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) -> None:
