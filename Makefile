@@ -30,8 +30,8 @@ bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alter
 faults: .venv/.tests  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions
 	FEDRAY_ALL_MOMENTS=1 $(BIN)/python -m pytest -q tests/simulation/test_faults.py tests/simulation/test_cluster.py
 
-canary: .venv/.tests  ## Canaries in the real aggregator: coverage and planted bugs, 100 seeds each
-	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/simulation/test_canary.py
+canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; audits of 1,000 random traces by brute force
+	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/simulation/test_canary.py tests/audit/test_distribution.py
 
 bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cells (ten minutes, 10 GB of disk)
 	$(BIN)/python tests/benchmarks/bench_audit.py

@@ -103,6 +103,7 @@ class PatternSensitivities:
             value = float(found.values[0])
             return Sensitivity(value, True, "Choquette-Choo et al. 2023, Proposition E.1 (G >= 0: aligned)", value, rows)
         upper, lower = unit_vector_sensitivity(self.gram_of(pattern))
+        upper = max(lower, min(upper, float(found.values[0])))  # both are bounds
         theorem = "largest over unit contributions, by a dual certificate (exact for models of as many parameters as rounds here)"
         return Sensitivity(upper, _agree(lower, upper, CERTIFIED), theorem, lower, rows)
 

@@ -155,7 +155,7 @@ class _Log:
                 yield self._valid(batch.column(self._device), batch.column(self._round))
                 if self._on_rows is not None:
                     self._on_rows(self.rows)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"log {str(self.path)!r} cannot be read ({first_line(error)}); correct that place") from None
 
     def _read(self) -> Iterator[pa.RecordBatch]:
