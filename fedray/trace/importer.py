@@ -283,6 +283,7 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[tuple
     settings: dict[str, Any] = {"memory_limit": f"{memory_mebibytes}MiB", "temp_directory": str(folder)}
     try:
         with duckdb.connect(config=settings) as connection:
+            connection.execute("SET enable_progress_bar = false")  # standard output is ours
             found = connection.read_parquet(str(staged)).order("device, round").to_arrow_reader(BATCH_ROWS)
             assert found is not None
             for batch in found:
