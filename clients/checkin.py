@@ -76,7 +76,9 @@ class ListedRuns:
         """Buckets runs by the windows of the order's length, from the order's window on."""
         self.first_window, self.end_window = order.window, end_window
         self._runs, self._next_window = runs, order.window
-        self._active, self._opens = joined([]), np.empty(0, np.uint32)
+        self.active, self.opens = joined([]), np.empty(0, np.uint32)
+        """The runs that matter from the present window on: not over, and not before their device's timer opens [A]; when it opens
+        [A], or 0 where it was open when the runs were listed."""
         self._places = np.empty(runs.which.size, np.uint32 if runs.which.size < 2**32 else np.int64)
         length = order.end_seconds - order.start_seconds
         self._edges = _bucket(runs.start, order.start_seconds, length, end_window - order.window, self._places)
@@ -92,9 +94,8 @@ class ListedRuns:
         if moved.size:
             self._moved = moved | self._moved if self._moved.size else moved.copy()
 
-    def enter(self, order: CheckInOrder, reopen: DeviceMap, moved: NDArray[np.uint8]) -> tuple[Runs, NDArray[np.uint32]]:
-        """The runs that matter from a window on: not over, and not before their device's timer opens [A]; when it opens [A], or 0
-        where it was open when the runs were listed.
+    def enter(self, order: CheckInOrder, reopen: DeviceMap, moved: NDArray[np.uint8]) -> None:
+        """Brings `active` and `opens` to a window.
 
         Windows come in order; the present one may be entered again. moved: of the devices whose timers were started since the
         window before and not told to `draw_again`. The timers of the others are not looked up again: most of the time would go
@@ -105,14 +106,13 @@ class ListedRuns:
             place = order.window - self.first_window
             places = self._places[self._edges[place] : self._edges[place + 1]]
             self._next_window += 1
-        size = self._active.which.size + places.size
+        size = self.active.which.size + places.size
         which, start, end, opens = np.empty(size, np.uint32), np.empty(size), np.empty(size), np.empty(size, np.uint32)
         kept = _enter(
-            self._active, self._opens, self._runs, places, order.start_seconds, reopen.table, moved, self._moved,
+            self.active, self.opens, self._runs, places, order.start_seconds, reopen.table, moved, self._moved,
             which, start, end, opens,
         )  # fmt: skip
-        self._active, self._opens = Runs(which[:kept], start[:kept], end[:kept]), opens[:kept]
-        return self._active, self._opens
+        self.active, self.opens = Runs(which[:kept], start[:kept], end[:kept]), opens[:kept]
 
 
 @njit(cache=True, nogil=True)

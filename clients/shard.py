@@ -99,7 +99,6 @@ class PopulationShard:
         self._moved: list[NDArray[np.int64]] = []
         """Devices whose timers were started since `_listed` was last told."""
         self._listed: ListedRuns | None = None
-        self._active, self._opens = joined([]), np.empty(0, np.uint32)
         self._census_stride = max(1, scenario.device_ids // CENSUS_DEVICES)
         first = -(-first_device // self._census_stride) * self._census_stride
         sample = np.arange(first, end_device, self._census_stride, dtype=np.uint64)
@@ -154,16 +153,19 @@ class PopulationShard:
             end_window = order.window + round((order.list_until_seconds - order.start_seconds) / length)
             self._forget_listed()  # its memory is free before there are others
             self._listed = ListedRuns(self._list_runs(order.start_seconds, order.list_until_seconds), order, end_window)
-        self._active, self._opens = self._listed.enter(order, self._reopen, self._take_moved())
-        stretches, places = enumerate_check_ins(self._active, self._opens, self._check_in_key, self.first_device, order)
+        listed = self._listed
+        listed.enter(order, self._reopen, self._take_moved())
+        stretches, places = enumerate_check_ins(listed.active, listed.opens, self._check_in_key, self.first_device, order)
         return _Prepared(order, self._with_work(stretches, places))
 
     def _settle_enumerated(self, prepared: "_Prepared") -> "_Listed":
         before = prepared.listed
         stretches, places = before.stretches, before.places
+        listed, moved = self._listed, self._take_moved()
+        assert listed is not None
         is_new, has_new = draw_again(
-            stretches, self._active, self._opens, self._reopen, self._check_in_key, self.first_device, prepared.order,
-            self._take_moved(),
+            stretches, listed.active, listed.opens, self._reopen, self._check_in_key, self.first_device, prepared.order,
+            moved,
         )  # fmt: skip
         if has_new:
             drawn, order = np.flatnonzero(stretches.time < np.inf), prepared.order
@@ -173,7 +175,6 @@ class PopulationShard:
 
     def _forget_listed(self) -> None:
         self._listed, self._moved = None, []
-        self._active, self._opens = joined([]), np.empty(0, np.uint32)
 
     def _take_moved(self) -> NDArray[np.uint8]:
         """Whose timers were started since this was asked last; only enumeration asks."""

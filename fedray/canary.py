@@ -256,7 +256,7 @@ def _binding_pattern(scenario: Scenario, trace: Path | None) -> tuple[tuple[int,
     """Rounds of the device that attains the sensitivity, and how many rounds there are."""
     with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
         if trace is None:
-            untrained = scenario.model_copy(update={"training": scenario.training.model_copy(update={"enabled": False})})
+            untrained = scenario.with_overrides("training.enabled=false")
             trace = simulate(untrained, Placement(1, "in-process"), Path(folder, "trace")).path
         patterns = read_patterns(open_trace(trace))
     if scenario.rounds.count < patterns.committed_rounds:

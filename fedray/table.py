@@ -1,8 +1,12 @@
-"""What every table of a scenario file is: a frozen value that refuses what it does not know; and the number types of its keys."""
+"""What every table of a file is: a frozen value that refuses what it does not know; the number types of its keys; reading one."""
 
-from typing import Annotated
+import tomllib
+from pathlib import Path
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedray.errors import InputError
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -16,3 +20,22 @@ class Table(BaseModel):
     """A table of the file: frozen; unknown keys, NaN, infinities and wrong types are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+_Table = TypeVar("_Table", bound=Table)
+
+
+def read_table_file(kind: type[_Table], path: Path, what: str, remedy: str) -> _Table:
+    """A TOML file that is one table; validators are told its directory. Raises InputError in one line, with the remedy."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{what} {str(path)!r} is not valid TOML ({error}); correct that place") from None
+    try:
+        return kind.model_validate(tables, context={"directory": path.parent})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key, rule = ".".join(str(part) for part in problem["loc"]), problem["msg"].removeprefix("Value error, ")
+        raise InputError(f"{what} {str(path)!r}: {key + ': ' if key else ''}{rule}; {remedy}") from None

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedray.audit.claims import Claim
 from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
-from fedray.audit.findings import DeviceNames, Finding, Verdict, check_claim
+from fedray.audit.findings import Finding, Verdict, check_claim
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
@@ -254,14 +254,13 @@ def audit_trace(
         pool.submit(pld.load)  # while the parts are read
         patterns = read_patterns(opened)
     others = [other for other in (Identity(), Tree()) if other.kind != used.strategy.kind]
-    names = DeviceNames(opened)
     try:
         mechanisms = [
-            _audit_mechanism(each, each is used.strategy, patterns, used.noise_multiplier, used.delta, names)
+            _audit_mechanism(each, each is used.strategy, patterns, used.noise_multiplier, used.delta, opened)
             for each in (used.strategy, *others)
         ]
         privacy = scenario.privacy if scenario is not None else None
-        findings = check_claim(claim, privacy, opened, patterns, mechanisms[0].trace, names) if claim is not None else ()
+        findings = check_claim(claim, privacy, opened, patterns, mechanisms[0].trace) if claim is not None else ()
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
     return Audit(
@@ -330,7 +329,7 @@ def _scenario_of(trace: Trace) -> Scenario:
 
 
 def _audit_mechanism(
-    strategy: Strategy, is_used: bool, patterns: Patterns, noise_multiplier: float, delta: float, names: DeviceNames
+    strategy: Strategy, is_used: bool, patterns: Patterns, noise_multiplier: float, delta: float, source: Trace | ImportedTrace
 ) -> MechanismAudit:
     schema = strategy.schema_sensitivity(MinSep(patterns.committed_rounds, patterns.min_sep, patterns.max_participations))
     trace = trace_sensitivity(strategy, patterns)
@@ -339,7 +338,7 @@ def _audit_mechanism(
         is_used=is_used,
         noise_multiplier=noise_multiplier,
         trace=trace,
-        binding_device=names.of(trace.device_id),
+        binding_device=source.name_of(trace.device_id),
         schema=schema,
         rho=gaussian_rho(trace.value, noise_multiplier),
         epsilon=gaussian_epsilon(trace.value, noise_multiplier, delta),

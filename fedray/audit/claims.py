@@ -11,14 +11,12 @@ epsilon = 6.6                      # with delta
 delta = 1e-10
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from fedray.errors import InputError
-from fedray.table import Positive, Table
+from fedray.table import Positive, Table, read_table_file
 from mechanisms.files import read_strategy
 from mechanisms.participation import MinSep
 from mechanisms.registry import AnyStrategy
@@ -64,17 +62,4 @@ class Claim(Table):
 
 def read_claim(path: Path) -> Claim:
     """Raises InputError, in one line, for a file that is no claim."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"claim {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"claim {str(path)!r} is not valid TOML ({error}); correct that place") from None
-    try:
-        return Claim.model_validate(tables, context={"directory": path.parent})
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        rule = problem["msg"].removeprefix("Value error, ")
-        keys = ", ".join(Claim.model_fields)
-        raise InputError(f"claim {str(path)!r}: {key + ': ' if key else ''}{rule}; the keys of a claim are {keys}") from None
+    return read_table_file(Claim, path, "claim", f"the keys of a claim are {', '.join(Claim.model_fields)}")

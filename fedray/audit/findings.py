@@ -10,6 +10,7 @@ import numpy as np
 from fedray.audit.claims import Claim
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
+from fedray.messages import Outcome
 from fedray.scenario import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -21,7 +22,6 @@ from mechanisms.strategy import Sensitivity, Strategy
 MOST_EVIDENCE = 10
 ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}
 """Relative: what floats, and the discretisation of epsilon (which rounds up), are off by; claims rounded down are broken."""
-_ACCEPTED = 0
 
 
 class Verdict(StrEnum):
@@ -65,24 +65,15 @@ class Finding:
         return {**asdict(self), "verdict": str(self.verdict), "evidence": [asdict(each) for each in self.evidence]}
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedPrivacy:
-    """What follows from the claim's own words: its mechanism under its own (rounds, min-sep, max participations)."""
+def claimed_sensitivity(claim: Claim, rounds: int) -> Sensitivity | None:
+    """What follows from the claim's own words: its mechanism under its own (rounds, min-sep, max participations).
 
-    sensitivity: Sensitivity
-    rho: float
-    epsilon: float
-
-
-def claimed_privacy(claim: Claim, rounds: int) -> ClaimedPrivacy | None:
-    """None unless the claim names a min-sep and max participations. Raises ValueError for impossible ones."""
+    None unless the claim names a min-sep and max participations. Raises ValueError for impossible ones.
+    """
     if claim.min_sep is None or claim.max_participations is None:
         return None
     n = claim.rounds or rounds
-    schema = MinSep(n, claim.min_sep, min(claim.max_participations, -(-n // claim.min_sep)))
-    sensitivity = claim.mechanism.schema_sensitivity(schema)
-    rho = gaussian_rho(sensitivity.value, claim.noise_multiplier)
-    return ClaimedPrivacy(sensitivity, rho, gaussian_epsilon(sensitivity.value, claim.noise_multiplier, claim.delta))
+    return claim.mechanism.schema_sensitivity(MinSep(n, claim.min_sep, min(claim.max_participations, -(-n // claim.min_sep))))
 
 
 def check_claim(
@@ -91,48 +82,33 @@ def check_claim(
     trace: Trace | ImportedTrace,
     patterns: Patterns,
     found: TraceSensitivity,
-    names: "DeviceNames",
 ) -> tuple[Finding, ...]:
     """A finding for everything that is claimed. used: what was run, None for a log. Raises ValueError for impossible claims."""
     findings = _check_noise(claim, used)
     if claim.rounds is not None:
         findings.append(_check_rounds(claim.rounds, patterns))
     if claim.min_sep is not None:
-        findings.append(_check_min_sep(claim.min_sep, patterns, names))
+        findings.append(_check_min_sep(claim.min_sep, trace, patterns))
     if claim.max_participations is not None:
-        findings.append(_check_max_participations(claim.max_participations, patterns, names))
+        findings.append(_check_max_participations(claim.max_participations, trace, patterns))
     if claim.timer_hours is not None:
         findings.append(_check_timer(claim.timer_hours, trace, patterns))
     evidence = (
         Evidence(
-            names.of(found.device_id), found.rounds, f"sensitivity {found.value:.6f}" + ("" if found.is_exact else " at most")
+            trace.name_of(found.device_id), found.rounds, f"sensitivity {found.value:.6f}" + ("" if found.is_exact else " at most")
         ),
     )
-    own = claimed_privacy(claim, patterns.committed_rounds)
-    for what, claimed, spent, from_own in (
-        ("rho", claim.rho, lambda s: gaussian_rho(s, claim.noise_multiplier), own and own.rho),
-        ("epsilon", claim.epsilon, lambda s: gaussian_epsilon(s, claim.noise_multiplier, claim.delta), own and own.epsilon),
+    own = claimed_sensitivity(claim, patterns.committed_rounds)
+    for what, claimed, spent in (
+        ("rho", claim.rho, lambda s: gaussian_rho(s, claim.noise_multiplier)),
+        ("epsilon", claim.epsilon, lambda s: gaussian_epsilon(s, claim.noise_multiplier, claim.delta)),
     ):
         if claimed is None:
             continue
         findings.append(_check_spent(what, claimed, spent(found.value), found.is_exact, evidence))
-        if own is not None and from_own is not None:
-            findings.append(_check_arithmetic(what, claimed, from_own, own.sensitivity))
+        if own is not None:
+            findings.append(_check_arithmetic(what, claimed, spent(own.value), own))
     return tuple(findings)
-
-
-class DeviceNames:
-    """What the trace's source calls a device."""
-
-    def __init__(self, trace: Trace | ImportedTrace) -> None:
-        self._trace = trace
-
-    def of(self, device_id: int) -> str:
-        """Its own name in an imported log, else its id."""
-        if not isinstance(self._trace, ImportedTrace):
-            return str(device_id)
-        name = self._trace.name_of(device_id)
-        return name if name.isprintable() else repr(name)
 
 
 def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
@@ -172,7 +148,7 @@ def _check_rounds(claimed: int, patterns: Patterns) -> Finding:
     return Finding("rounds", _verdict(holds), claimed, n, f"rounds = {n}", text, max(0, n - claimed))
 
 
-def _check_min_sep(claimed: int, patterns: Patterns, names: DeviceNames) -> Finding:
+def _check_min_sep(claimed: int, trace: Trace | ImportedTrace, patterns: Patterns) -> Finding:
     gaps, after = patterns.gaps_and_places
     b = patterns.min_sep
     broken = int((gaps < claimed).sum())
@@ -184,7 +160,7 @@ def _check_min_sep(claimed: int, patterns: Patterns, names: DeviceNames) -> Find
         row = int(after[place])
         device = int(patterns.device_ids[np.searchsorted(patterns.starts, row, side="right") - 1])
         pair = int(patterns.rounds[row - 1]), int(patterns.rounds[row])
-        evidence.append(Evidence(names.of(device), pair, f"{int(gaps[place])} rounds apart"))
+        evidence.append(Evidence(trace.name_of(device), pair, f"{int(gaps[place])} rounds apart"))
     text = (
         f"{broken:,} of {gaps.size:,} pairs of consecutive participations are closer than claimed"
         if broken
@@ -193,13 +169,13 @@ def _check_min_sep(claimed: int, patterns: Patterns, names: DeviceNames) -> Find
     return Finding("min_sep", _verdict(not broken), claimed, b, f"min_sep = {b}", text, broken, tuple(evidence))
 
 
-def _check_max_participations(claimed: int, patterns: Patterns, names: DeviceNames) -> Finding:
+def _check_max_participations(claimed: int, trace: Trace | ImportedTrace, patterns: Patterns) -> Finding:
     k, broken = patterns.max_participations, int((patterns.counts > claimed).sum())
     most = np.argsort(-patterns.counts, kind="stable")[: MOST_EVIDENCE if broken else 1]
     starts = patterns.starts
     evidence = [
         Evidence(
-            names.of(int(patterns.device_ids[place])),
+            trace.name_of(int(patterns.device_ids[place])),
             tuple(patterns.rounds[starts[place] : starts[place] + patterns.counts[place]].tolist()),
             f"{int(patterns.counts[place])} participations",
         )
@@ -221,7 +197,7 @@ def _check_timer(claimed: float, trace: Trace | ImportedTrace, patterns: Pattern
     least = math.inf
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
-        rows = np.flatnonzero((columns["outcome"] == _ACCEPTED) & (columns["round"] < patterns.committed_rounds))
+        rows = np.flatnonzero((columns["outcome"] == Outcome.ACCEPTED) & (columns["round"] < patterns.committed_rounds))
         devices, rounds = columns["device_id"][rows], columns["round"][rows]
         waits = columns["checkin_time"][rows][1:] - columns["report_time"][rows][:-1]
         waits[devices[1:] != devices[:-1]] = np.inf
@@ -234,7 +210,7 @@ def _check_timer(claimed: float, trace: Trace | ImportedTrace, patterns: Pattern
                 worst.append((float(waits[place]), int(devices[place]), int(rounds[place]), int(rounds[place + 1])))
     worst.sort()
     chosen = [each for each in worst[:MOST_EVIDENCE] if each[0] < 3600.0 * claimed] or worst[:1]
-    evidence = [Evidence(str(device), (a, b), f"{wait / 3600.0:.4f} hours apart") for wait, device, a, b in chosen]
+    evidence = [Evidence(trace.name_of(device), (a, b), f"{wait / 3600.0:.4f} hours apart") for wait, device, a, b in chosen]
     text = f"{broken:,} pairs of participations are closer in time" if broken else "no device took part again sooner"
     if math.isinf(least):
         return Finding("timer_hours", Verdict.HOLDS, claimed, None, "any timer", "no device took part twice")

@@ -50,8 +50,9 @@ def stress(
         print_json(result.to_json())
         return
     print_table(value.name, sweep_rows(result))
-    if len(crossing_rows(result)) > 1:
-        print_table("Crossings", crossing_rows(result))
+    crossings = crossing_rows(result)
+    if len(crossings) > 1:
+        print_table("Crossings", crossings)
     if out is not None:
         typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
 

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def judge(sweep: Sweep, cell: Cell, scenario: Scenario | None, truth: Truth, dis
         for made_for in spec.made_for if spec.needs_optimising else spec.made_for[:1]:
             rows.append(_row(sweep, spec, made_for, truth, distribution, z))
     best = min((row.rms_loss for row in rows if row.rms_loss is not None), default=None)
-    return [_with_regret(row, best) for row in rows]
+    return [row if row.rms_loss is None or best is None else replace(row, regret=row.rms_loss / best - 1.0) for row in rows]
 
 
 def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> float:
@@ -105,12 +105,6 @@ def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> 
         goal = scenario.rounds.report_goal if scenario is not None else cell.get("report_goal")
         return sweep.noise_per_report * goal
     return sweep.noise_multiplier or (scenario.privacy.noise_multiplier if scenario is not None else 1.0)
-
-
-def _with_regret(row: Row, best: float | None) -> Row:
-    if best is None or row.rms_loss is None:
-        return row
-    return Row(**{**asdict(row), "regret": row.rms_loss / best - 1.0})
 
 
 def _row(sweep: Sweep, spec: MechanismSpec, made_for: MadeFor, truth: Truth, distribution: tuple[MinSep, ...], z: float) -> Row:

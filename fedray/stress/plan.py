@@ -22,7 +22,6 @@ from mechanisms.accounting.pld import check_delta, gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
 from mechanisms.participation import MinSep
-from mechanisms.strategy import Strategy
 
 PRECISION = 0.05
 """Relative, of report goals."""
@@ -210,8 +209,7 @@ def _run_of(scenario: Scenario, goal: int, hours: float, seed: int, scale: float
 def _candidate(scenario: Scenario, target: Target, goal: int, hours: float, found: Sequence[Truth]) -> Candidate:
     n, z = scenario.rounds.count, target.noise_per_report * goal
     optimistic = min(n, max(1, scenario.population.devices // goal))
-    guess = _blt(MinSep(n, optimistic, -(-n // optimistic)), target.buffers)
-    optimistic_epsilon = _epsilon(guess.schema_sensitivity(MinSep(n, optimistic, -(-n // optimistic))).value, z, target.delta)
+    guessed = _sensitivity(MinSep(n, optimistic, -(-n // optimistic)), target.buffers)
     schemas = [truth.schema for truth in found if truth.schema is not None]
     notes = [truth.note for truth in found if truth.note]
     seen = {
@@ -219,7 +217,7 @@ def _candidate(scenario: Scenario, target: Target, goal: int, hours: float, foun
         "timer_hours": hours,
         "noise_multiplier": z,
         "optimistic_min_sep": optimistic,
-        "optimistic_epsilon": optimistic_epsilon,
+        "optimistic_epsilon": _epsilon(guessed, z, target.delta),
         "min_seps": tuple(schema.min_sep for schema in schemas),
         "max_participations": tuple(schema.max_participations for schema in schemas),
     }
@@ -227,7 +225,7 @@ def _candidate(scenario: Scenario, target: Target, goal: int, hours: float, foun
         return Candidate(**seen, days=None, sensitivity=None, rho=None, epsilon=None, note=notes[0])
     b = min(schema.min_sep for schema in schemas)
     worst = MinSep(n, b, min(max(schema.max_participations for schema in schemas), -(-n // b)))
-    sensitivity = _blt(worst, target.buffers).schema_sensitivity(worst).value
+    sensitivity = _sensitivity(worst, target.buffers)
     epsilon = _epsilon(sensitivity, z, target.delta)
     return Candidate(
         **seen,
@@ -246,5 +244,6 @@ def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
         return None
 
 
-def _blt(schema: MinSep, buffers: int) -> Strategy:
-    return cached_mechanism(MechanismRequest("blt", schema, buffers), default_cache())
+def _sensitivity(schema: MinSep, buffers: int) -> float:
+    """Of the BLT made for a schema, under it."""
+    return cached_mechanism(MechanismRequest("blt", schema, buffers), default_cache()).schema_sensitivity(schema).value

@@ -9,7 +9,6 @@ import importlib.metadata
 import io
 import itertools
 import json
-import os
 import shutil
 import zipfile
 import zlib
@@ -23,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedray.atomic import write_whole
 from fedray.audit.participation import Patterns
 from fedray.cluster import run_tasks
 from fedray.errors import InputError, RunFailed
@@ -31,7 +31,7 @@ from fedray.scenario import Scenario
 from fedray.stress.cells import Row, Truth, assumed, judge, simulated
 from fedray.stress.sweep import Cell, Sweep
 from fedray.trace.provenance import package_versions
-from fedray.trace.unfinished import write_whole
+from mechanisms.optimize.design import default_cache as designs_cache
 from mechanisms.participation import MinSep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,23 +124,18 @@ def run_sweep(
 ) -> SweepResult:
     """Runs all cells: first what happens in them, then how the mechanisms fare. Raises RunFailed when a task dies for good."""
     cells, cache = sweep.cells(), _Cache(default_cache() if has_cache else None)
-    tell = on_progress or (lambda _: None)
-    truths = _truths(sweep, cells, scenario, placement or Placement(), cache, tell)
+    tell, placement = on_progress or (lambda _: None), placement or Placement()
+    scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
+    truths = _truths(sweep, cells, scenarios, placement, cache, tell)
     distribution = tuple(truth.schema for truth in truths if truth.schema is not None)
-    jobs = [
-        _Judgement(sweep, cell, cell.scenario_of(scenario) if scenario is not None else None, truth, distribution)
-        for cell, truth in zip(cells, truths, strict=True)
-    ]
-    rows: dict[int, tuple[Row, ...]] = {}
-    for index, job in enumerate(jobs):
-        known = cache.rows(job.digest)
-        if known is not None:
-            rows[index] = known
+    jobs = [_Judgement(sweep, *each, distribution) for each in zip(cells, scenarios, truths, strict=True)]
+    digests = [job.digest for job in jobs]
+    rows = {index: known for index, digest in enumerate(digests) if (known := cache.rows(digest)) is not None}
     missing = [index for index in range(len(jobs)) if index not in rows]
-    for done, (place, found) in enumerate(run_tasks(_judged, [jobs[index] for index in missing], placement or Placement())):
+    for place, found in run_tasks(_judged, [jobs[index] for index in missing], placement):
         rows[missing[place]] = tuple(found)
-        cache.keep_rows(jobs[missing[place]].digest, tuple(found))
-        tell(f"{len(jobs) - len(missing) + done + 1} of {len(jobs)} cells judged")
+        cache.keep_rows(digests[missing[place]], tuple(found))
+        tell(f"{len(rows)} of {len(jobs)} cells judged")
     return SweepResult(sweep, tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells)))
 
 
@@ -167,7 +162,7 @@ def _as_table(result: SweepResult) -> pa.Table:
 
 def default_cache() -> Path:
     """Where cells are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "stress"
+    return designs_cache().with_name("stress")
 
 
 @dataclass(frozen=True)
@@ -200,20 +195,19 @@ def _judged(job: _Judgement) -> list[Row]:
 
 
 def _truths(
-    sweep: Sweep, cells: list[Cell], scenario: Scenario | None, placement: Placement, cache: "_Cache", tell: Progress
+    sweep: Sweep, cells: list[Cell], scenarios: list[Scenario | None], placement: Placement, cache: "_Cache", tell: Progress
 ) -> list[Truth]:
-    if scenario is None:
+    wanted = [each for each in scenarios if each is not None]
+    digests = [_digest("truth", each.digest) for each in wanted]
+    runs = dict(zip(digests, wanted, strict=True))
+    if not runs:
         return [assumed(sweep, cell) for cell in cells]
-    runs = [cell.scenario_of(scenario) for cell in cells]
-    digests = [_digest("truth", each.digest) for each in runs]
-    truths = {digest: truth for digest in digests if (truth := cache.truth(digest)) is not None}
-    missing = {digest: run for digest, run in zip(digests, runs, strict=True) if digest not in truths}
-    known = len(truths)
-    for done, (place, truth) in enumerate(run_tasks(simulated, list(missing.values()), placement)):
-        digest = list(missing)[place]
-        truths[digest] = truth
-        cache.keep_truth(digest, truth)
-        tell(f"{known + done + 1} of {known + len(missing)} runs simulated")
+    truths = {digest: truth for digest in runs if (truth := cache.truth(digest)) is not None}
+    missing = [digest for digest in runs if digest not in truths]
+    for place, truth in run_tasks(simulated, [runs[digest] for digest in missing], placement):
+        truths[missing[place]] = truth
+        cache.keep_truth(missing[place], truth)
+        tell(f"{len(truths)} of {len(runs)} runs simulated")
     return [truths[digest] for digest in digests]
 
 

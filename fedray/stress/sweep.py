@@ -19,16 +19,15 @@ quotient is the min-sep of a population that is cycled through, where min_sep it
 import importlib.util
 import itertools
 import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedray.errors import InputError, ScenarioError
 from fedray.scenario import Scenario
-from fedray.table import Positive, Table
+from fedray.table import Positive, Table, read_table_file
 from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from mechanisms.optimize.design import Kind, MechanismRequest
 from mechanisms.participation import MOST_ROUNDS, MinSep
@@ -168,20 +167,7 @@ class Sweep(Table):
     @classmethod
     def from_toml(cls, path: Path) -> tuple[Self, Scenario | None]:
         """The sweep, and its scenario if it has one. Raises InputError in one line."""
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"sweep {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"sweep {str(path)!r} is not valid TOML ({error}); correct that place") from None
-        try:
-            sweep = cls.model_validate(tables)
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            key, rule = ".".join(str(part) for part in problem["loc"]), problem["msg"].removeprefix("Value error, ")
-            raise InputError(
-                f"sweep {str(path)!r}: {key + ': ' if key else ''}{rule}; fedray/stress/sweep.py has every key"
-            ) from None
+        sweep = read_table_file(cls, path, "sweep", "fedray/stress/sweep.py has every key")
         if sweep.scenario is None:
             return sweep, None
         scenario = Scenario.from_toml(path.parent / sweep.scenario)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion
 from fedray.trace.files import DAMAGE, check_file, first_line, read_ahead, read_table
 from fedray.trace.invariants import check_accepted
-from fedray.trace.reader import AcceptedPart, Trace, check_parts, read_document
-from fedray.trace.schema import FORMAT, PARTICIPATIONS, columns_digest, run_digest
+from fedray.trace.reader import AcceptedPart, Trace, check_keys, check_no_strays, check_parts, read_document
+from fedray.trace.schema import FORMAT, columns_digest, run_digest
 
 IMPORT_FORMAT = "fedray-import"
 IMPORT_VERSION = 1
@@ -66,9 +66,7 @@ class ImportedTrace:
             "digest": str, "devices_digest": str, "log": str, "written": str, "packages": dict, "rounds": int, "rows_read": int,
             "rows": int, "devices": int, "left_out": list, "parts": list,
         }  # fmt: skip
-        wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
-        if wrong:
-            raise TraceCorrupt(f"{directory}: run.json lacks {', '.join(wrong)}, or has them in another form; import the log again")
+        check_keys(run, kinds, directory)
         if not all(isinstance(each, dict) and set(each) == {"reason", "rows", "example"} for each in run["left_out"]):
             raise TraceCorrupt(f"{directory}: run.json has an entry of left_out in another form; import the log again")
         check_parts(run["parts"], directory)
@@ -78,9 +76,7 @@ class ImportedTrace:
                 f"{directory}: its parts have {rows} rows of {devices} devices, run.json says {run['rows']} of {run['devices']}; "
                 "import the log again"
             )
-        strays = {file.name for file in (directory / PARTICIPATIONS).glob("*")} - {Path(part["file"]).name for part in run["parts"]}
-        if strays:
-            raise TraceCorrupt(f"{directory / PARTICIPATIONS} holds {min(strays)!r}, which is no part of the trace; move it away")
+        check_no_strays(run["parts"], directory)
         if not (directory / DEVICES_FILE).is_file():
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
         for part in run["parts"]:
@@ -114,7 +110,7 @@ class ImportedTrace:
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
-        """What the log calls a device."""
+        """What the log calls a device; in quotes, escaped, where that cannot be printed."""
         file = self.path / DEVICES_FILE
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
@@ -122,7 +118,8 @@ class ImportedTrace:
             value = group.column(0)[device_id % NAMES_PER_GROUP].as_py()
         except DAMAGE as error:
             raise TraceCorrupt(f"{file} is missing or damaged ({first_line(error)}); import the log again") from None
-        return value.hex() if isinstance(value, bytes) else str(value)
+        name = value.hex() if isinstance(value, bytes) else str(value)
+        return name if name.isprintable() else repr(name)
 
     def verify(self) -> None:
         """Recomputes every digest from the columns. Raises TraceCorrupt at the first that differs."""

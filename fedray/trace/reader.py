@@ -1,7 +1,7 @@
 """Reads a trace. Opening validates its shape; reading validates what is read (fedray/trace/invariants.py)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,10 +55,7 @@ class Trace:
         check_rounds(trace.rounds, f"{directory / ROUNDS_FILE}")
         for part in trace.run["parts"]:
             check_file(directory / part["file"], PARTICIPATION_SCHEMA, part["rows"])
-        known = {Path(part["file"]).name for part in trace.run["parts"]}
-        strays = sorted(file.name for file in (directory / PARTICIPATIONS).glob("*") if file.name not in known)
-        if strays:
-            raise TraceCorrupt(f"{directory / PARTICIPATIONS} holds {strays[0]!r}, which is no part of the trace; move it away")
+        check_no_strays(trace.run["parts"], directory)
         return trace
 
     @property
@@ -107,6 +104,10 @@ class Trace:
         device_ids = to_numpy(table.column("device_id"), ())[chosen]
         check_accepted(device_ids, rounds, part["first_device"], part["end_device"], self.committed_rounds, str(file))
         return AcceptedPart(device_ids, rounds)
+
+    def name_of(self, device_id: int) -> str:
+        """What the source calls a device: here its id."""
+        return str(device_id)
 
     def columns(self, part: int) -> dict[str, NDArray]:
         """All columns of one part's rows; outcomes as codes, NaN for no report. Checks invariant 4."""
@@ -162,11 +163,25 @@ def _read_run(directory: Path) -> dict[str, Any]:
             "use the fedray release that wrote it, or run the scenario again"
         )
     kinds = {"digest": str, "ended": str, "written": str, "seed": int, "scenario": dict, "packages": dict, "parts": list}
-    wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
-    if wrong:
-        raise TraceCorrupt(f"{file} lacks {', '.join(wrong)}, or has them in another form; take the trace from its source again")
+    check_keys(run, kinds, directory)
     check_parts(run["parts"], directory)
     return run
+
+
+def check_keys(run: dict[str, Any], kinds: Mapping[str, type], directory: Path) -> None:
+    """Raises TraceCorrupt unless run.json has the keys, in values of their kinds."""
+    wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
+    if wrong:
+        file = directory / RUN_FILE
+        raise TraceCorrupt(f"{file} lacks {', '.join(wrong)}, or has them in another form; take the trace from its source again")
+
+
+def check_no_strays(parts: list[Any], directory: Path) -> None:
+    """Raises TraceCorrupt if there are files among the parts that are none."""
+    known = {Path(part["file"]).name for part in parts}
+    strays = sorted(file.name for file in (directory / PARTICIPATIONS).glob("*") if file.name not in known)
+    if strays:
+        raise TraceCorrupt(f"{directory / PARTICIPATIONS} holds {strays[0]!r}, which is no part of the trace; move it away")
 
 
 def check_parts(parts: list[Any], directory: Path) -> None:

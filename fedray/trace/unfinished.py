@@ -10,7 +10,6 @@
 Files are written whole or not at all, and the checkpoint last, so that what it names is there. Nothing is unpickled.
 """
 
-import contextlib
 import fcntl
 import io
 import json
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.atomic import write_whole
 from fedray.errors import CheckpointError, InputError, RunFailed
 from fedray.messages import Settlement
 
@@ -37,18 +37,6 @@ _COLUMNS = ("device_ids", "checkin_times", "report_times", "outcomes", "reopen_s
 def partial_directory(directory: Path) -> Path:
     """Where the unfinished run of a trace lives."""
     return directory.with_name(f"{directory.name}.partial")
-
-
-def write_whole(file: Path, content: bytes, what: str) -> None:
-    """Writes a file whole or not at all. Raises RunFailed, naming `what`, when it cannot be written."""
-    new = file.with_name(f"{file.name}.new")
-    try:
-        new.write_bytes(content)
-        new.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise RunFailed(f"writing {what} failed ({error.strerror or error}); free space there and run again") from None
 
 
 class Lock:

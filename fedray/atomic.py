@@ -1,0 +1,42 @@
+"""Files that are there whole or not at all, and that outlast a power cut.
+
+A file is written under a name that nobody can guess, beside its own, brought to the disk, and then renamed. A name that is a
+symbolic link is replaced; what it points to is left alone.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+
+from fedray.errors import FedrayError, RunFailed
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def write_whole(file: Path, content: bytes, what: str, error: type[FedrayError] = RunFailed) -> None:
+    """Writes a file whole or not at all. Raises `error`, naming `what`, when it cannot be written."""
+    new = file.with_name(f".{file.name[:180]}.{secrets.token_hex(8)}.new")
+    try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        with open(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(handle)
+        new.replace(file)
+        sync_directory(file.parent)
+    except OSError as problem:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        remedy = "free space there and run again" if problem.errno in _FULL else "name a place that can be written"
+        raise error(f"{what} cannot be written ({problem.strerror or problem}); {remedy}") from None
+
+
+def sync_directory(directory: Path) -> None:
+    """Brings the names in a directory to the disk. Raises OSError."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
