@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from fedray.commands.audits import audit, canary, import_, report
+from fedray.commands.audits import audit, canary, report
+from fedray.commands.imports import import_
 from fedray.commands.mechanisms import mechanism, optimize
 from fedray.commands.runs import fit, reproduce, run, scenarios, schema
 from fedray.commands.studies import plan, stress

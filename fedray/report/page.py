@@ -1,6 +1,5 @@
 """One self-contained HTML page for a trace and its audit: no network, light and dark, phone and print."""
 
-import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import jinja2
 import tomli_w
 
+from fedray.atomic import write_whole
 from fedray.audit.audit import Audit
 from fedray.errors import InputError
 from fedray.trace.imported import ImportedTrace
@@ -24,17 +24,10 @@ def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) ->
 
 def write_page(content: str, out: str | Path) -> Path:
     """Writes a page to `out`, whole or not at all; its path. Raises InputError when it cannot be written."""
-    path = Path(out).resolve()
+    path = Path(os.path.abspath(out))
     if not path.name or path.is_dir():
         raise InputError(f"report {str(out)!r} is a directory; name a file in it")
-    partial = path.with_name(f"{path.name[:200]}.{os.getpid()}.partial")
-    try:
-        partial.write_text(content, encoding="utf-8")
-        partial.rename(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise InputError(f"report {str(out)!r} cannot be written ({error}); name a file in a writable directory") from None
+    write_whole(path, content.encode(), f"report {str(out)!r}", InputError)
     return path
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fedray.atomic import write_whole
 from fedray.errors import InputError, RunFailed
 from fedray.messages import RoundRecord, ShardPart, TrainingMetrics
 from fedray.trace.provenance import package_versions
@@ -37,7 +38,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-from fedray.trace.unfinished import CHECKPOINT_FILE, JOURNAL, LOCK_FILE, UNFINISHED_FILE, Lock, partial_directory, write_whole
+from fedray.trace.unfinished import CHECKPOINT_FILE, JOURNAL, LOCK_FILE, UNFINISHED_FILE, Lock, partial_directory
 
 ROW_GROUP = 1 << 20
 TOKEN_FILE = "token"

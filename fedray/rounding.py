@@ -1,0 +1,29 @@
+"""Rounding to the safe side: a privacy loss is never shown smaller than it is, a protection never larger.
+
+Epsilon, rho, mu, sensitivity and participations are shown by `up`; min-sep, spans of time and noise by `down`.
+Both round the exact binary value of the float, so that nothing is lost to a rounding before the rounding.
+"""
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+_EXACT = Context(prec=1100)
+"""Digits enough for every float."""
+
+
+def up(value: float, decimals: int = 4) -> str:
+    """The least number with so many decimals that is not below `value`, as text; `inf` and `nan` as they are."""
+    return _rounded(value, decimals, ROUND_CEILING)
+
+
+def down(value: float, decimals: int = 4) -> str:
+    """The largest number with so many decimals that is not above `value`, as text; `inf` and `nan` as they are."""
+    return _rounded(value, decimals, ROUND_FLOOR)
+
+
+def _rounded(value: float, decimals: int, direction: str) -> str:
+    if not math.isfinite(value):
+        return str(float(value))
+    step = Decimal(1).scaleb(-decimals)
+    rounded = Decimal(float(value)).quantize(step, rounding=direction, context=_EXACT)
+    return f"{abs(rounded) if rounded.is_zero() else rounded:f}"
