@@ -22,6 +22,7 @@ from fedray.errors import InputError, RunFailed
 from fedray.messages import RoundRecord, ShardPart, TrainingMetrics
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
+    DOCUMENT_DIGEST,
     FORMAT,
     METRIC_SCHEMA,
     METRICS_FILE,
@@ -34,7 +35,9 @@ from fedray.trace.schema import (
     RUN_FILE,
     SCHEMA_VERSION,
     STATES,
+    column_digest,
     columns_digest,
+    document_digest,
     part_file,
     run_digest,
 )
@@ -65,7 +68,8 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
         },
         write_page_checksum=True,
     )
-    return ShardPart(first_device, end_device, table.num_rows, columns_digest(ordered), buffer.getvalue())
+    digests = {name: column_digest(name, column) for name, column in ordered.items()}
+    return ShardPart(first_device, end_device, table.num_rows, columns_digest(ordered), digests, buffer.getvalue())
 
 
 def _to_arrow(column: NDArray, field: pa.Field) -> pa.Array:
@@ -103,6 +107,7 @@ class TraceWriter:
         self._made: list[Path] = []
         self._is_kept, self._is_discarded = is_resumed, False
         self._parts: list[dict[str, Any]] = []
+        self._metrics_digest: str | None = None
         self._lock: Lock | None = None
         try:
             if len(os.fsencode(self.directory.name)) > 200:
@@ -173,6 +178,7 @@ class TraceWriter:
                 "end_device": part.end_device,
                 "rows": part.rows,
                 "digest": part.digest,
+                "columns": dict(part.column_digests),
             }
         )
 
@@ -194,14 +200,15 @@ class TraceWriter:
 
     def save_metrics(self, metrics: Sequence[TrainingMetrics]) -> None:
         """One row per committed round, in order."""
-        columns = [
-            np.array([row.round_index for row in metrics], np.uint32),
-            np.array([row.train_loss for row in metrics]),
-            np.array([row.clipped_share for row in metrics]),
-            np.array([row.evaluation_loss for row in metrics]),
-            np.array([row.evaluation_accuracy for row in metrics]),
-        ]
-        arrays = [_to_arrow(column, field) for column, field in zip(columns, METRIC_SCHEMA, strict=True)]
+        columns = {
+            "round": np.array([row.round_index for row in metrics], np.uint32),
+            "train_loss": np.array([row.train_loss for row in metrics], np.float64),
+            "clipped_share": np.array([row.clipped_share for row in metrics], np.float64),
+            "evaluation_loss": np.array([row.evaluation_loss for row in metrics], np.float64),
+            "evaluation_accuracy": np.array([row.evaluation_accuracy for row in metrics], np.float64),
+        }
+        self._metrics_digest = columns_digest(columns)
+        arrays = [_to_arrow(columns[field.name], field) for field in METRIC_SCHEMA]
         self._write_table(METRICS_FILE, pa.table(arrays, schema=METRIC_SCHEMA))
 
     def finish(self, records: Sequence[RoundRecord], run: Mapping[str, Any]) -> Path:
@@ -216,6 +223,7 @@ class TraceWriter:
             "schema_version": SCHEMA_VERSION,
             "digest": run_digest([part["digest"] for part in self._parts], rounds_digest),
             "rounds_digest": rounds_digest,
+            "metrics_digest": self._metrics_digest,
             **run,
             "packages": package_versions(),
             "parts": self._parts,
@@ -223,8 +231,9 @@ class TraceWriter:
         return self.publish(document)
 
     def publish(self, document: Mapping[str, Any]) -> Path:
-        """Writes run.json, then gives the directory its name. Returns its path."""
-        self._write(RUN_FILE, (json.dumps(document, indent=1) + "\n").encode())
+        """Writes run.json with the digest of its content, then gives the directory its name. Returns its path."""
+        whole = {**document, DOCUMENT_DIGEST: document_digest(document)}
+        self._write(RUN_FILE, (json.dumps(whole, indent=1) + "\n").encode())
         self._is_kept = True
         try:
             if self.directory.exists():
