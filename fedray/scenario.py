@@ -20,7 +20,7 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from fedray.availability import MODELS, Availability, ContentFile, HabitAvailability
+from fedray.availability import MODELS, Availability, ContentFile, CustomAvailability, HabitAvailability
 from fedray.errors import ScenarioError, shown
 from fedray.parsing import parse_toml
 from fedray.table import Positive, PositiveShare, Share, Spread, Table
@@ -311,8 +311,11 @@ class Scenario(Table):
         return self
 
     @classmethod
-    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
-        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError."""
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Self:
+        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError.
+
+        A custom availability whose code is found by its digest, as in traces, raises InputError unless `trust_code`.
+        """
         file = Path(path)
         try:
             tables = parse_toml(file.read_text(encoding="utf-8"))
@@ -326,7 +329,10 @@ class Scenario(Table):
             tables.setdefault("name", file.stem)
         for override in [overrides] if isinstance(overrides, str) else overrides:
             _apply_override(tables, override)
-        return cls.from_tables(tables, source=str(file), directory=file.parent)
+        scenario = cls.from_tables(tables, source=str(file), directory=file.parent)
+        if isinstance(scenario.availability, CustomAvailability) and not trust_code:
+            scenario.availability.demand_trust()
+        return scenario
 
     @classmethod
     def from_tables(cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()) -> Self:

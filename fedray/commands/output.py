@@ -11,6 +11,10 @@ import typer
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace directory, as `fedray run` writes it.")]
+TrustFlag = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run Python code of a custom availability that came with a trace or an interrupted run."),
+]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", metavar="N", help="Rounds n.")]
 MinSepOption = Annotated[
     int | None, typer.Option("--min-sep", metavar="B", help="Min-sep b: least difference of two rounds of one device.")
@@ -36,7 +40,7 @@ def print_table(title: str, rows: list[list[str]]) -> None:
     table = Table(*rows[0], box=SIMPLE, title=title, title_justify="left")
     for row in rows[1:]:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 150).print(table)
+    Console(width=None if sys.stdout.isatty() else 150, markup=False, emoji=False).print(table)  # names are text
 
 
 def print_figures(figures: Any) -> None:
@@ -50,10 +54,11 @@ def print_figures(figures: Any) -> None:
 def status_line(title: str) -> Iterator[Callable[[str], None]]:
     """A line on standard error that says how far a long computation is, where somebody may be watching."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
-    with console.status(title) as status:
-        yield lambda text: status.update(f"{title}: {text}")
+    with console.status(Text(title)) as status:
+        yield lambda text: status.update(Text(f"{title}: {text}"))
 
 
 def print_audit(result: Any) -> None:
@@ -61,7 +66,7 @@ def print_audit(result: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    console = Console(width=None if sys.stdout.isatty() else 110, markup=False, emoji=False)
     participation = Table(box=SIMPLE, title=f"Audit of {result.path}", title_justify="left", show_header=False)
     for row in result.participation_rows():
         participation.add_row(*row)
