@@ -181,9 +181,9 @@ class SGD(Table):
 
     learning_rate: Positive = 1.0
     """Step size of the local steps."""
-    batch_size: Annotated[int, Field(gt=0)] = 8
+    batch_size: Annotated[int, Field(gt=0, lt=2**31)] = 8
     """Examples per local step."""
-    local_steps: Annotated[int, Field(gt=0)] = 2
+    local_steps: Annotated[int, Field(gt=0, lt=2**31)] = 2
     """Local steps per round; a device with fewer examples goes round again."""
 
 
@@ -209,9 +209,9 @@ class Training(Table):
     """Optimiser on the device."""
     server: FedAvgMomentum = FedAvgMomentum()
     """Optimiser on the server."""
-    evaluate_every: Annotated[int, Field(gt=0)] = 10
+    evaluate_every: Annotated[int, Field(gt=0, lt=2**31)] = 10
     """Rounds between two evaluations on held-out text."""
-    checkpoint_every: Annotated[int, Field(gt=0)] = 100
+    checkpoint_every: Annotated[int, Field(gt=0, lt=2**31)] = 100
     """Rounds between two checkpoints of the aggregator (model.npz, with the trace once that is written)."""
 
 
@@ -362,7 +362,8 @@ class Scenario(Table):
         tables = self.to_tables()
         for override in overrides:
             _apply_override(tables, override)
-        mechanism, new = self.privacy.mechanism, tables["privacy"]["mechanism"]
+        privacy = tables["privacy"]
+        mechanism, new = self.privacy.mechanism, privacy.get("mechanism") if isinstance(privacy, dict) else None
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         _forget_digest_of_another_file(mechanism, new)
         availability, table = self.availability, tables["availability"]
@@ -379,9 +380,14 @@ class Scenario(Table):
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
-def _forget_digest_of_another_file(before: Any, table: dict[str, Any]) -> None:
+def _forget_digest_of_another_file(before: Any, table: Any) -> None:
     """Where an override names another file, that file's content is meant."""
-    if table.get("sha256") and table.get("sha256") == getattr(before, "sha256", None) and table.get("file") != before.file:
+    if (
+        isinstance(table, dict)
+        and table.get("sha256")
+        and table.get("sha256") == getattr(before, "sha256", None)
+        and table.get("file") != before.file
+    ):
         del table["sha256"]
 
 

@@ -34,7 +34,7 @@ def scenario(tmp_path: Path, small) -> Path:
     [
         ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ("seed = " + "9" * 5000, "4300"),
-        ("seed = 0x" + "f" * 9000, "seed = a int beyond printing"),
+        ("seed = 0x" + "f" * 9000, "an integer of 36,000 bits"),
         ("population = " + "{a = " * 900 + "1" + "}" * 900, "nested too deeply"),
         ('name = "' + "x" * 100_000 + '"', "..."),
         ("seed = [" + "1, " * 50_000 + "]", "..."),
@@ -58,6 +58,9 @@ def test_hostile_scenarios_get_one_short_line(fedray_command, tmp_path: Path, te
         ("availability.model=[]", "availability.model"),
         ("seed=" + "[" * 5000, "nested too deeply"),
         ("seed=" + "9" * 5000, "4300"),
+        ("training.evaluate_every=0x" + "f" * 5000, "an integer of 20,000 bits"),
+        ("privacy=1", "privacy"),
+        ("privacy.mechanism=1", "privacy.mechanism"),
         ("x" * 5000, "must read table.key=value"),
         ("seed." + ".".join("x" * 2000) + "=1", "is a value, not a table"),
         ("rounds.count=" + "x" * 5000, "..."),
@@ -69,6 +72,8 @@ def test_hostile_overrides_get_one_short_line(fedray_command, scenario: Path, ov
     assert (code, out) == (2, "")
     assert says in one_error(err)
     assert len(err) < 1000
+    with pytest.raises(ScenarioError):
+        Scenario.from_toml(scenario).with_overrides(override)
 
 
 @pytest.mark.parametrize("arguments", [["--out", "/"], ["--resume", "/"]])
