@@ -21,7 +21,7 @@ import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedray.availability import MODELS, Availability, ContentFile, CustomAvailability, HabitAvailability
-from fedray.errors import ScenarioError, shown
+from fedray.errors import ScenarioError, one_line, shown
 from fedray.parsing import parse_toml
 from fedray.table import Positive, PositiveShare, Share, Spread, Table
 from mechanisms.registry import BLT, AnyStrategy
@@ -347,7 +347,7 @@ class Scenario(Table):
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:
-            raise ScenarioError(f"{source}: {_explain(error, tables)}") from None
+            raise ScenarioError(one_line(f"{source}: {_explain(error, tables)}")) from None
 
     def to_tables(self) -> dict[str, Any]:
         """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what is none is left out."""

@@ -124,7 +124,8 @@ def changed_lines(text: str, separator: str, rng: random.Random) -> str:
             lines[place] = f"{rng.choice(VALUES)}{separator}{value}"
         elif kind < 0.7 and found and value.strip().rstrip(",").replace(".", "", 1).isdigit():
             number = float(value.strip().rstrip(",")) * 10 ** rng.uniform(-12, 12)
-            lines[place] = f"{key}{separator}{number if rng.random() < 0.5 else int(number)}{',' if ',' in value else ''}"
+            whole = abs(number) < 1e30 and rng.random() < 0.5
+            lines[place] = f"{key}{separator}{int(number) if whole else number}{',' if ',' in value else ''}"
         elif kind < 0.8:
             lines.insert(rng.randrange(len(lines) + 1), lines[place])
         elif kind < 0.9 and len(lines) > 1:
