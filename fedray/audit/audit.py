@@ -19,7 +19,6 @@ from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Summary, Verdict,
 from fedray.audit.guarantees import (
     Guarantee,
     Limits,
-    allowed,
     claimed_limits,
     enforced_limits,
     observed,
@@ -383,7 +382,7 @@ def audit_trace(
     names = DeviceNames(opened, show_devices)
     try:
         enforced = enforced_limits(opened, scenario, claim, patterns)
-        claimed = _claimed(opened, claim, enforced, patterns.committed_rounds)
+        claimed = claimed_limits(claim, opened) if claim is not None else Limits(None, "nothing is claimed")
         mechanisms = [_audit_mechanism(strategy, used, patterns, enforced, claimed, names) for strategy in used.strategies]
         findings: tuple[Finding, ...] = ()
         if claim is not None:
@@ -466,16 +465,6 @@ def _scenario_of(trace: Trace) -> Scenario:
     if scenario.digest != trace.run.get("scenario_digest"):
         raise TraceCorrupt(f"{trace.path}: its scenario does not have the recorded digest, so it was edited; take the trace again")
     return scenario
-
-
-def _claimed(trace: Trace | ImportedTrace, claim: Claim | None, enforced: Limits, rounds: int) -> Limits:
-    if claim is None:
-        return Limits(None, "nothing is claimed")
-    by_timer = enforced.schema if isinstance(trace, ImportedTrace) else None
-    if isinstance(trace, Trace) and claim.timer_hours:
-        started = trace.rounds["started"][trace.rounds["state"] == 0]
-        by_timer = allowed(started, started, 3600.0 * claim.timer_hours)
-    return claimed_limits(claim, rounds, by_timer)
 
 
 def _audit_mechanism(

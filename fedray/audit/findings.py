@@ -1,26 +1,24 @@
 """Findings: each statement of a claim, held against the trace, with the devices and rounds that break it or bind it."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.audit.claims import Claim
-from fedray.audit.guarantees import Limits
+from fedray.audit.guarantees import Limits, claimed_limits, joined
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
-from fedray.messages import Outcome
+from fedray.audit.waits import waits_between
 from fedray.rounding import down, up
 from fedray.scenario import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
-from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity, Strategy
 
 MOST_EVIDENCE = 10
@@ -140,7 +138,7 @@ def check_claim(
     incomplete = getattr(trace, "incompleteness", "")
     if incomplete:
         participation = [_not_refuted(finding, incomplete) for finding in participation]
-    basis = _basis(claim, patterns, participation, limits)
+    basis = _basis(claim, trace, participation, limits)
     evidence = (
         Evidence(
             name_of(found.device_id), found.rounds, f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
@@ -185,35 +183,20 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
     return replace(finding, verdict=Verdict.UNCHECKED, explanation=text)
 
 
-def _basis(claim: Claim, patterns: Patterns, participation: Sequence[Finding], limits: Limits) -> _Basis:
+def _basis(claim: Claim, trace: Trace | ImportedTrace, findings: Sequence[Finding], enforced: Limits) -> _Basis:
     """The claimed limits that are not broken, joined with the enforced ones; what neither names is free."""
-    broken = {finding.statement for finding in participation if finding.verdict is Verdict.BROKEN}
-    n = patterns.committed_rounds
-    if claim.rounds is not None and "rounds" not in broken:
-        n = claim.rounds
-    enforced = limits.schema if limits.schema is not None and limits.schema.rounds == n else None
-    separations = [(1, "not limited")]
-    counts = []
-    if enforced is not None:
-        separations.append((enforced.min_sep, "enforced"))
-        counts.append((enforced.max_participations, "enforced"))
-    if claim.min_sep is not None and "min_sep" not in broken:
-        separations.append((min(claim.min_sep, n), "claimed"))
-    if claim.max_participations is not None and "max_participations" not in broken:
-        counts.append((claim.max_participations, "claimed"))
-    b, b_from = max(separations, key=_value)
-    k, k_from = min([(-(-n // b), "implied by it"), *counts], key=_value)
-    separation = "no device twice" if k == 1 else f"min-sep {b:,} ({b_from})"
-    said = f"{separation} and at most {k:,} participations ({k_from}) in {n:,} rounds"
+    broken = {finding.statement: None for finding in findings if finding.verdict is Verdict.BROKEN}
+    claimed = claimed_limits(claim.model_copy(update=broken), trace)
+    limits = joined(enforced, claimed, trace.committed_rounds)
+    schema = limits.schema
+    assert schema is not None
+    separation = "no device twice" if schema.max_participations == 1 else f"min-sep {schema.min_sep:,}"
+    said = f"{separation} and at most {schema.max_participations:,} participations in {schema.rounds:,} rounds ({limits.reason})"
     try:
-        claim.mechanism.check_rounds(n)
-        return _Basis(claim.mechanism.schema_sensitivity(MinSep(n, b, k)), said)
+        claim.mechanism.check_rounds(schema.rounds)
+        return _Basis(claim.mechanism.schema_sensitivity(schema), said)
     except ValueError as error:
         return _Basis(None, f"{said}; {error}")
-
-
-def _value(limit: tuple[int, str]) -> int:
-    return limit[0]
 
 
 def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
@@ -300,7 +283,7 @@ def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
 
 def _check_timer(claimed: float, subject: _Subject) -> Finding:
     """Between a device's accepted report and the check-in of its next participation; in a log, between their times."""
-    waits = _waits(subject)
+    waits = waits_between(subject.trace)
     if waits is None:
         text = "the log was imported without times, so a timer cannot be checked"
         return Finding("timer_hours", Verdict.UNCHECKED, claimed, None, "nothing can be said", text)
@@ -320,36 +303,6 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
     return Finding(
         "timer_hours", _verdict(not broken), claimed, hours, f"timer_hours = {_plain(down(hours))}", text, broken, tuple(evidence)
     )
-
-
-_Waits = Iterator[tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]]
-
-
-def _waits(subject: _Subject) -> _Waits | None:
-    """For every pair of consecutive participations of a device: (seconds between [A], device [A], the two rounds [A, 2])."""
-    trace = subject.trace
-    if isinstance(trace, Trace):
-        return _waits_of_run(trace, subject.patterns.committed_rounds)
-    return _waits_of_log(trace) if getattr(trace, "has_times", False) else None
-
-
-def _waits_of_run(trace: Trace, committed_rounds: int) -> _Waits:
-    for part in range(len(trace.run["parts"])):
-        columns = trace.columns(part)
-        rows = np.flatnonzero((columns["outcome"] == Outcome.ACCEPTED) & (columns["round"] < committed_rounds))
-        devices, rounds = columns["device_id"][rows], columns["round"][rows]
-        waits = columns["checkin_time"][rows][1:] - columns["report_time"][rows][:-1]
-        same = devices[1:] == devices[:-1]
-        yield waits[same], devices[1:][same], np.column_stack([rounds[:-1], rounds[1:]])[same]
-
-
-def _waits_of_log(trace: ImportedTrace) -> _Waits:
-    for part, accepted in enumerate(trace.accepted()):
-        times = trace.times(part)
-        assert times is not None
-        devices, rounds = accepted.device_ids, accepted.rounds
-        same = devices[1:] == devices[:-1]
-        yield np.diff(times)[same], devices[1:][same], np.column_stack([rounds[:-1], rounds[1:]])[same]
 
 
 def _check_spent(

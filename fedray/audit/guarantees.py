@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from fedray.audit.claims import Claim
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
+from fedray.audit.waits import waits_between
+from fedray.rounding import down
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -220,21 +222,21 @@ def allowed(
     k, at = 1, int(following[0])
     while at < n:
         k, at = k + 1, int(following[at])
-    k = min(k, -(-n // b), n if most is None else most)
-    return MinSep(n, n if k == 1 else b, k)
+    return _schema(n, b, k if most is None else min(k, most))
 
 
 def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
     participation, n = scenario.participation, trace.committed_rounds
-    started = trace.rounds["started"][trace.rounds["state"] == 0]
+    times = round_times(trace)
+    assert times is not None
     keeps_timer = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
     timer = 3600.0 * participation.timer_hours if keeps_timer else 0.0
     most: int | None = getattr(participation, "max_participations", None)
-    schema = allowed(started, started, timer, participation.round_separation, most)
+    schema = allowed(*times, timer, participation.round_separation, most)
     rules = []
     if timer > 0:
         rules.append(
-            f"a timer of {participation.timer_hours:g} hours from each {_RESET[participation.timer_resets_on]}, and the times "
+            f"a timer of {participation.timer_hours:g} h from each {_RESET[participation.timer_resets_on]}, and the times "
             "at which rounds started"
         )
     elif participation.timer_hours > 0:
@@ -262,44 +264,77 @@ _RESET = {
 
 
 def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:
-    times = trace.round_times() if hasattr(trace, "round_times") else None
     timer = claim.timer_hours if claim is not None else None
     if not timer:
         return Limits(None, "the log does not say which rules were in force; a claim may name a timer")
-    if times is None:
+    times, waits = round_times(trace), waits_between(trace)
+    if times is None or waits is None:
         return Limits(
             None,
             "a timer says nothing about rounds unless the times of the rounds are known; import the log with its times",
         )
-    schema = allowed(*times, 3600.0 * timer)
+    least = min((float(seconds.min(initial=math.inf)) for seconds, _, _ in waits), default=math.inf)
+    if least < 3600.0 * timer:
+        return Limits(None, f"the claimed timer of {timer:g} h was not kept: a device came back {down(least / 3600.0)} h later")
     return Limits(
-        schema,
-        f"follows from the claimed timer of {timer:g} hours and the recorded times of the rounds",
+        allowed(*times, 3600.0 * timer),
+        f"follows from the claimed timer of {timer:g} h and the recorded times of the rounds",
         (
-            f"Every device kept the claimed timer of {timer:g} hours; the log cannot show what was enforced.",
+            f"Every device kept the claimed timer of {timer:g} h. The log cannot show what was enforced.",
             "No participation in a round came before the first or after the last time that is recorded of that round.",
         ),
     )
 
 
-def claimed_limits(claim: Claim, rounds: int, timer_limits: MinSep | None) -> Limits:
+def round_times(trace: Trace | ImportedTrace) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """(earliest, latest) [n seconds] time of a participation in each round, as `allowed` needs them; None if not known.
+
+    In a trace of ours both are the time at which the round started: a device checks in before, and reports after.
+    """
+    if isinstance(trace, ImportedTrace):
+        return trace.round_times()
+    started = trace.rounds["started"][trace.rounds["state"] == 0]
+    return started, started
+
+
+def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     """The participation that a claim states, with what it leaves out put at what it implies.
 
-    timer_limits: what the claimed timer implies, where the times of the rounds are known. Without a claimed min-sep b is
-    that of the timer, or else 1; without claimed participations k is ceil(rounds / b), or that of the timer if less.
+    A claimed timer implies limits where the times of the rounds are known, for the rounds that were recorded. Without a
+    claimed min-sep b is the timer's, or else 1. Without claimed participations k is ceil(rounds / b), or the timer's.
     """
-    if claim.min_sep is None and claim.max_participations is None and timer_limits is None:
-        return Limits(None, "the claim says nothing of min-sep, participations, or a timer whose rounds' times are known")
-    n = claim.rounds or rounds
-    b = max(claim.min_sep or 1, timer_limits.min_sep if timer_limits else 1)
-    b = min(b, n)
-    k = min(
-        -(-n // b),
-        claim.max_participations or n,
-        timer_limits.max_participations if timer_limits and claim.rounds in (None, rounds) else n,
-    )
-    said = [f"{name} = {value:,}" for name, value in _stated(claim)]
-    return Limits(MinSep(n, n if k == 1 else b, k), f"as claimed: {', '.join(said)}")
+    n = claim.rounds or trace.committed_rounds
+    stated = ", ".join(f"{name} = {value:,}" for name, value in _stated(claim))
+    if not stated:
+        return Limits(None, "the claim says nothing of participation")
+    times = round_times(trace) if claim.timer_hours else None
+    implied = allowed(*times, 3600.0 * claim.timer_hours) if times is not None and claim.timer_hours else None
+    if implied is None and claim.min_sep is None and claim.max_participations is None:
+        return Limits(None, "a timer says nothing about rounds unless the times of the rounds are known")
+    b, k = min(claim.min_sep or 1, n), claim.max_participations or n
+    if implied is not None and implied.rounds == n:
+        b, k = max(b, implied.min_sep), min(k, implied.max_participations)
+    return Limits(_schema(n, b, k), f"claimed: {stated}")
+
+
+def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
+    """What holds if both hold. Enforced limits speak of the recorded rounds, and are no help for a claim of more.
+
+    rounds: that were recorded; without any limits a device may take part in each of them.
+    """
+    schema = claimed.schema
+    if schema is None:
+        return enforced if enforced.schema is not None else Limits(MinSep(rounds, 1, rounds), "nothing is claimed or enforced")
+    if enforced.schema is None or enforced.schema.rounds != schema.rounds:
+        return claimed
+    b = max(schema.min_sep, enforced.schema.min_sep)
+    k = min(schema.max_participations, enforced.schema.max_participations)
+    return Limits(_schema(schema.rounds, b, k), f"{claimed.reason}; enforced: {enforced.reason}")
+
+
+def _schema(rounds: int, min_sep: int, most: int) -> MinSep:
+    k = min(most, -(-rounds // min_sep))
+    return MinSep(rounds, rounds if k == 1 else min_sep, k)
 
 
 def _stated(claim: Claim) -> list[tuple[str, float]]:
