@@ -1,5 +1,6 @@
 """Frozen values that cross the boundary between clients and server. Arrays are numpy; times are seconds since start."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -189,13 +190,14 @@ class Evaluation:
 class ShardPart:
     """One partition of the trace: the rows of a run of device blocks as a Parquet file, and the digest of its columns.
 
-    parquet: None where the shard has written the file itself.
+    column_digests: of each column alone, by name. parquet: None where the shard has written the file itself.
     """
 
     first_device: int
     end_device: int
     rows: int
     digest: str
+    column_digests: Mapping[str, str]
     parquet: bytes | None
 
 

@@ -21,7 +21,8 @@ import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedray.availability import MODELS, Availability, ContentFile, HabitAvailability
-from fedray.errors import ScenarioError
+from fedray.errors import ScenarioError, shown
+from fedray.parsing import parse_toml
 from fedray.table import Positive, PositiveShare, Share, Spread, Table
 from mechanisms.registry import BLT, AnyStrategy
 from mechanisms.toeplitz import ToeplitzStrategy
@@ -314,12 +315,12 @@ class Scenario(Table):
         """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError."""
         file = Path(path)
         try:
-            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+            tables = parse_toml(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ScenarioError(f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ScenarioError(f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file") from None
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # of the syntax, of numbers or nesting beyond reason
             raise ScenarioError(f"scenario {str(file)!r} is not valid TOML: {error}; correct that line") from None
         if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
             tables.setdefault("name", file.stem)
@@ -393,24 +394,26 @@ def _apply_override(tables: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not separator or not all(names):
-        raise ScenarioError(f"--set {override!r}: must read table.key=value, for example rounds.report_goal=3000")
+        raise ScenarioError(f"--set {shown(override)}: must read table.key=value, for example rounds.report_goal=3000")
     table = tables
     for name in names[:-1]:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            raise ScenarioError(f"--set {override!r}: {name!r} is a value, not a table; name one of its own keys")
-    value = _parse_value(text.strip())
-    if names == ["availability", "model"] and value in MODELS:  # another model has other keys
+            raise ScenarioError(f"--set {shown(override)}: {shown(name)} is a value, not a table; name one of its own keys")
+    value = _parse_value(text.strip(), override)
+    if names == ["availability", "model"] and isinstance(value, str) and value in MODELS:  # another model has other keys
         for key in [key for key in table if key not in MODELS[value].model_fields]:
             del table[key]
     table[names[-1]] = value
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str, override: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text  # a bare word, such as timer_resets_on=selected
+    except ValueError as error:
+        raise ScenarioError(f"--set {shown(override)}: {error}; give a simpler value") from None
 
 
 def _explain(error: ValidationError, tables: dict[str, Any]) -> str:
@@ -430,18 +433,18 @@ def _explain_one(problem: Any, tables: dict[str, Any]) -> str:
             table, known = _table_of(location, tables)
             close = difflib.get_close_matches(str(location[-1]), known, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else f"the keys here are {', '.join(known)}"
-            return f"unknown key {key} = {problem['input']!r} in {table}; {remedy}"
+            return f"unknown key {key} = {shown(problem['input'])} in {table}; {remedy}"
         case "missing":
             return f"{key} is missing; add it ({_description_of(location, tables)})"
         case "union_tag_invalid" if key == "availability":
             model = problem["input"].get("model") if isinstance(problem["input"], dict) else problem["input"]
-            return f"availability.model = {model!r} is not one of {', '.join(MODELS)}; take one of them"
+            return f"availability.model = {shown(model)} is not one of {', '.join(MODELS)}; take one of them"
         case "value_error":
             return f"{key}: {rule}" if location else rule
         case _:
             description = _description_of(location, tables)
             remedy = f"correct it ({description})" if description else "correct it; `fedray schema` lists every key"
-            return f"{key} = {problem['input']!r}: {rule[0].lower() + rule[1:]}; {remedy}"
+            return f"{key} = {shown(problem['input'])}: {rule[0].lower() + rule[1:]}; {remedy}"
 
 
 def _key_path(location: tuple[Any, ...], tables: dict[str, Any]) -> list[Any]:

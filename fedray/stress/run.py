@@ -9,7 +9,6 @@ import importlib.metadata
 import io
 import itertools
 import json
-import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.atomic import write_whole
+from fedray.atomic import whole_directory, write_whole
 from fedray.audit.participation import Patterns
 from fedray.cluster import run_tasks
 from fedray.errors import InputError, RunFailed
@@ -141,15 +140,12 @@ def run_sweep(
 
 def write_results(result: SweepResult, out: Path, page: str) -> None:
     """results.parquet, results.json and report.html in a new directory, which gets its name when it is whole. Raises InputError."""
-    partial = out.with_name(f"{out.name}.partial")
     try:
-        partial.mkdir(parents=True, exist_ok=True)
-        pq.write_table(_as_table(result), partial / "results.parquet", compression="zstd")
-        (partial / "results.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
-        (partial / "report.html").write_text(page, encoding="utf-8")
-        partial.rename(out)
+        with whole_directory(out) as partial:
+            pq.write_table(_as_table(result), partial / "results.parquet", compression="zstd")
+            (partial / "results.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
+            (partial / "report.html").write_text(page, encoding="utf-8")
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise InputError(f"output {str(out)!r} cannot be written ({error}); name a writable directory") from None
 
 

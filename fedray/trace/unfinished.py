@@ -35,7 +35,9 @@ _COLUMNS = ("device_ids", "checkin_times", "report_times", "outcomes", "reopen_s
 
 
 def partial_directory(directory: Path) -> Path:
-    """Where the unfinished run of a trace lives."""
+    """Where the unfinished run of a trace lives. Raises InputError for the root, which has no name."""
+    if not directory.name:
+        raise InputError(f"{str(directory)!r} has no name, and can hold no trace; name a directory in it")
     return directory.with_name(f"{directory.name}.partial")
 
 
