@@ -119,7 +119,8 @@ class Coordinator:
         reporting = resolve_reporting(selected, fates, time, attempt, self._round_index, self._rules)
         settlement = reporting.settlement
         remembered = np.where(settlement.remembers_round, self._round_index, -1).astype(np.int32)
-        self._selection.let_go(selected, reporting.busy_until, settlement.reopen_seconds, remembered)
+        contributions = selected.contributions + settlement.remembers_round.astype(np.uint32)
+        self._selection.let_go(selected, reporting.busy_until, settlement.reopen_seconds, remembered, contributions)
         self._unsent.append(settlement)
         record = RoundRecord(
             round_index=self._round_index,
@@ -144,7 +145,8 @@ class Coordinator:
         """Those who wait are let go until a time."""
         released = self._selection.take()
         size = released.device_ids.size
-        self._selection.let_go(released, np.full(size, until), np.zeros(size, np.uint32), np.full(size, -1, np.int32))
+        busy, none, no_round = np.full(size, until), np.zeros(size, np.uint32), np.full(size, -1, np.int32)
+        self._selection.let_go(released, busy, none, no_round, released.contributions)
 
     def _next_window(self) -> None:
         """Makes the next window the selection's present one."""
@@ -181,16 +183,20 @@ class Coordinator:
             )
         census, participation = self._since_commit, scenario.participation
         total = max(1, census.eligible)
-        by_timer, by_round = (census.eligible - census.open_eligible) / total, (census.open_eligible - census.free_eligible) / total
-        if census.eligible and by_timer + by_round > 0.5:
-            rule = (
-                f"participation.timer_hours={participation.timer_hours:g}"
-                if by_timer >= by_round
-                else f"participation.round_separation={participation.round_separation}"
+        by_cap = census.spent_eligible / total
+        by_timer = (census.eligible - census.open_eligible) / total - by_cap
+        by_round = (census.open_eligible - census.free_eligible) / total
+        if census.eligible and by_cap + by_timer + by_round > 0.5:
+            remedies = (
+                (by_timer, f"lower participation.timer_hours={participation.timer_hours:g}"),
+                (by_round, f"lower participation.round_separation={participation.round_separation}"),
+                (by_cap, f"raise participation.max_participations={participation.max_participations}"),
             )
+            _, remedy = max(remedies, key=lambda each: each[0])
+            cap = f", the cap on participations {100 * by_cap:.0f} %" if participation.max_participations is not None else ""
             return text + (
-                f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round separation {100 * by_round:.0f} %, "
-                f"so lower {rule}, or raise population.devices={scenario.population.devices}"
+                f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round separation {100 * by_round:.0f} %"
+                f"{cap}, so {remedy}, or raise population.devices={scenario.population.devices}"
             )
         return text + (
             f"too few devices checked in, so lower rounds.report_goal={rounds.report_goal} or participation.timer_hours="
@@ -229,5 +235,6 @@ def _merge(lists: Sequence[CheckIns]) -> CheckIns:
         training_seconds=merged("training_seconds"),
         last_rounds=merged("last_rounds"),
         timer_seconds=merged("timer_seconds"),
+        contributions=merged("contributions"),
         census=census,
     )
