@@ -116,7 +116,7 @@ class PopulationShard:
     def prepare(self, order: CheckInOrder) -> None:
         """Does ahead what can be done for a window before the one in progress is settled. It changes no answer."""
         begun = time.perf_counter()
-        self._prepared = (self._thin if not order.is_enumerated else self._enumerate)(order)
+        self._prepared = self._prepare(order)
         self.busy_seconds += time.perf_counter() - begun
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
@@ -124,10 +124,9 @@ class PopulationShard:
         begun = time.perf_counter()
         self._window = order.window
         self.settle(order.settlements)
-        if self._prepared is None or not self._prepared.is_for(order):
-            self.prepare(order)
         prepared, self._prepared = self._prepared, None
-        assert prepared is not None
+        if prepared is None or not prepared.is_for(order):
+            prepared = self._prepare(order)
         listed = self._settle_enumerated(prepared) if order.is_enumerated else self._settle_thinned(prepared)
         answer = self._answer(listed, self._take_census(order))
         self.busy_seconds += time.perf_counter() - begun
@@ -150,6 +149,9 @@ class PopulationShard:
                 self._contributions.raise_to(kept, self._contributions.get(kept) + np.uint32(1))
             if local.size:
                 self._rows.add(settlement)
+
+    def _prepare(self, order: CheckInOrder) -> "_Prepared":
+        return self._enumerate(order) if order.is_enumerated else self._thin(order)
 
     def _enumerate(self, order: CheckInOrder) -> "_Prepared":
         """From the runs of the period, which are listed when it is first asked for."""

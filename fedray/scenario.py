@@ -270,7 +270,7 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
         usable = self.device_ids * self.usable_share
-        if self.availability.model == "custom" and self.rounds.sampler == "thinning":
+        if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
             raise ValueError(
                 "rounds.sampler='thinning': a function of your own lists runs only, which is enumeration; leave the sampler out"
             )
