@@ -184,19 +184,21 @@ def test_no_device_contributes_more_often_than_the_cap_however_the_run_is_sharde
 ) -> None:
     """Without a timer, so that a device comes several times in one window, and with some rounds abandoned."""
     overrides = (
-        f"rounds.sampler={sampler}", "population.devices=200000", "population.reach=0.05", "participation.timer_hours=0.0",
-        "rounds.report_timeout_minutes=2.9", "rounds.count=30", "rounds.report_goal=100", "rounds.max_days=1.0",
+        f"rounds.sampler={sampler}", "population.devices=140000", "population.reach=0.1", "participation.timer_hours=0.0",
+        "rounds.report_timeout_minutes=3.4", "rounds.count=12", "rounds.report_goal=100", "rounds.max_days=2.0",
+        "rounds.look_ahead_minutes=15.0",
     )  # fmt: skip
     free = contributions_of(simulate(small(*overrides), IN_PROCESS, tmp_path / "free"))
-    assert free.max() > 3
-    capped = small(*overrides, "participation.max_participations=3")
+    assert free.max() > 2
+    capped = small(*overrides, "participation.max_participations=2")
     traces = [simulate(capped, Placement(shards, "in-process"), tmp_path / f"{shards}") for shards in (1, 2, 3)]
-    assert contributions_of(traces[0]).max() == 3
+    assert contributions_of(traces[0]).max() == 2
+    assert traces[0].committed_rounds == 12
     assert is_outcome(rows_of(traces[0]), "abandoned").any()
     assert len({trace.digest for trace in traces}) == 1
 
     def stop(progress: RunProgress) -> None:
-        if progress.committed == 15:
+        if progress.simulated_seconds > 3600.0:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -236,10 +238,12 @@ def test_a_checkpoint_of_other_predicted_costs_is_refused(small, tmp_path: Path,
     """They choose the sampler, so that the rest of the run would not be the same."""
 
     def stop(progress: RunProgress) -> None:
-        raise KeyboardInterrupt
+        if progress.committed == 6:
+            raise KeyboardInterrupt
 
+    scenario = small("rounds.look_ahead_minutes=2.0", "population.devices=60000")
     with pytest.raises(KeyboardInterrupt):
-        simulate(small("rounds.report_goal=2000"), Placement(1, "in-process", checkpoint_seconds=0.0), tmp_path / "t", stop)
+        simulate(scenario, Placement(1, "in-process", checkpoint_seconds=0.0), tmp_path / "t", stop)
     monkeypatch.setattr("server.coordinator.COSTS_VERSION", 99)
     with pytest.raises(CheckpointError, match="predicted costs of version 1, this release has 99"):
         resume(tmp_path / "t", IN_PROCESS)
