@@ -141,6 +141,7 @@ def _finish(
                 "scenario": json.loads(json.dumps(scenario.to_tables())),
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - started, 3),
+                "samplers": run.samplers,
                 "shards": len(workers.shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
@@ -189,6 +190,11 @@ class _Run:
     def records(self) -> list[RoundRecord]:
         """Every attempt so far."""
         return self._coordinator.records
+
+    @property
+    def samplers(self) -> dict[str, int]:
+        """See server.coordinator.Coordinator.samplers."""
+        return self._coordinator.samplers
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a checkpoint: the shards hear of all that was settled before it."""

@@ -30,7 +30,7 @@ CHECKPOINT_FILE = "checkpoint.npz"
 LOCK_FILE = "lock"
 JOURNAL = "journal"
 FORMAT = "fedray-unfinished"
-VERSION = 1
+VERSION = 2
 _COLUMNS = ("device_ids", "checkin_times", "report_times", "outcomes", "reopen_seconds", "remembers_round")
 
 
