@@ -22,6 +22,7 @@ from fedray.messages import RunProgress
 from fedray.placement import Placement
 from fedray.simulation import resume, simulate
 from fedray.trace.reader import Trace
+from fedray.trace.writer import MARK, TOKEN_FILE
 
 OVERRIDES = (
     "population.devices=100000", "rounds.count=18", "participation.timer_hours=1.0", "participation.round_separation=4", "rounds.look_ahead_minutes=2.0",
@@ -372,6 +373,7 @@ def test_what_a_killed_run_left_does_not_get_into_the_next(small, tmp_path: Path
     (left / "journal").mkdir(parents=True)
     for name in ("model.npz", "0123.npy", "unfinished.json", "journal/000000.npz"):
         (left / name).write_text("old")
+    (left / TOKEN_FILE).write_text(MARK)
     trace = simulate(small(), HERE, tmp_path / "t")
     names = {path.name for path in trace.path.iterdir()}
     assert names == {"participations", "rounds.parquet", "run.json"}
