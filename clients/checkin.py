@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clients.availability.runs import Runs, joined
 from clients.device_map import DeviceMap, value_of
 from clients.population import DeviceModel, is_reachable
-from fedray.messages import CheckInOrder
+from fedray.messages import NEVER, CheckInOrder
 from fedray.rng import Key, draw, exponential, uniform
 from fedray.trace.schema import BLOCK_DEVICES
 
@@ -321,15 +321,18 @@ def first_of_each_run(which: NDArray[np.uint32], time: NDArray[np.float64], end:
 
 @njit(cache=True, nogil=True)
 def count_at(runs: Runs, reopen, last_rounds, time: float, held_back: int):
-    """(runs that hold `time`, of them those whose device's timer is open, of them those whose last round + 1 is <= held_back)."""
+    """How many runs hold `time`; of them, those whose device's timer is open; of these, those whose last round + 1 is at most
+    held_back; and of the first, those of devices that may not take part again."""
     index, start, end = runs
     dense, keys, values = reopen
     last_dense, last_keys, last_values = last_rounds
-    eligible, is_open, is_free = 0, 0, 0
+    eligible, is_open, is_free, is_spent = 0, 0, 0, 0
     for run in range(index.size):
         if start[run] <= time < end[run]:
             eligible += 1
-            if value_of(dense, keys, values, index[run]) <= time:
+            opens = value_of(dense, keys, values, index[run])
+            is_spent += opens == NEVER
+            if opens <= time:
                 is_open += 1
                 is_free += value_of(last_dense, last_keys, last_values, index[run]) <= held_back
-    return eligible, is_open, is_free
+    return eligible, is_open, is_free, is_spent

@@ -76,7 +76,7 @@ class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
     State: for devices that ever took part the second from which their timer is open (and, if rounds must be separated, their last
-    round), see clients/device_map.py; the runs of the period, while check-ins are enumerated; the rows for the trace, on disk.
+    round; if they are capped, their participations), see clients/device_map.py; the runs of the period, while check-ins are enumerated; the rows for the trace, on disk.
     Everything else is derived. Windows are asked for in order; the present one may be asked for again.
     """
 
@@ -90,9 +90,12 @@ class PopulationShard:
         self._check_in_key = stream_key(scenario.seed, Stream.CHECK_IN)
         self._thinning_key = stream_key(scenario.seed, Stream.THINNING)
         self._separation = scenario.participation.round_separation
+        self._is_capped = scenario.participation.max_participations is not None
         self._reopen = DeviceMap(end_device - first_device)
         self._last_rounds = DeviceMap(end_device - first_device)
         """Last round + 1; filled only where rounds must be separated."""
+        self._contributions = DeviceMap(end_device - first_device)
+        """Accepted reports; filled only where they are capped."""
         self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
         self._known_room = KNOWN_BYTES
         self._prepared: _Prepared | None = None
@@ -113,7 +116,7 @@ class PopulationShard:
     def prepare(self, order: CheckInOrder) -> None:
         """Does ahead what can be done for a window before the one in progress is settled. It changes no answer."""
         begun = time.perf_counter()
-        self._prepared = (self._thin if not order.is_enumerated else self._enumerate)(order)
+        self._prepared = self._prepare(order)
         self.busy_seconds += time.perf_counter() - begun
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
@@ -121,10 +124,9 @@ class PopulationShard:
         begun = time.perf_counter()
         self._window = order.window
         self.settle(order.settlements)
-        if self._prepared is None or not self._prepared.is_for(order):
-            self.prepare(order)
         prepared, self._prepared = self._prepared, None
-        assert prepared is not None
+        if prepared is None or not prepared.is_for(order):
+            prepared = self._prepare(order)
         listed = self._settle_enumerated(prepared) if order.is_enumerated else self._settle_thinned(prepared)
         answer = self._answer(listed, self._take_census(order))
         self.busy_seconds += time.perf_counter() - begun
@@ -140,11 +142,16 @@ class PopulationShard:
             self._reopen.raise_to(local, settlement.reopen_seconds)
             if self._listed is not None:
                 self._moved.append(local[settlement.reopen_seconds > 0])
+            kept = local[settlement.remembers_round]
             if self._separation:
-                kept = local[settlement.remembers_round]
                 self._last_rounds.raise_to(kept, np.full(kept.size, settlement.round_index + 1, np.uint32))
+            if self._is_capped:
+                self._contributions.raise_to(kept, self._contributions.get(kept) + np.uint32(1))
             if local.size:
                 self._rows.add(settlement)
+
+    def _prepare(self, order: CheckInOrder) -> "_Prepared":
+        return self._enumerate(order) if order.is_enumerated else self._thin(order)
 
     def _enumerate(self, order: CheckInOrder) -> "_Prepared":
         """From the runs of the period, which are listed when it is first asked for."""
@@ -263,11 +270,11 @@ class PopulationShard:
             self._census_runs = self._runs_of(self._census_members, opens, day * DAY, (day + 1) * DAY)
         # Devices that are held back by their last round; none before it is that many rounds ago.
         held_back = self._separation and max(0, order.round_index - self._separation + 1)
-        eligible, is_open, is_free = count_at(
+        eligible, is_open, is_free, is_spent = count_at(
             self._census_runs, self._reopen.table, self._last_rounds.table, order.start_seconds, held_back
         )
         listed = int((self._reopen.get(self._census_members.astype(np.int64)) < order.list_until_seconds).sum())
-        return Census(eligible * stride, is_open * stride, is_free * stride, listed * stride)
+        return Census(eligible * stride, is_open * stride, is_free * stride, listed * stride, is_spent * stride)
 
     def _answer(self, listed: "_Listed", census: Census) -> CheckIns:
         stretches, places = listed.stretches, listed.places
@@ -281,6 +288,7 @@ class PopulationShard:
             training_seconds=listed.training_seconds,
             last_rounds=self._last_rounds.get(local).astype(np.int32) - 1 if self._separation else np.empty(0, np.int32),
             timer_seconds=np.empty(0) if self._timers.is_exact else timer_seconds_of(self._timers, device_ids),
+            contributions=self._contributions.get(local) if self._is_capped else np.empty(0, np.uint32),
             census=census,
         )
 

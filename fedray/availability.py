@@ -19,7 +19,14 @@ from fedray.table import Shape, Share, Spread, Table
 DAY = 86_400.0
 
 
-class HabitAvailability(Table):
+class AvailabilityTable(Table):
+    """The table of an availability model; its `model` says which."""
+
+    can_be_thinned: ClassVar[bool] = True
+    """Whether the model tells for any moment whether a device is eligible, so that check-ins can be drawn by thinning."""
+
+
+class HabitAvailability(AvailabilityTable):
     """Nights on the charger and short sessions by day, the habits of each device; see clients/availability/habit.py."""
 
     model: Literal["habit"] = "habit"
@@ -69,14 +76,14 @@ class HabitAvailability(Table):
         return self
 
 
-class AlwaysOn(Table):
+class AlwaysOn(AvailabilityTable):
     """Every device is eligible at all times: what studies assume that sample clients."""
 
     model: Literal["always_on"]
     """Which availability model."""
 
 
-class PoissonAvailability(Table):
+class PoissonAvailability(AvailabilityTable):
     """Sessions that start at any time of the day alike, for all devices alike: no habits, no rhythm."""
 
     model: Literal["poisson"]
@@ -100,7 +107,7 @@ class PoissonAvailability(Table):
         return self
 
 
-class ContentFile(Table):
+class ContentFile(AvailabilityTable):
     """A table that names a file, known by its content: looked for as `<sha256><suffix>`, as in traces, then as `file`.
 
     The directory is that of the scenario (validation context `directory`). Two tables are equal if their contents are.
@@ -216,6 +223,7 @@ class CustomAvailability(ContentFile):
     parameters: dict[str, float | int | str | bool] = Field(default_factory=dict)
     """What is passed on to the function."""
     suffix: ClassVar[str] = ".py"
+    can_be_thinned: ClassVar[bool] = False
 
     def demand_trust(self) -> None:
         """Raises InputError if the code was found by its digest, as in a trace, so that it may be somebody else's."""

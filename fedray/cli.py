@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedray.commands.audits import audit, canary, report
+from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.imports import import_
 from fedray.commands.mechanisms import mechanism, optimize
 from fedray.commands.runs import fit, reproduce, run, scenarios, schema
@@ -22,7 +22,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Simulate private cross-device federated learning, and audit what really happened.",
 )
-for _command in (run, audit, import_, report, canary, stress, plan, optimize, mechanism, reproduce, fit, scenarios, schema):
+for _command in (
+    run,
+    audit,
+    import_,
+    report,
+    statement,
+    canary,
+    stress,
+    plan,
+    optimize,
+    mechanism,
+    reproduce,
+    fit,
+    scenarios,
+    schema,
+):
     app.command(name=_command.__name__.rstrip("_"))(_command)
 
 # Click's own errors, by way of typer: some releases carry click inside.

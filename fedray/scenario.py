@@ -81,6 +81,10 @@ class Participation(Table):
     """Least difference between the numbers of two rounds of one device, which it remembers; 0 for none."""
     timer_resets_on: Literal["accepted", "reported", "selected"] = "accepted"
     """What starts the timer: its report is accepted; it reports at all (late included); it is selected."""
+    max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """Most contributions of a device, which counts its accepted reports and never takes part again after that many; none: no cap.
+    Reports accepted in rounds that were abandoned later count too, since the device cannot know. Devices that ignore the timer
+    keep the cap."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
@@ -267,7 +271,7 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
         usable = self.device_ids * self.usable_share
-        if self.availability.model == "custom" and self.rounds.sampler == "thinning":
+        if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
             raise ValueError(
                 "rounds.sampler='thinning': a function of your own lists runs only, which is enumeration; leave the sampler out"
             )

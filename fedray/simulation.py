@@ -17,20 +17,13 @@ from numpy.typing import NDArray
 from clients.tasks.registry import check_task_name
 from fedray.availability import ContentFile, CustomAvailability
 from fedray.cluster import cluster
-from fedray.errors import FedrayError, InputError, Starved
+from fedray.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.messages import RoundRecord, RunProgress, ShardPart
 from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
-from fedray.trace.unfinished import (
-    Journal,
-    load_checkpoint,
-    partial_directory,
-    read_unfinished,
-    save_checkpoint,
-    write_unfinished,
-)
+from fedray.trace.unfinished import Journal, load_checkpoint, partial_directory, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from mechanisms.triangular import MatrixFile
 
@@ -65,9 +58,9 @@ def simulate(
     _check(scenario, placement)
     with TraceWriter(out or default_directory(scenario)) as writer:
         tables = json.loads(json.dumps(scenario.to_tables()))
-        write_unfinished(writer.partial, tables, scenario.digest)
+        journal = write_unfinished(writer.partial, tables, scenario.digest)
         _save_contents(scenario, writer)
-        return _finish(scenario, placement, writer, Journal(writer.partial), {}, on_progress)
+        return _finish(scenario, placement, writer, journal, {}, on_progress)
 
 
 def resume(
@@ -85,13 +78,19 @@ def resume(
     is another one; InputError for code that is not trusted; else as `simulate`.
     """
     placement = placement or Placement()
-    partial, document = read_unfinished(Path(os.path.abspath(directory)))
+    partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     kept = Scenario.from_tables(document["scenario"], source=str(partial), directory=partial)
+    for other in (document.get("scenario_digest"), kept.digest if scenario is None else scenario.digest):
+        if other != kept.digest:
+            raise CheckpointError(
+                f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one that was started or given "
+                f"({str(other)[:12]}); leave the scenario out, or give the one it was started with"
+            )
     if isinstance(kept.availability, CustomAvailability) and scenario is None and not trust_code:
         kept.availability.demand_trust()
     _check(kept, placement)
-    journal, state = load_checkpoint(partial, (scenario or kept).digest)
     with TraceWriter(partial.with_name(partial.name.removesuffix(".partial")), is_resumed=True) as writer:
+        journal, state = load_checkpoint(partial, run)
         return _finish(kept, placement, writer, journal, state, on_progress)
 
 
@@ -165,10 +164,12 @@ def _finish(
                 "scenario": json.loads(json.dumps(scenario.to_tables())),
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - started, 3),
+                "samplers": run.samplers,
                 "shards": len(workers.shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
                 "restarts": restarts,
+                "notes": journal.notes,
             },
         )
     except Starved:
@@ -214,11 +215,23 @@ class _Run:
         """Every attempt so far."""
         return self._coordinator.records
 
+    @property
+    def samplers(self) -> dict[str, int]:
+        """See server.coordinator.Coordinator.samplers."""
+        return self._coordinator.samplers
+
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a checkpoint: the shards hear of all that was settled before it."""
-        for shard in self._shards:
-            for settlements in self._journal.settlements(shard.first_device, shard.end_device):
-                shard.settle(settlements).result()
+        pending: list[Any] = []
+        for batch in self._journal.batches():  # read once; while the shards apply a batch, the next is read
+            for answer in pending:
+                answer.result()
+            pending = [
+                shard.settle(tuple(each.slice_of_devices(shard.first_device, shard.end_device) for each in batch))
+                for shard in self._shards
+            ]
+        for answer in pending:
+            answer.result()
         self._coordinator.load(_under("coordinator.", state))
         if self._training is not None:
             self._training.load(_under("training.", state))
@@ -268,7 +281,7 @@ class _Run:
         state = {f"coordinator.{name}": array for name, array in self._coordinator.state().items()}
         if self._training is not None:
             state |= {f"training.{name}": array for name, array in self._training.state().items()}
-        save_checkpoint(self._writer.partial, self._journal, self._scenario.digest, state)
+        self._journal.save(state)
         self._last_checkpoint = time.monotonic()
 
 

@@ -154,7 +154,6 @@ def habit_tables(scenario: Scenario, table: HabitAvailability) -> HabitTables:
 class HabitAvailabilityModel:
     """See clients.availability.model.Availability."""
 
-    can_be_thinned = True
     bytes_to_know = 36
 
     def __init__(self, scenario: Scenario, table: HabitAvailability) -> None:

@@ -12,9 +12,6 @@ from clients.availability.runs import Runs
 class Availability(Protocol):
     """Says when devices are eligible: a pure function of device and time, for any devices, asked in any order."""
 
-    can_be_thinned: bool
-    """Whether `run_ends` is there."""
-
     bytes_to_know: int
     """Memory that `known_of` takes per device; 0 where there is nothing that is worth keeping."""
 
@@ -32,7 +29,10 @@ class Availability(Protocol):
         ...
 
     def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For each pair of device and time [C]: the end of the run that holds the time, -infinity where there is none."""
+        """For each pair of device and time [C]: the end of the run that holds the time, -infinity where there is none.
+
+        Asked only of models whose table says `can_be_thinned`.
+        """
         ...
 
 

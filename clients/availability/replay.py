@@ -35,8 +35,6 @@ class _Record(NamedTuple):
 class ReplayModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
-    can_be_thinned = True
-
     def __init__(self, scenario: Scenario, table: ReplayAvailability) -> None:
         device, start, end = _joined(table)
         zones, period = zones_of(scenario), table.period_seconds

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedray.audit.audit import ASSUMPTIONS
+from fedray.audit.assumptions import OF_EVERY_AUDIT as ASSUMPTIONS
 from fedray.report.page import PageTable, render_lines
 from fedray.stress.plan import Candidate, Plan
 from fedray.stress.run import SweepResult

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.atomic import write_whole
+from fedray.atomic import sync_directory, write_whole
 from fedray.errors import InputError, RunFailed
 from fedray.messages import RoundRecord, ShardPart, TrainingMetrics
 from fedray.trace.files import check_name
@@ -42,7 +42,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-from fedray.trace.unfinished import CHECKPOINT_FILE, JOURNAL, LOCK_FILE, UNFINISHED_FILE, Lock, partial_directory
+from fedray.trace.unfinished import LOCK_FILE, Lock, has_checkpoint, partial_directory, remove_unfinished
 
 ROW_GROUP = 1 << 20
 TOKEN_FILE = "token"
@@ -122,7 +122,7 @@ class TraceWriter:
             if os.path.lexists(self.partial):
                 _check_ours(self.partial, str(directory), is_resumed)
             if not is_resumed:
-                if self.can_be_resumed:
+                if has_checkpoint(self.partial):
                     raise InputError(
                         f"output {str(directory)!r} has an unfinished run in {str(self.partial)!r}; go on with it by --resume "
                         f"{self.directory.name}, or remove it"
@@ -136,6 +136,8 @@ class TraceWriter:
             self._write(TOKEN_FILE, f"{MARK}{self.token}".encode())
             self._clear(is_resumed)
             (self.partial / PARTICIPATIONS).mkdir(exist_ok=True)
+            for folder in (*self._made, self.partial):  # so that the run outlasts a power cut
+                sync_directory(folder.parent)
         except (OSError, RunFailed) as error:
             self.__exit__(None, None, None)
             raise InputError(f"output {str(directory)!r} cannot be made ({error}); name a writable directory") from None
@@ -158,7 +160,7 @@ class TraceWriter:
     @property
     def can_be_resumed(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return os.path.exists(self.partial / CHECKPOINT_FILE)  # False for a name that no file can have
+        return has_checkpoint(self.partial)
 
     def discard(self) -> None:
         """There is nothing to go on for: no checkpoint is kept."""
@@ -253,15 +255,15 @@ class TraceWriter:
             if self.directory.exists():
                 self.directory.rmdir()  # empty: checked at the start
             self.partial.rename(self.directory)
+            sync_directory(self.directory.parent)
         except OSError as error:
             raise RunFailed(
                 f"the finished trace cannot be named {str(self.directory)!r} ({error}); it is kept whole in "
                 f"{str(self.partial)!r}, rename it yourself"
             ) from None
         with contextlib.suppress(OSError):  # the trace is whole; what is left of its making does no harm
-            shutil.rmtree(self.directory / JOURNAL, ignore_errors=True)
-            for name in (CHECKPOINT_FILE, UNFINISHED_FILE, TOKEN_FILE, LOCK_FILE):
-                (self.directory / name).unlink(missing_ok=True)
+            (self.directory / TOKEN_FILE).unlink(missing_ok=True)
+        remove_unfinished(self.directory)
         return self.directory
 
     def _write_table(self, name: str, table: pa.Table) -> None:

@@ -109,6 +109,19 @@ def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
 
 
 @SAMPLERS
+def test_time_spent_on_a_window_counts_once(monkeypatch, is_enumerated: bool) -> None:
+    """By a clock that goes on by a second whenever it is read: between two readings of one call lies one second."""
+    shard = PopulationShard(scenario(20_000), 0, 20_000)
+    clock = itertools.count()
+    monkeypatch.setattr("clients.shard.time.perf_counter", lambda: float(next(clock)))
+    shard.check_ins(order(0, 3.0, is_enumerated=is_enumerated))
+    assert shard.busy_seconds == 1.0
+    shard.prepare(order(1, 3.0, is_enumerated=is_enumerated))
+    shard.check_ins(order(1, 3.0, is_enumerated=is_enumerated))
+    assert shard.busy_seconds == 3.0
+
+
+@SAMPLERS
 def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(is_enumerated: bool) -> None:
     """What is kept from window to window (active runs, when their timers open) is what a new shard finds out."""
     value = scenario(60_000)

@@ -120,7 +120,7 @@ def test_closed_timers_leave_out_what_ends_before_they_open(scenario: Scenario) 
 
 def test_moments_and_runs_agree(scenario: Scenario) -> None:
     model = availability_of(scenario)
-    if not model.can_be_thinned:
+    if not scenario.availability.can_be_thinned:
         assert scenario.availability.model == "custom"
         return
     generator = np.random.default_rng(0)

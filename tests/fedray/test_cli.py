@@ -61,7 +61,7 @@ def test_audit_takes_another_multiplier(fedray_command, trace: Path) -> None:
     code, out, _ = fedray_command("audit", str(trace), "--noise-multiplier", "3.5", "--delta", "1e-6", "--json")
     assert code == 0
     used = json.loads(out)["mechanisms"][0]
-    assert (used["noise_multiplier"], used["delta"]) == (3.5, 1e-6)
+    assert (used["noise_multiplier"], used["guarantees"][0]["delta"]) == (3.5, 1e-6)
 
 
 def test_report_writes_where_it_is_told(fedray_command, trace: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from fedray.stress.sweep import Sweep
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
-from fedray.trace.unfinished import Journal, load_checkpoint, read_unfinished, save_checkpoint, write_unfinished
+from fedray.trace.unfinished import load_checkpoint, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter, encode_part
 from mechanisms.registry import Tree
 
@@ -185,7 +185,7 @@ class Traces:
                 (self._folder / "t" / name).write_bytes(mine[name])
 
     def _audit(self, path: Path) -> str:
-        return json.dumps(audit_trace(open_trace(path), 2.0, 1e-6, Tree()).to_json(), sort_keys=True).replace(str(path), "")
+        return json.dumps(audit_trace(open_trace(path), 2.0, 1e-6, [Tree()]).to_json(), sort_keys=True).replace(str(path), "")
 
 
 def read_own(path: Path, verify: bool) -> dict[str, Any]:
@@ -371,20 +371,19 @@ class Unfinished:
         self._partial = folder / "u.partial"
         self._partial.mkdir()
         scenario = Scenario.from_tables(SCENARIO)
-        self._digest = scenario.digest
-        write_unfinished(self._partial, scenario.to_tables(), scenario.digest)
-        journal = Journal(self._partial)
         ids = np.arange(5, dtype=np.uint64)
+        journal = write_unfinished(self._partial, scenario.to_tables(), scenario.digest)
         for attempt in range(3):
-            journal.append(Settlement(attempt, attempt, ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3))
-        save_checkpoint(self._partial, journal, scenario.digest, {"coordinator.x": np.arange(9)})
+            columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3)
+            journal.append(Settlement(attempt, attempt, *columns))
+        journal.save({"coordinator.x": np.arange(9)})
         self._contents = {file: file.read_bytes() for file in self._partial.rglob("*") if file.is_file()}
         self._expected = self._read()
 
     def _read(self) -> dict[str, Any]:
-        partial, document = read_unfinished(self._partial)
+        partial, document, run = read_unfinished(self._partial)
         scenario = Scenario.from_tables(document["scenario"], directory=partial)
-        journal, state = load_checkpoint(partial, scenario.digest)
+        journal, state = load_checkpoint(partial, run)
         settlements = [vars_of(each) for batch in journal.settlements(0, 100_000) for each in batch]
         return {"state": state, "settlements": settlements, "digest": scenario.digest}
 

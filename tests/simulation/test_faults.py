@@ -6,10 +6,12 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from fedray.messages import RunProgress
 from fedray.placement import Placement
 from fedray.simulation import resume, simulate
 from fedray.trace.reader import Trace
+from fedray.trace.writer import MARK, TOKEN_FILE
 
 OVERRIDES = (
     "population.devices=100000", "rounds.count=18", "participation.timer_hours=1.0", "participation.round_separation=4", "rounds.look_ahead_minutes=2.0",
@@ -178,16 +181,12 @@ def test_the_command_goes_on_after_a_sigint(reference: Trace, small, tmp_path: P
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupted_run_can_be_resumed(reference: Trace, small, tmp_path: Path, moment: int) -> None:
-    def interrupt(progress: RunProgress) -> None:
-        if progress.committed == moment:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt, match="go on with: fedray run --resume"):
-        simulate(small(*OVERRIDES), HERE, tmp_path / "t", interrupt)
+        simulate(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(moment))
     assert_same(resume(tmp_path / "t", HERE), reference)
 
 
-@pytest.mark.parametrize("name", ["000002.npz", "checkpoint.npz", "devices-", "rounds.parquet", "run.json", "model.npz"])
+@pytest.mark.parametrize("name", ["000002.npz", "000002-", "devices-", "rounds.parquet", "run.json", "model.npz"])
 def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
     reference: Trace, small, tmp_path: Path, monkeypatch, name: str
 ) -> None:
@@ -198,7 +197,11 @@ def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
         """The disk is found to be full when the file is brought to it."""
         written = Path(os.readlink(f"/proc/self/fd/{handle}")).name.removeprefix(".")
         count[0] += written.startswith(name)
-        if is_full[0] and written.startswith(name) and (count[0] == 3 or name in ("000002.npz", "rounds.parquet", "run.json")):
+        if (
+            is_full[0]
+            and written.startswith(name)
+            and (count[0] == 3 or name in ("000002.npz", "000002-", "rounds.parquet", "run.json"))
+        ):
             os.truncate(handle, 10)
             raise OSError(errno.ENOSPC, "No space left on device")
         sync(handle)
@@ -217,16 +220,21 @@ def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
     assert_same(resume(tmp_path / "t", HERE), reference)
 
 
-@pytest.fixture
-def unfinished(small, tmp_path: Path) -> Path:
-    """A run that was interrupted, at tmp_path / "t"."""
+def interrupt_at(committed: int) -> Callable[[RunProgress], None]:
+    """A listener that interrupts the run once so many rounds are committed."""
 
     def interrupt(progress: RunProgress) -> None:
-        if progress.committed == 8:
+        if progress.committed == committed:
             raise KeyboardInterrupt
 
+    return interrupt
+
+
+@pytest.fixture
+def unfinished(small, tmp_path: Path) -> Path:
+    """A run that was interrupted, at tmp_path / "t"; the last journal file belongs to its newest checkpoint alone."""
     with pytest.raises(KeyboardInterrupt):
-        simulate(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "t", interrupt)
+        simulate(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "t", interrupt_at(9))
     return tmp_path / "t.partial"
 
 
@@ -239,28 +247,110 @@ def test_another_scenario_is_refused(unfinished: Path, small, tmp_path: Path) ->
 def test_a_new_run_does_not_overwrite_an_unfinished_one(unfinished: Path, small, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has an unfinished run .*--resume t"):
         simulate(small(), HERE, tmp_path / "t")
-    assert (unfinished / "checkpoint.npz").exists()
+    assert len(checkpoints_of(unfinished)) == 2
 
 
-@pytest.mark.parametrize("damage", ["truncated", "pickled", "missing journal", "edited scenario", "no checkpoint", "nothing"])
+def checkpoints_of(partial: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted((partial / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(
+    "damage", ["truncated", "pickled", "missing journal", "edited scenario", "renamed", "no checkpoint", "nothing"]
+)
 def test_what_cannot_be_taken_up_is_refused(unfinished: Path, tmp_path: Path, damage: str) -> None:
-    checkpoint = unfinished / "checkpoint.npz"
+    checkpoints = checkpoints_of(unfinished)
+    file = unfinished / "unfinished.json"
     match damage:
         case "truncated":
-            checkpoint.write_bytes(checkpoint.read_bytes()[:-200])
+            for checkpoint in checkpoints:
+                checkpoint.write_bytes(checkpoint.read_bytes()[:-200])
         case "pickled":
-            np.savez(checkpoint, head=np.array({"evil": 1}, dtype=object))
+            for checkpoint in checkpoints:
+                np.savez(checkpoint, head=np.array({"evil": 1}, dtype=object))
         case "missing journal":
             (unfinished / "journal" / "000000.npz").unlink()
         case "edited scenario":
-            file = unfinished / "unfinished.json"
             file.write_text(file.read_text().replace('"seed": 7', '"seed": 8'))
+        case "renamed":  # the name is no part of the scenario's digest
+            file.write_text(file.read_text().replace('"name": "small"', '"name": "large"'))
         case "no checkpoint":
-            checkpoint.unlink()
+            for checkpoint in checkpoints:
+                checkpoint.unlink()
     with pytest.raises(CheckpointError) as error:
         resume(tmp_path / ("t" if damage != "nothing" else "elsewhere"), HERE)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    "damage", ["a bit of the checkpoint", "its last bytes", "a bit of its journal", "both, and a killed resume"]
+)
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    unfinished: Path, small, tmp_path: Path, caplog, damage: str
+) -> None:
+    """The trace is the same; what was passed over is told, and noted in run.json."""
+    newest, journal = checkpoints_of(unfinished)[-1], sorted((unfinished / "journal").iterdir())[-1]
+    for file in (
+        [newest] if "checkpoint" in damage or "bytes" in damage else [journal] if "its journal" in damage else [newest, journal]
+    ):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content[:-50] if "bytes" in damage else content)
+    if "killed" in damage:  # and then goes on from what the resumed run has saved
+        with pytest.raises(KeyboardInterrupt):
+            resume(tmp_path / "t", HERE, on_progress=interrupt_at(11))
+        assert len(checkpoints_of(unfinished)) == 2
+    trace = resume(tmp_path / "t", HERE)
+    assert trace.digest == simulate(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference").digest
+    [note] = trace.run["notes"]
+    assert "is damaged or of another run" in note
+    assert "goes on from" in note
+    assert note in caplog.text
+
+
+def test_files_of_another_run_are_refused(unfinished: Path, small, tmp_path: Path) -> None:
+    """Of the same scenario even, with checkpoints at the same moments: whether journal, checkpoints or both are exchanged."""
+    with pytest.raises(KeyboardInterrupt):
+        simulate(small("rounds.look_ahead_minutes=2.0", "seed=8"), HERE, tmp_path / "other", interrupt_at(9))
+    other = tmp_path / "other.partial"
+    for exchanged in (["journal"], ["journal", "checkpoints"], ["checkpoints"]):
+        kept = tmp_path / "-".join(exchanged)
+        shutil.copytree(unfinished, kept.with_name(f"{kept.name}.partial"))
+        for folder in exchanged:
+            shutil.rmtree(kept.with_name(f"{kept.name}.partial") / folder)
+            shutil.copytree(other / folder, kept.with_name(f"{kept.name}.partial") / folder)
+        with pytest.raises(CheckpointError, match="of another run"):
+            resume(kept, HERE)
+
+
+def test_no_flipped_bit_of_an_unfinished_run_changes_the_trace(unfinished: Path, small, tmp_path: Path) -> None:
+    """One bit of any of its files: refused, or resumed to the same trace."""
+    reference = simulate(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference")
+    files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path.name not in ("lock", "token"))
+    generator = np.random.default_rng(5)
+    for flip in range(400 if "FEDRAY_ALL_MOMENTS" in os.environ else len(files)):
+        copy = tmp_path / f"{flip}.partial"
+        shutil.copytree(unfinished, copy)
+        file = copy / files[flip % len(files)].relative_to(unfinished)
+        content = bytearray(file.read_bytes())
+        content[generator.integers(len(content))] ^= 1 << int(generator.integers(8))
+        file.write_bytes(content)
+        try:
+            trace = resume(tmp_path / f"{flip}", Placement(1, "in-process"))
+        except InputError:
+            continue
+        assert trace.digest == reference.digest, file
+        assert trace.run["scenario"] == reference.run["scenario"], file
+
+
+def test_a_journal_is_read_once_on_resume_however_many_shards_hear_it(unfinished: Path, tmp_path: Path, monkeypatch) -> None:
+    read, load = [], np.load
+    monkeypatch.setattr(np, "load", lambda file, **options: read.append(Path(file).name) or load(file, **options))
+    resume(tmp_path / "t", Placement(3, "in-process"))
+    segments = [name for name in read if "-" not in name and name.endswith(".npz")]
+    assert len(segments) > 3
+    assert len(set(segments)) == len(segments)
 
 
 def test_a_resume_that_fails_at_once_loses_nothing(unfinished: Path, tmp_path: Path, monkeypatch) -> None:
@@ -283,6 +373,7 @@ def test_what_a_killed_run_left_does_not_get_into_the_next(small, tmp_path: Path
     (left / "journal").mkdir(parents=True)
     for name in ("model.npz", "0123.npy", "unfinished.json", "journal/000000.npz"):
         (left / name).write_text("old")
+    (left / TOKEN_FILE).write_text(MARK)
     trace = simulate(small(), HERE, tmp_path / "t")
     names = {path.name for path in trace.path.iterdir()}
     assert names == {"participations", "rounds.parquet", "run.json"}
