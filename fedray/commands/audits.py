@@ -126,6 +126,7 @@ def statement(
         Path | None, typer.Option(metavar="DIR", help="Directory for statement.md and statement.json; default: the trace.")
     ] = None,
     as_json: JsonFlag = False,
+    verify: NoVerifyFlag = True,
 ) -> None:
     """Write a privacy statement that can be published, as Markdown and JSON: every line with its evidence."""
     import json

@@ -251,7 +251,7 @@ def test_a_resumed_run_asks_before_it_runs_code(tmp_path: Path, monkeypatch) -> 
     own = Scenario.from_toml(tmp_path / "s.toml")
     (tmp_path / "t.partial").mkdir()
     (tmp_path / "t.partial" / f"{own.availability.sha256}.py").write_text(CODE)  # pyright: ignore[reportAttributeAccessIssue]
-    found = (tmp_path / "t.partial", {"scenario": own.to_tables()})
+    found = (tmp_path / "t.partial", {"scenario": own.to_tables(), "scenario_digest": own.digest}, "run")
     monkeypatch.setattr(simulation, "read_unfinished", lambda directory: found)
     with pytest.raises(InputError, match="--trust-code"):
         simulation.resume(tmp_path / "t")
