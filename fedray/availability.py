@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, PrivateAttr, Tag, ValidationInfo, model_validator
 
+from fedray.errors import InputError, shown
 from fedray.table import Shape, Share, Spread, Table
 
 DAY = 86_400.0
@@ -119,6 +120,8 @@ class ContentFile(AvailabilityTable):
     suffix: ClassVar[str]
     """Of the file that holds `content`."""
     _content: bytes = PrivateAttr()
+    _kept_as: Path | None = PrivateAttr(default=None)
+    """Where the content was found by its digest; None where it was found by its name."""
 
     @property
     def content(self) -> bytes:
@@ -136,7 +139,8 @@ class ContentFile(AvailabilityTable):
         if content is None:
             directory = Path(context.get("directory", "."))
             kept = directory / f"{self.sha256}{self.suffix}"
-            content = kept.read_bytes() if self.sha256 and kept.exists() else self._canonical(directory / self.file)
+            self._kept_as = kept if self.sha256 and kept.exists() else None
+            content = kept.read_bytes() if self._kept_as else self._canonical(directory / self.file)
         digest = hashlib.sha256(content).hexdigest()
         if self.sha256 not in ("", digest):
             raise ValueError(f"file={self.file!r} has another content (sha256 {digest}) than the one named; find that one")
@@ -220,6 +224,14 @@ class CustomAvailability(ContentFile):
     """What is passed on to the function."""
     suffix: ClassVar[str] = ".py"
     can_be_thinned: ClassVar[bool] = False
+
+    def demand_trust(self) -> None:
+        """Raises InputError if the code was found by its digest, as in a trace, so that it may be somebody else's."""
+        if self._kept_as is not None:
+            raise InputError(
+                f"availability.file={shown(self.file)} is Python code that came with a trace or run (sha256 {self.sha256}) and "
+                f"would be executed here; read {str(self._kept_as)!r}, and give --trust-code if you trust it"
+            )
 
     def _canonical(self, path: Path) -> bytes:
         try:

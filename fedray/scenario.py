@@ -20,8 +20,8 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from fedray.availability import MODELS, Availability, ContentFile, HabitAvailability
-from fedray.errors import ScenarioError, shown
+from fedray.availability import MODELS, Availability, ContentFile, CustomAvailability, HabitAvailability
+from fedray.errors import ScenarioError, one_line, shown
 from fedray.parsing import parse_toml
 from fedray.table import Positive, PositiveShare, Share, Spread, Table
 from mechanisms.registry import BLT, AnyStrategy
@@ -185,9 +185,9 @@ class SGD(Table):
 
     learning_rate: Positive = 1.0
     """Step size of the local steps."""
-    batch_size: Annotated[int, Field(gt=0)] = 8
+    batch_size: Annotated[int, Field(gt=0, lt=2**31)] = 8
     """Examples per local step."""
-    local_steps: Annotated[int, Field(gt=0)] = 2
+    local_steps: Annotated[int, Field(gt=0, lt=2**31)] = 2
     """Local steps per round; a device with fewer examples goes round again."""
 
 
@@ -213,9 +213,9 @@ class Training(Table):
     """Optimiser on the device."""
     server: FedAvgMomentum = FedAvgMomentum()
     """Optimiser on the server."""
-    evaluate_every: Annotated[int, Field(gt=0)] = 10
+    evaluate_every: Annotated[int, Field(gt=0, lt=2**31)] = 10
     """Rounds between two evaluations on held-out text."""
-    checkpoint_every: Annotated[int, Field(gt=0)] = 100
+    checkpoint_every: Annotated[int, Field(gt=0, lt=2**31)] = 100
     """Rounds between two checkpoints of the aggregator (model.npz, with the trace once that is written)."""
 
 
@@ -315,8 +315,11 @@ class Scenario(Table):
         return self
 
     @classmethod
-    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
-        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError."""
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Self:
+        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError.
+
+        A custom availability whose code is found by its digest, as in traces, raises InputError unless `trust_code`.
+        """
         file = Path(path)
         try:
             tables = parse_toml(file.read_text(encoding="utf-8"))
@@ -330,7 +333,10 @@ class Scenario(Table):
             tables.setdefault("name", file.stem)
         for override in [overrides] if isinstance(overrides, str) else overrides:
             _apply_override(tables, override)
-        return cls.from_tables(tables, source=str(file), directory=file.parent)
+        scenario = cls.from_tables(tables, source=str(file), directory=file.parent)
+        if isinstance(scenario.availability, CustomAvailability) and not trust_code:
+            scenario.availability.demand_trust()
+        return scenario
 
     @classmethod
     def from_tables(cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()) -> Self:
@@ -345,7 +351,7 @@ class Scenario(Table):
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:
-            raise ScenarioError(f"{source}: {_explain(error, tables)}") from None
+            raise ScenarioError(one_line(f"{source}: {_explain(error, tables)}")) from None
 
     def to_tables(self) -> dict[str, Any]:
         """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what is none is left out."""
@@ -360,7 +366,8 @@ class Scenario(Table):
         tables = self.to_tables()
         for override in overrides:
             _apply_override(tables, override)
-        mechanism, new = self.privacy.mechanism, tables["privacy"]["mechanism"]
+        privacy = tables["privacy"]
+        mechanism, new = self.privacy.mechanism, privacy.get("mechanism") if isinstance(privacy, dict) else None
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         _forget_digest_of_another_file(mechanism, new)
         availability, table = self.availability, tables["availability"]
@@ -377,9 +384,14 @@ class Scenario(Table):
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
-def _forget_digest_of_another_file(before: Any, table: dict[str, Any]) -> None:
+def _forget_digest_of_another_file(before: Any, table: Any) -> None:
     """Where an override names another file, that file's content is meant."""
-    if table.get("sha256") and table.get("sha256") == getattr(before, "sha256", None) and table.get("file") != before.file:
+    if (
+        isinstance(table, dict)
+        and table.get("sha256")
+        and table.get("sha256") == getattr(before, "sha256", None)
+        and table.get("file") != before.file
+    ):
         del table["sha256"]
 
 

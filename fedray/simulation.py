@@ -15,7 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from clients.tasks.registry import check_task_name
-from fedray.availability import ContentFile
+from fedray.availability import ContentFile, CustomAvailability
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.messages import RoundRecord, RunProgress, ShardPart
@@ -23,7 +23,7 @@ from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
-from fedray.trace.unfinished import Journal, load_checkpoint, read_unfinished, write_unfinished
+from fedray.trace.unfinished import Journal, load_checkpoint, partial_directory, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from mechanisms.triangular import MatrixFile
 
@@ -68,11 +68,14 @@ def resume(
     placement: Placement | None = None,
     scenario: Scenario | None = None,
     on_progress: ProgressListener | None = None,
+    *,
+    trust_code: bool = False,
 ) -> Trace:
     """Goes on with the run whose trace was to be `directory`, from its last checkpoint: the trace is that of an undisturbed run.
 
-    Where it goes on (shards, cluster) is free. Raises CheckpointError if there is nothing to go on with, or `scenario` is given
-    and is another one; else as `simulate`.
+    Where it goes on (shards, cluster) is free. trust_code: whether the code of a custom availability, which lies in the directory,
+    may be run where `scenario` is not given. Raises CheckpointError if there is nothing to go on with, or `scenario` is given and
+    is another one; InputError for code that is not trusted; else as `simulate`.
     """
     placement = placement or Placement()
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
@@ -83,6 +86,8 @@ def resume(
                 f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one that was started or given "
                 f"({str(other)[:12]}); leave the scenario out, or give the one it was started with"
             )
+    if isinstance(kept.availability, CustomAvailability) and scenario is None and not trust_code:
+        kept.availability.demand_trust()
     _check(kept, placement)
     with TraceWriter(partial.with_name(partial.name.removesuffix(".partial")), is_resumed=True) as writer:
         journal, state = load_checkpoint(partial, run)
@@ -90,10 +95,22 @@ def resume(
 
 
 def default_directory(scenario: Scenario) -> Path:
-    """runs/<name>-<UTC time>, with a number behind it where that is taken."""
+    """runs/<name>-<UTC time>, with a number behind it where that is taken. Raises InputError.
+
+    The directory of the unfinished run is made here, so that of several runs in one second each has a name of its own.
+    """
     base = Path("runs") / f"{scenario.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
-    return next(candidate for candidate in candidates if not candidate.exists())
+    for each in itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))):
+        if each.exists():
+            continue
+        try:
+            partial_directory(each).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"output {str(each)!r} cannot be made ({error}); name a writable directory by --out") from None
+        return each
+    raise AssertionError
 
 
 def _check(scenario: Scenario, placement: Placement) -> None:

@@ -8,6 +8,7 @@ import typer
 from fedray.commands.output import (
     JsonFlag,
     TraceArgument,
+    TrustFlag,
     print_audit,
     print_json,
     status_line,
@@ -146,13 +147,14 @@ def canary(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. seed=7.")
     ] = None,
+    trust_code: TrustFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Check by experiment that the aggregator's noise is what is claimed: canaries in the real aggregator. Exit code 1 if not."""
     from fedray.canary import CONFIDENCE, run_canary
     from fedray.scenario import Scenario
 
-    value = Scenario.from_toml(scenario, overrides or ())
+    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     with status_line("running canaries"):
         result = run_canary(value, trace, coordinates)
     if as_json:

@@ -13,6 +13,10 @@ from fedray.rounding import down, up
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace directory, as `fedray run` writes it.")]
+TrustFlag = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run Python code of a custom availability that came with a trace or an interrupted run."),
+]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", metavar="N", help="Rounds n.")]
 MinSepOption = Annotated[
     int | None, typer.Option("--min-sep", metavar="B", help="Min-sep b: least difference of two rounds of one device.")
@@ -41,7 +45,7 @@ def print_table(title: str, rows: list[list[str]], first_is_head: bool = True) -
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False, markup=False, emoji=False)
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     if sum(widths) + 3 * len(widths) + 1 > console.width:
         _print_records(title, rows, first_is_head)
@@ -101,10 +105,11 @@ def print_figures(figures: Any) -> None:
 def status_line(title: str) -> Iterator[Callable[[str], None]]:
     """A line on standard error that says how far a long computation is, where somebody may be watching."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
-    with console.status(title) as status:
-        yield lambda text: status.update(f"{title}: {text}")
+    with console.status(Text(title)) as status:
+        yield lambda text: status.update(Text(f"{title}: {text}"))
 
 
 def print_audit(result: Any) -> None:

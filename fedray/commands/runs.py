@@ -11,6 +11,7 @@ import typer
 
 from fedray.commands.output import (
     JsonFlag,
+    TrustFlag,
     print_audit,
     print_json,
     print_table,
@@ -37,6 +38,7 @@ def run(
     checkpoint_seconds: Annotated[
         float, typer.Option(metavar="S", help="Wall-clock seconds between two checkpoints; 0: after every look-ahead window.")
     ] = 30.0,
+    trust_code: TrustFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, write its trace, audit it, and write its report."""
@@ -50,7 +52,7 @@ def run(
     from fedray.trace.schema import REPORT_FILE
 
     placement = Placement(shards=shards, address=address, checkpoint_seconds=checkpoint_seconds)
-    value = Scenario.from_toml(scenario, overrides or ()) if scenario is not None else None
+    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code) if scenario is not None else None
     if resume is None and value is None:
         raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
     if resume is not None and (out is not None or (value is None and overrides)):
@@ -59,7 +61,7 @@ def run(
     with run_progress(is_shown=not as_json) as on_progress, contextlib.redirect_stdout(sys.stderr):
         try:
             if resume is not None:
-                trace = go_on(resume, placement, value, on_progress)
+                trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
             else:
                 assert value is not None
                 trace = simulate(value, placement, out, on_progress)
@@ -68,15 +70,21 @@ def run(
                 raise
             raise RunFailed(str(interrupt)) from None  # it says how to go on
     audit = audit_trace(trace)
-    report = write_report(trace, audit, trace.path / REPORT_FILE)
+    report, problem = None, ""
+    try:
+        report = str(write_report(trace, audit, trace.path / REPORT_FILE))
+    except InputError as error:  # such as a full disk: the trace is whole all the same
+        problem = f"the trace {str(trace.path)!r} is whole, but has no page: {error}; `fedray report` writes it later"
     if as_json:
         figures = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
-        print_json({**audit.to_json(), "report": str(report), **{name: trace.run[name] for name in figures}})
+        print_json({**audit.to_json(), "report": report, **{name: trace.run[name] for name in figures}})
     else:
         print_audit(audit)
         use = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
         typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {trace.run['driver_peak_mebibytes']:,.0f} MiB")
-        typer.echo(f"trace   {trace.path}\nreport  {report}")
+        typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
+    if problem:
+        raise RunFailed(problem)
     if trace.run["ended"] != "completed":
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)

@@ -27,7 +27,7 @@ def write_page(content: str, out: str | Path) -> Path:
     path = Path(os.path.abspath(out))
     if not path.name or path.is_dir():
         raise InputError(f"report {str(out)!r} is a directory; name a file in it")
-    write_whole(path, content.encode(), f"report {str(out)!r}", InputError)
+    write_whole(path, content.encode(errors="backslashreplace"), f"report {str(out)!r}", InputError)
     return path
 
 

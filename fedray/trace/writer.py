@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedray.atomic import sync_directory, write_whole
 from fedray.errors import InputError, RunFailed
 from fedray.messages import RoundRecord, ShardPart, TrainingMetrics
+from fedray.trace.files import check_name
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
     DOCUMENT_DIGEST,
@@ -106,6 +107,7 @@ class TraceWriter:
 
     def __init__(self, directory: str | Path, *, is_resumed: bool = False) -> None:
         self.directory = Path(os.path.abspath(directory))
+        check_name(self.directory)
         self.partial = partial_directory(self.directory)
         self._made: list[Path] = []
         self._is_kept, self._is_discarded = is_resumed, False
