@@ -320,7 +320,10 @@ def test_rows_come_back_whole_through_their_files(monkeypatch, tmp_path: Path) -
         reports = np.where(generator.uniform(size=300) < 0.1, np.nan, times + 9.0)
         outcomes = generator.integers(0, 5, 300).astype(np.uint8)
         reopen, remembers = np.zeros(300, np.uint32), np.zeros(300, np.bool_)
-        store.add(Settlement(attempt, attempt // 2, devices, times, reports, outcomes, reopen, remembers))
+        given = [column.copy() for column in (devices, times, reports, outcomes)]
+        store.add(Settlement(attempt, attempt // 2, *given, reopen, remembers))
+        for column in given:  # what is kept is a copy: a message that it came with need not stay in memory
+            column.fill(0)
         expected.extend(
             zip(devices.tolist(), times.tolist(), [attempt // 2] * 300, reports.tolist(), outcomes.tolist(), strict=True)
         )
