@@ -198,8 +198,7 @@ class ReplayAvailability(ContentFile):
 
     def _canonical(self, path: Path) -> bytes:
         device, start, end = _read_sessions(path, self.file)
-        is_sorted = (np.diff(device) > 0) | ((np.diff(device) == 0) & (np.diff(start) >= 0))
-        order = slice(None) if is_sorted.all() else np.lexsort((start, device))
+        order = _in_order(device, start)
         buffer = io.BytesIO()
         np.save(buffer, np.stack([device[order].astype(np.float64), start[order], end[order]], axis=1))
         return buffer.getvalue()
@@ -297,6 +296,20 @@ def _read_sessions(path: Path, name: str) -> tuple[NDArray[np.int64], NDArray[np
     # In order of the labels, of which there are few, not of the rows, of which there may be millions.
     _, ranks = np.unique(encoded.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     return ranks[encoded.indices.to_numpy()].astype(np.int64), start, end
+
+
+def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Rows in order of (device, start), both at least 0: what `np.lexsort` gives, in half of its time for millions of rows.
+
+    Bits of numbers that are not negative are in the order of the numbers; numpy sorts 16 of them by counting.
+    """
+    order = np.arange(device.size)
+    for bits in ((start + 0.0).view(np.uint64), device.view(np.uint64)):  # + 0.0: no minus zero
+        for shift in range(0, int(bits.max()).bit_length(), 16):
+            digits = (bits >> np.uint64(shift)).astype(np.uint16)
+            if digits.min() < digits.max():
+                order = order[np.argsort(digits[order], kind="stable")]
+    return order
 
 
 def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

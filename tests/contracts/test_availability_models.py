@@ -8,6 +8,7 @@ from scipy import stats
 
 from clients.availability.registry import availability_of
 from clients.availability.runs import DAY
+from fedray.availability import _in_order
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 
@@ -218,6 +219,12 @@ class TestReplay:
         )
         assert read.availability == plain.availability
         assert read.availability.period_seconds == 2 * DAY
+
+    def test_the_order_of_sessions_is_that_of_lexsort(self) -> None:
+        generator = np.random.default_rng(1)
+        device = generator.integers(0, 70_000, 5000)
+        start = generator.choice([0.0, -0.0, 1e-9, 0.25, 3.5, 86_400.0 * generator.uniform()], 5000) * generator.integers(0, 9, 5000)
+        assert _in_order(device, start).tolist() == np.lexsort((start, device)).tolist()
 
     def test_parquet_is_read_too(self, tmp_path: Path) -> None:
         import pyarrow.csv
