@@ -79,8 +79,9 @@ class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
     State: for devices that ever took part the second from which their timer is open (and, if rounds must be separated, their last
-    round; if they are capped, their participations), see clients/device_map.py; the runs of the period, while check-ins are enumerated; the rows for the trace, on disk.
-    Everything else is derived. Windows are asked for in order; the present one may be asked for again.
+    round; if participations are capped, how many they had), see clients/device_map.py; the runs of the period, while check-ins are
+    enumerated; the rows for the trace, on disk. Everything else is derived. Windows are asked for in order; the present one may be
+    asked for again.
     """
 
     def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:

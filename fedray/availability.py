@@ -330,8 +330,8 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDAr
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"file={name!r}: start and end must both be numbers (Unix times, or seconds since the first midnight) or both ISO times "
-            f"such as 2024-03-01 22:15:00 ({reason})"
+            f"file={name!r}: start and end must both be numbers (Unix times, or seconds since the first midnight) or both ISO "
+            f"times such as 2024-03-01 22:15:00 ({reason})"
         ) from None
     earliest = float(np.nanmin(first, initial=np.inf))
     days = earliest // DAY
@@ -342,6 +342,6 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDAr
     if earliest >= FIRST_UNIX_TIME * 1000:
         raise ValueError(f"file={name!r}: the first session starts at {earliest:g}, which is no time in seconds; divide by 1000")
     raise ValueError(
-        f"file={name!r}: the first session starts {earliest / DAY:.1f} days in, at {earliest:g} s; times count from the midnight before "
-        f"the first session, so subtract {days * DAY:.0f} from all of them, or give Unix or ISO times"
+        f"file={name!r}: the first session starts {earliest / DAY:.1f} days in, at {earliest:g} s; times count from the midnight "
+        f"before the first session, so subtract {days * DAY:.0f} from all of them, or give Unix or ISO times"
     )

@@ -35,7 +35,7 @@ from fedray.scenario import Scenario
 
 MAX_SESSIONS = 512
 LONGEST_RUN_DAYS = 60
-"""Habits that keep a device eligible for longer at a stretch are refused: the end of a run that may have none is looked for in vain."""
+"""Habits that keep a device eligible for longer on end are refused, since a run that has no end would be followed for ever."""
 
 # Address b within Stream.HABIT at (device, a = 0): static attributes.
 _STATIC = 0

@@ -90,8 +90,8 @@ def _say_supply(scenario: Any) -> None:
 
     supply, target = eligible_at_once(scenario), scenario.rounds.selection_target
     typer.echo(
-        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, {supply.least:,} to {supply.most:,} "
-        f"over the first week, timers aside; a round selects {target:,}"
+        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, {supply.least:,} to "
+        f"{supply.most:,} over the first week, timers aside; a round selects {target:,}"
         + ("; that many are never there at once" if supply.most < target else ""),
         err=True,
     )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from clients.availability.registry import availability_of
-from clients.device_map import DeviceMap
 from clients.checkin import draw_candidates
+from clients.device_map import DeviceMap
 from clients.population import (
     JoinOrder,
     device_model,

@@ -22,7 +22,9 @@ def test_the_supply_of_a_recording_is_that_of_its_sessions(small, tmp_path: Path
 def test_the_supply_is_an_estimate_from_a_sample_of_the_usable(small) -> None:
     """Of 300,000 devices every 30th is looked at: the mean over the week is within 5 deviations of one hour's count of all,
     where habits are the same every day, for devices that are reachable and there at the start."""
-    scenario = small("population.devices=300000", "population.reach=0.5", "population.joins_per_day=1000", 'availability={model="poisson"}')
+    scenario = small(
+        "population.devices=300000", "population.reach=0.5", "population.joins_per_day=1000", 'availability={model="poisson"}'
+    )
     devices = np.arange(300_000, dtype=np.uint64)
     exact = 0.5 * (availability_of(scenario).run_ends(devices, np.full(devices.size, 86_400.0)) > 0).sum()
     assert eligible_at_once(scenario).mean == pytest.approx(exact, abs=5 * np.sqrt(30 * exact))

@@ -44,8 +44,11 @@ ZONES = "population.time_zones=[{utc_offset_hours=-8.0,share=0.5},{utc_offset_ho
 MODELS = {
     "habit": ["availability.weekend_factor=1.5", ZONES],
     "habit, wide": [
-        "availability.night_center_between_hours=6.0", "availability.night_center_within_hours=3.0",
-        "availability.session_max_hours=24.0", "availability.night_length_hours=14.0", ZONES,
+        "availability.night_center_between_hours=6.0",
+        "availability.night_center_within_hours=3.0",
+        "availability.session_max_hours=24.0",
+        "availability.night_length_hours=14.0",
+        ZONES,
     ],
     "always_on": ['availability={model="always_on"}'],
     "poisson": ['availability={model="poisson",sessions_per_day=3.0,session_minutes=200.0}'],
@@ -215,7 +218,8 @@ class TestReplay:
         (tmp_path / "plain.csv").write_text("device,start,end\na,4000,7000\nb,50000,90000\na,90000,170000\n")
         name = "t.parquet" if kind.startswith("parquet") else "t.csv"
         read, plain = (
-            Scenario.from_toml(tmp_path / "s.toml", [f'availability={{model="replay",file="{file}"}}']) for file in (name, "plain.csv")
+            Scenario.from_toml(tmp_path / "s.toml", [f'availability={{model="replay",file="{file}"}}'])
+            for file in (name, "plain.csv")
         )
         assert read.availability == plain.availability
         assert read.availability.period_seconds == 2 * DAY
@@ -223,7 +227,9 @@ class TestReplay:
     def test_the_order_of_sessions_is_that_of_lexsort(self) -> None:
         generator = np.random.default_rng(1)
         device = generator.integers(0, 70_000, 5000)
-        start = generator.choice([0.0, -0.0, 1e-9, 0.25, 3.5, 86_400.0 * generator.uniform()], 5000) * generator.integers(0, 9, 5000)
+        start = generator.choice([0.0, -0.0, 1e-9, 0.25, 3.5, 86_400.0 * generator.uniform()], 5000) * generator.integers(
+            0, 9, 5000
+        )
         assert _in_order(device, start).tolist() == np.lexsort((start, device)).tolist()
 
     def test_parquet_is_read_too(self, tmp_path: Path) -> None:
@@ -244,7 +250,10 @@ class TestReplay:
             ("device,start,end\na,-5,3\n", "row 0 runs from -5 to 3"),
             ("device,start,end\na,x,3\n", "must both be numbers"),
             ("device,start,end\na,2024-03-04 01:00:00,3\n", "must both be numbers"),
-            ("device,start,end\na,200000,200001\nb,190000,190001\n", "starts 2.2 days in, at 190000 s; .* subtract 172800 from all"),
+            (
+                "device,start,end\na,200000,200001\nb,190000,190001\n",
+                "starts 2.2 days in, at 190000 s; .* subtract 172800 from all",
+            ),
             ("device,start,end\na,1.7e12,1.8e12\n", "starts at 1.7e.12, which is no time in seconds; divide by 1000"),
             ("device,start\na,5\n", "with columns device, start, end"),
             ("device,start,end\na,,3\n", "empty cells"),
