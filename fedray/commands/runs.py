@@ -57,6 +57,8 @@ def run(
         raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
     if resume is not None and (out is not None or (value is None and overrides)):
         raise InputError("--resume goes on with a run as it was started: leave out --out, and --set unless SCENARIO is given too")
+    if resume is None and value is not None and not as_json:
+        _say_supply(value)
     # Ray tells of dead workers on stdout, which is the result's.
     with run_progress(is_shown=not as_json) as on_progress, contextlib.redirect_stdout(sys.stderr):
         try:
@@ -88,6 +90,19 @@ def run(
     if trace.run["ended"] != "completed":
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)
+
+
+def _say_supply(scenario: Any) -> None:
+    """How many devices are eligible, before a run that may be long."""
+    from clients.availability.supply import eligible_at_once
+
+    supply, target = eligible_at_once(scenario), scenario.rounds.selection_target
+    typer.echo(
+        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, {supply.least:,} to "
+        f"{supply.most:,} over the first week, timers aside; a round selects {target:,}"
+        + ("; that many are never there at once" if supply.most < target else ""),
+        err=True,
+    )
 
 
 def reproduce(
