@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from clients.tasks.registry import check_task_name
 from fedray.availability import ContentFile
@@ -27,6 +28,7 @@ from fedray.trace.unfinished import Journal, load_checkpoint, read_unfinished, w
 from fedray.trace.writer import TraceWriter
 from mechanisms.triangular import MatrixFile
 
+_Named = TypeVar("_Named", bound=BaseModel)
 ProgressListener = Callable[[RunProgress], None]
 
 CHECKPOINT_ROWS = 1 << 21
@@ -152,6 +154,7 @@ def _finish(
                 "driver_peak_mebibytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
                 "restarts": restarts,
                 "notes": journal.notes,
+                "aggregator_device": run.aggregator_device,
             },
         )
     except Starved:
@@ -196,6 +199,11 @@ class _Run:
     def records(self) -> list[RoundRecord]:
         """Every attempt so far."""
         return self._coordinator.records
+
+    @property
+    def aggregator_device(self) -> str | None:
+        """The kind of device that the aggregator ran on; None without training."""
+        return self._training.device if self._training is not None else None
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a checkpoint: the shards hear of all that was settled before it."""
@@ -279,6 +287,28 @@ def _parts(shards: Sequence[Any], partial: str, token: str) -> Iterator[ShardPar
             return
 
 
+def _without_matrix(scenario: Scenario) -> Scenario:
+    """What shards are sent: reading the mechanism's matrix from it is an AttributeError."""
+    mechanism = scenario.privacy.mechanism
+    if not isinstance(mechanism, MatrixFile):
+        return scenario
+    privacy = scenario.privacy.model_copy(update={"mechanism": _without_content(mechanism)})
+    return scenario.model_copy(update={"privacy": privacy})
+
+
+def _without_recording(scenario: Scenario) -> Scenario:
+    """What the aggregator is sent: reading the availability's file from it is an AttributeError."""
+    availability = scenario.availability
+    if not isinstance(availability, ContentFile):
+        return scenario
+    return scenario.model_copy(update={"availability": _without_content(availability)})
+
+
+def _without_content(table: _Named) -> _Named:
+    """A copy that names its file and has nothing of what is in it."""
+    return type(table).model_construct(**{name: getattr(table, name) for name in type(table).model_fields})
+
+
 @contextlib.contextmanager
 def _workers(scenario: Scenario, placement: Placement, history: History) -> Iterator[_Workers]:
     """Shards and aggregator, closed at the end."""
@@ -289,17 +319,19 @@ def _workers(scenario: Scenario, placement: Placement, history: History) -> Iter
 
             yield _Workers(
                 start_in_process(scenario, placement.shards or 1),
-                InProcessAggregator(scenario) if scenario.training.enabled else None,
+                InProcessAggregator(scenario, "cuda" if placement.aggregator_gpus else "cpu")
+                if scenario.training.enabled
+                else None,
             )
             return
         cpus = stack.enter_context(cluster(placement))
         from clients.actor import start_shards
         from server.actor import RayAggregator
 
-        shards = start_shards(scenario, placement, cpus, history)
+        shards = start_shards(_without_matrix(scenario), placement, cpus, history)
         for shard in shards:
             stack.callback(shard.close)
-        aggregator = RayAggregator(scenario, placement) if scenario.training.enabled else None
+        aggregator = RayAggregator(_without_recording(scenario), placement) if scenario.training.enabled else None
         if aggregator is not None:
             stack.callback(aggregator.close)
         yield _Workers(shards, aggregator)
