@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import NDArray
 from pydantic import BaseModel
@@ -28,7 +28,6 @@ from fedray.trace.unfinished import Journal, load_checkpoint, read_unfinished, w
 from fedray.trace.writer import TraceWriter
 from mechanisms.triangular import MatrixFile
 
-_Named = TypeVar("_Named", bound=BaseModel)
 ProgressListener = Callable[[RunProgress], None]
 
 CHECKPOINT_ROWS = 1 << 21
@@ -287,26 +286,34 @@ def _parts(shards: Sequence[Any], partial: str, token: str) -> Iterator[ShardPar
             return
 
 
-def _without_matrix(scenario: Scenario) -> Scenario:
-    """What shards are sent: reading the mechanism's matrix from it is an AttributeError."""
-    mechanism = scenario.privacy.mechanism
-    if not isinstance(mechanism, MatrixFile):
-        return scenario
-    privacy = scenario.privacy.model_copy(update={"mechanism": _without_content(mechanism)})
-    return scenario.model_copy(update={"privacy": privacy})
+def _for_shards(scenario: Scenario) -> Scenario:
+    """The scenario without the mechanism's matrix, and without what was computed here from the availability's file."""
+    return _with(scenario, _without_content(scenario.privacy.mechanism), _as_given(scenario.availability))
 
 
-def _without_recording(scenario: Scenario) -> Scenario:
-    """What the aggregator is sent: reading the availability's file from it is an AttributeError."""
-    availability = scenario.availability
-    if not isinstance(availability, ContentFile):
-        return scenario
-    return scenario.model_copy(update={"availability": _without_content(availability)})
+def _for_aggregator(scenario: Scenario) -> Scenario:
+    """The scenario without what is in the availability's file."""
+    return _with(scenario, scenario.privacy.mechanism, _without_content(scenario.availability))
 
 
-def _without_content(table: _Named) -> _Named:
-    """A copy that names its file and has nothing of what is in it."""
+def _with(scenario: Scenario, mechanism: BaseModel, availability: BaseModel) -> Scenario:
+    privacy = scenario.privacy.model_copy(update={"mechanism": mechanism})
+    return scenario.model_copy(update={"privacy": privacy, "availability": availability})
+
+
+def _without_content(table: BaseModel) -> BaseModel:
+    """A copy of a table that names its file and has nothing of what is in it: reading that is an AttributeError."""
+    if not isinstance(table, MatrixFile | ContentFile):
+        return table
     return type(table).model_construct(**{name: getattr(table, name) for name in type(table).model_fields})
+
+
+def _as_given(table: BaseModel) -> BaseModel:
+    """A copy of a table without its cached properties, which would travel too."""
+    copy = table.model_copy()
+    for name in set(vars(copy)) - set(type(table).model_fields):
+        del vars(copy)[name]
+    return copy
 
 
 @contextlib.contextmanager
@@ -328,10 +335,10 @@ def _workers(scenario: Scenario, placement: Placement, history: History) -> Iter
         from clients.actor import start_shards
         from server.actor import RayAggregator
 
-        shards = start_shards(_without_matrix(scenario), placement, cpus, history)
+        shards = start_shards(_for_shards(scenario), placement, cpus, history)
         for shard in shards:
             stack.callback(shard.close)
-        aggregator = RayAggregator(_without_recording(scenario), placement) if scenario.training.enabled else None
+        aggregator = RayAggregator(_for_aggregator(scenario), placement) if scenario.training.enabled else None
         if aggregator is not None:
             stack.callback(aggregator.close)
         yield _Workers(shards, aggregator)
