@@ -39,6 +39,12 @@ def run(
         float, typer.Option(metavar="S", help="Wall-clock seconds between two checkpoints; 0: after every look-ahead window.")
     ] = 30.0,
     trust_code: TrustFlag = False,
+    worker_timeout: Annotated[
+        float, typer.Option(metavar="S", help="Seconds without an answer after which a worker is started anew.")
+    ] = 600.0,
+    aggregator_gpus: Annotated[
+        float, typer.Option(metavar="F", help="GPUs for the aggregator, 0 to 1; 0: the CPU. The model depends on it.")
+    ] = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, write its trace, audit it, and write its report."""
@@ -51,7 +57,13 @@ def run(
     from fedray.simulation import simulate
     from fedray.trace.schema import REPORT_FILE
 
-    placement = Placement(shards=shards, address=address, checkpoint_seconds=checkpoint_seconds)
+    placement = Placement(
+        shards=shards,
+        address=address,
+        checkpoint_seconds=checkpoint_seconds,
+        worker_timeout_seconds=worker_timeout,
+        aggregator_gpus=aggregator_gpus,
+    )
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code) if scenario is not None else None
     if resume is None and value is None:
         raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
