@@ -96,8 +96,8 @@ def fit_min_sep(
         raise InputError(f"key={key!r} cannot be fitted; take one of {', '.join(RANGES)}")
     if not 1 <= min_sep < scenario.rounds.count:
         raise InputError(
-            f"min_sep={min_sep} must be at least 1 and less than the {scenario.rounds.count} rounds, since no two rounds are so far "
-            "apart; give what was observed"
+            f"min_sep={min_sep} must be at least 1 and less than the {scenario.rounds.count} rounds, since no two are "
+            "further apart; give what was observed"
         )
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance={tolerance} must be between 0 and 1; 0.01 is one percent")
@@ -185,9 +185,12 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
 
 
 def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """Population, joins and report goal so many times as large, untrained. Raises InputError for goals below 20."""
+    """Population, joins and report goal so many times as large, untrained; at scale 1 as they are. Raises InputError for smaller
+    goals below 20."""
     if not 0 < scale <= 1:
         raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
+    if scale == 1:
+        return scenario.with_overrides("training.enabled=false")
     goal = round(scenario.rounds.report_goal * scale)
     if goal < 20:
         raise InputError(

@@ -83,9 +83,7 @@ def reproduce_gboard(
 GAP_NOTE = (
     "Published min-seps count the rounds strictly between two participations, so the gap is one more; fedray's min-sep is the gap."
 )
-TREE_NOTE = (
-    "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at delta 1e-10."
-)
+TREE_NOTE = "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at delta 1e-10."
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,11 @@ def print_table(title: str, rows: list[list[str]]) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # what users named may look like markup
 
-    table = Table(*rows[0], box=SIMPLE, title=title, title_justify="left")
+    table = Table(*map(Text, rows[0]), box=SIMPLE, title=Text(title), title_justify="left")
     for row in rows[1:]:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else 150).print(table)
 
 
@@ -50,10 +51,11 @@ def print_figures(figures: Any) -> None:
 def status_line(title: str) -> Iterator[Callable[[str], None]]:
     """A line on standard error that says how far a long computation is, where somebody may be watching."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
-    with console.status(title) as status:
-        yield lambda text: status.update(f"{title}: {text}")
+    with console.status(Text(title)) as status:
+        yield lambda text: status.update(Text(f"{title}: {text}"))
 
 
 def print_audit(result: Any) -> None:
