@@ -140,6 +140,9 @@ class Rounds(Table):
     """Longest wait for enough devices; then the round goes on if at least report_goal wait, else it is abandoned."""
     report_timeout_minutes: Annotated[float, Field(ge=1)] = 30.0
     """Longest wait for the reports; then the round is abandoned."""
+    min_minutes_between: Annotated[float, Field(gt=0, le=87_840)] | None = None
+    """Least minutes from the start of a committed round to the start of the next; none: a round starts as soon as it can.
+    144 makes at most ten rounds a day. Devices that check in before wait."""
     max_checkins_per_hour: Annotated[float, Field(ge=0.01, le=60)] = 6.0
     """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are plenty)."""
     pace_multiple: Annotated[float, Field(ge=1)] = 1.25

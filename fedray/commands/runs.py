@@ -1,7 +1,6 @@
 """Runs and scenarios: run, reproduce, fit, scenarios, schema."""
 
 import contextlib
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -137,9 +136,10 @@ def reproduce(
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho and epsilon."""
+    from fedray.fit import shown_min_sep
     from fedray.placement import Placement
     from fedray.report.page import render_reproduction, write_page
-    from fedray.reproduce import reproduce_gboard, table_rows
+    from fedray.reproduce import GAP_NOTE, reproduce_gboard, table_rows
 
     if what == "gboard-privacy":
         if (overrides, out, shards, address) != (None, None, None, None):
@@ -157,10 +157,11 @@ def reproduce(
 
         def keep(results: list[Any]) -> None:
             """After every row, so that what took long is not lost with what comes after."""
-            on_status(f"{results[-1].name} done, min-sep {results[-1].min_sep.observed:g}")
+            on_status(f"{results[-1].name} done, min-sep {shown_min_sep(results[-1].min_sep.observed)}")
             documents[:], table[:] = [result.to_json() for result in results], table_rows(results)
             if out is not None:
-                note = "Full-size simulations of the published federated runs of Gboard's language models; one reach per locale."
+                note = "Full-size simulations of the published federated runs of Gboard's language models; one reach per locale. "
+                note += GAP_NOTE
                 write_page(render_reproduction("Gboard runs, reproduced", note, table, documents), out / "report.html")
                 write_page(json.dumps(documents, indent=2) + "\n", out / "results.json")
 
@@ -169,29 +170,36 @@ def reproduce(
         print_json({"runs": documents})
     else:
         print_table("Observed / published (Xu et al. 2023)", table)
+        typer.echo(GAP_NOTE)
         if out is not None:
             typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
 
 
 def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
-    from fedray.reproduce import GAP_NOTE, privacy_table, published_privacy
+    from fedray.reproduce import GAP_NOTE, TREE_NOTE, privacy_table, published_privacy
 
     results = published_privacy(rows)
     if as_json:
-        print_json({"note": GAP_NOTE, "rows": [result.to_json() for result in results]})
+        print_json({"note": f"{GAP_NOTE} {TREE_NOTE}", "rows": [result.to_json() for result in results]})
     else:
-        print_table("Privacy of published runs, recomputed (Xu et al. 2023, table 3)", privacy_table(results))
-        typer.echo(GAP_NOTE)
+        print_table("Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)", privacy_table(results))
+        typer.echo(f"{GAP_NOTE}\n{TREE_NOTE}")
     if not all(result.agrees for result in results):
         raise typer.Exit(1)
 
 
 def fit(
-    min_sep: Annotated[int, typer.Option("--min-sep", metavar="B", help="Observed min-sep.")],
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file; else give --devices, --timer, --rounds.")
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file; else give --population, --timer, --rounds.")
     ] = None,
-    devices: Annotated[int | None, typer.Option(metavar="N", help="Devices in the population.")] = None,
+    min_sep: Annotated[
+        int | None,
+        typer.Option("--min-sep", metavar="B", help="Observed min-sep: the gap, least difference of two rounds of one device."),
+    ] = None,
+    rounds_between: Annotated[
+        int | None, typer.Option(metavar="M", help="The same as rounds strictly between, as published (MinS); B is M + 1.")
+    ] = None,
+    population: Annotated[int | None, typer.Option(metavar="P", help="Devices in the population.")] = None,
     timer: Annotated[float | None, typer.Option(metavar="HOURS", help="Participation timer, hours.")] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N", help="Committed rounds.")] = None,
     report_goal: Annotated[int | None, typer.Option(metavar="G", help="Reports that close a round; default: 6500.")] = None,
@@ -207,24 +215,36 @@ def fit(
 ) -> None:
     """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
     from fedray.fit import fit_min_sep, scenario_to_fit
+    from mechanisms.participation import gap_of
 
+    if (min_sep is None) == (rounds_between is None):
+        raise InputError("give what was observed: either --min-sep B, the gap, or --rounds-between M, as published")
+    gap = min_sep if min_sep is not None else gap_of(rounds_between or 0)
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
         raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
-    value = scenario_to_fit(scenario, devices, timer, rounds, report_goal, overrides or ())
+    value = scenario_to_fit(scenario, population, timer, rounds, report_goal, overrides or ())
     with status_line(f"fitting {vary}") as on_status:
         found = fit_min_sep(
-            value, min_sep, keys[vary], scale, tolerance, on_run=lambda run: on_status(f"{run.value:g} gives min-sep {run.min_sep}")
+            value,
+            gap,
+            keys[vary],
+            scale,
+            tolerance,
+            on_run=lambda run: on_status(f"{run.value:g} gives min-sep {run.shown_min_sep}"),
         )
     if as_json:
-        print_json({**dataclasses.asdict(found), "relative_error": found.relative_error, "scale": scale})
+        print_json({**found.to_json(), "scale": scale})
         return
     print_table(
         "Runs",
-        [[keys[vary], "min-sep", "max part."], *([f"{r.value:g}", str(r.min_sep), str(r.max_participations)] for r in found.runs)],
+        [
+            [keys[vary], "min-sep (gap)", "max part."],
+            *([f"{r.value:g}", r.shown_min_sep, str(r.max_participations or "-")] for r in found.runs),
+        ],
     )
     typer.echo(
-        f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {min_sep} ({100 * found.relative_error:+.1f} %)"
+        f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {gap} ({100 * found.relative_error:+.1f} %)"
     )
 
 

@@ -158,6 +158,9 @@ def device_privacy(audit: Audit) -> go.Figure:
 def observed_beside_published(results: list[dict[str, Any]], figure_name: str) -> go.Figure:
     """One point per reproduced run, with the line of agreement; logarithmic axes."""
     points = [(each["name"], each[figure_name]["published"], each[figure_name]["observed"]) for each in results]
+    points = [point for point in points if None not in point]
+    if not points:
+        return _figure([], "Published", "Simulated")
     names, published, observed = zip(*points, strict=True)
     ends = [0.9 * min(*published, *observed), 1.1 * max(*published, *observed)]
     traces = [

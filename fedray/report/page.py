@@ -13,6 +13,8 @@ import tomli_w
 from fedray.atomic import write_whole
 from fedray.audit.audit import Audit
 from fedray.errors import InputError
+from fedray.report.figure import Figure, Shown
+from fedray.report.plotly_json import plotly_figure
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -92,6 +94,30 @@ class PageTable:
     title: str
     rows: list[list[str]]
     note: str = ""
+    row_styles: Sequence[str] = ()
+    """`marked` (bold) or nothing, for each row after the heading."""
+
+
+def render_study(
+    title: str,
+    note: str,
+    figures: Sequence[Shown],
+    tables: Sequence[PageTable],
+    results: Any,
+    assumptions: Sequence[str] = (),
+) -> str:
+    """The page of a study: figures, tables, what they rest on, and `results` as JSON."""
+    from fedray.report import figures as old
+
+    def drawn(figure: Shown) -> Any:
+        if isinstance(figure, Figure):
+            return plotly_figure(figure)
+        points = [(x, y, z) for (x, y), z in figure.values.items()]
+        return json.loads(old.plane(points, figure.x.title, figure.y.title, figure.z.title).to_json())
+
+    chosen = [(each.name, each.title, each.note, drawn(each)) for each in figures]
+    given = {"note": note, "tables": tables, "assumptions": assumptions, "results_json": _script_safe(results)}
+    return _render("stress.html.j2", chosen, title=title, **given)
 
 
 def render_lines(
@@ -141,7 +167,7 @@ def _render(template: str, figures: list[tuple[str, str, str, Any]], **values: A
     )
     return environment.get_template(template).render(
         figures=[{"id": name, "title": title, "note": note} for name, title, note, _ in figures],
-        figures_json=_script_safe({name: json.loads(figure.to_json()) for name, _, _, figure in figures}),
+        figures_json=_script_safe({name: figure if isinstance(figure, dict) else json.loads(figure.to_json()) for name, _, _, figure in figures}),
         plotly_js=get_plotlyjs(),
         **values,
     )
