@@ -9,10 +9,10 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fedray.errors import FedrayError, RunFailed
+from fedray.errors import FedrayError, InputError, RunFailed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -54,6 +54,20 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
+
+
+def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files, by name, into a new directory. Raises InputError if it exists already, or cannot be written."""
+    what = f"output {str(directory)!r}"
+    if os.path.lexists(directory):
+        raise InputError(f"{what} exists already; name a new directory, or remove it first")
+    try:
+        with whole_directory(directory) as new:
+            for name, content in files.items():
+                write_whole(new / name, content, what, InputError)
+        sync_directory(directory.parent)
+    except OSError as error:
+        raise InputError(f"{what} cannot be written ({error.strerror or error}); name a writable directory") from None
 
 
 def sync_directory(directory: Path) -> None:

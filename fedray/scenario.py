@@ -54,7 +54,7 @@ class Population(Table):
     unreachable: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of devices that are never eligible; 0.20 when `devices` counts installs, 0 when it counts devices seen."""
     joins_per_day: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """Devices that join in a day, evenly; their ids follow those of `devices`."""
+    """Devices that join in a day, evenly. Ids are given in turn to each block of 65,536, in the order of joining."""
     lifetime_days: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Mean days until a device leaves for good (exponential); none: nobody leaves."""
     examples_median: Annotated[float, Field(gt=0, le=1e6)] = 60.0
@@ -62,7 +62,7 @@ class Population(Table):
     examples_sigma: Spread = 0.6
     """Log-standard deviation of the examples between devices."""
     examples_max: Annotated[int, Field(gt=0, lt=2**32)] = 400
-    """Most examples a device uses in one round."""
+    """Most examples that a device holds; the rest of the log-normal's tail is cut."""
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:
@@ -140,7 +140,10 @@ class Rounds(Table):
     """Longest wait for enough devices; then the round goes on if at least report_goal wait, else it is abandoned."""
     report_timeout_minutes: Annotated[float, Field(ge=1)] = 30.0
     """Longest wait for the reports; then the round is abandoned."""
-    max_checkins_per_hour: Annotated[float, Field(gt=0, le=60)] = 6.0
+    min_minutes_between: Annotated[float, Field(gt=0, le=87_840)] | None = None
+    """Least minutes from the start of a committed round to the start of the next; none: a round starts as soon as it can.
+    144 makes at most ten rounds a day. Devices that check in before wait."""
+    max_checkins_per_hour: Annotated[float, Field(ge=0.01, le=60)] = 6.0
     """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are plenty)."""
     pace_multiple: Annotated[float, Field(ge=1)] = 1.25
     """Check-ins that pace steering asks for per device that rounds at full speed could select."""
@@ -188,7 +191,8 @@ class SGD(Table):
     batch_size: Annotated[int, Field(gt=0, lt=2**31)] = 8
     """Examples per local step."""
     local_steps: Annotated[int, Field(gt=0, lt=2**31)] = 2
-    """Local steps per round; a device with fewer examples goes round again."""
+    """Local steps per round: a device trains on the first batch_size x local_steps of its examples; one that holds fewer goes round
+    again."""
 
 
 class FedAvgMomentum(Table):
@@ -262,6 +266,11 @@ class Scenario(Table):
     def device_ids(self) -> int:
         """Ids of devices that exist at some time of the longest run: 0 up to this, those that join included."""
         return self.population.devices + math.ceil(self.population.joins_per_day * self.rounds.max_days)
+
+    @property
+    def trains_a_sample(self) -> bool:
+        """Whether a model is trained on fewer devices than a round accepts, with the noise on their sum scaled to that."""
+        return self.training.enabled and self.training.cohort_sample < self.rounds.report_goal
 
     @property
     def usable_share(self) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from clients.tasks.registry import check_task_name
 from fedray.availability import ContentFile, CustomAvailability
@@ -170,6 +171,7 @@ def _finish(
                 "driver_peak_mebibytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
                 "restarts": restarts,
                 "notes": journal.notes,
+                "aggregator_device": run.aggregator_device,
             },
         )
     except Starved:
@@ -219,6 +221,11 @@ class _Run:
     def samplers(self) -> dict[str, int]:
         """See server.coordinator.Coordinator.samplers."""
         return self._coordinator.samplers
+
+    @property
+    def aggregator_device(self) -> str | None:
+        """The kind of device that the aggregator ran on; None without training."""
+        return self._training.device if self._training is not None else None
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a checkpoint: the shards hear of all that was settled before it."""
@@ -302,6 +309,36 @@ def _parts(shards: Sequence[Any], partial: str, token: str) -> Iterator[ShardPar
             return
 
 
+def _for_shards(scenario: Scenario) -> Scenario:
+    """The scenario without the mechanism's matrix, and without what was computed here from the availability's file."""
+    return _with(scenario, _without_content(scenario.privacy.mechanism), _as_given(scenario.availability))
+
+
+def _for_aggregator(scenario: Scenario) -> Scenario:
+    """The scenario without what is in the availability's file."""
+    return _with(scenario, scenario.privacy.mechanism, _without_content(scenario.availability))
+
+
+def _with(scenario: Scenario, mechanism: BaseModel, availability: BaseModel) -> Scenario:
+    privacy = scenario.privacy.model_copy(update={"mechanism": mechanism})
+    return scenario.model_copy(update={"privacy": privacy, "availability": availability})
+
+
+def _without_content(table: BaseModel) -> BaseModel:
+    """A copy of a table that names its file and has nothing of what is in it: reading that is an AttributeError."""
+    if not isinstance(table, MatrixFile | ContentFile):
+        return table
+    return type(table).model_construct(**{name: getattr(table, name) for name in type(table).model_fields})
+
+
+def _as_given(table: BaseModel) -> BaseModel:
+    """A copy of a table without its cached properties, which would travel too."""
+    copy = table.model_copy()
+    for name in set(vars(copy)) - set(type(table).model_fields):
+        del vars(copy)[name]
+    return copy
+
+
 @contextlib.contextmanager
 def _workers(scenario: Scenario, placement: Placement, history: History) -> Iterator[_Workers]:
     """Shards and aggregator, closed at the end."""
@@ -312,17 +349,19 @@ def _workers(scenario: Scenario, placement: Placement, history: History) -> Iter
 
             yield _Workers(
                 start_in_process(scenario, placement.shards or 1),
-                InProcessAggregator(scenario) if scenario.training.enabled else None,
+                InProcessAggregator(scenario, "cuda" if placement.aggregator_gpus else "cpu")
+                if scenario.training.enabled
+                else None,
             )
             return
         cpus = stack.enter_context(cluster(placement))
         from clients.actor import start_shards
         from server.actor import RayAggregator
 
-        shards = start_shards(scenario, placement, cpus, history)
+        shards = start_shards(_for_shards(scenario), placement, cpus, history)
         for shard in shards:
             stack.callback(shard.close)
-        aggregator = RayAggregator(scenario, placement) if scenario.training.enabled else None
+        aggregator = RayAggregator(_for_aggregator(scenario), placement) if scenario.training.enabled else None
         if aggregator is not None:
             stack.callback(aggregator.close)
         yield _Workers(shards, aggregator)

@@ -81,7 +81,7 @@ class Coordinator:
                 self._round_index += 1
                 self._since_commit = Census(0, 0, 0, 0)
             self._opened = time
-            self._selection.open(time, ready_at=closed.record.closed)
+            self._selection.open(time, ready_at=self._ready_at(closed.record))
             yield closed
 
     @property
@@ -92,6 +92,13 @@ class Coordinator:
             "enumerated_windows": self._windows[True],
             "thinned_windows": self._windows[False],
         }
+
+    def _ready_at(self, record: RoundRecord) -> float:
+        """When the round after this attempt may start, seconds: an abandoned one may be tried again at once."""
+        minutes = self._scenario.rounds.min_minutes_between
+        if minutes is None or not record.is_committed:
+            return record.closed
+        return max(record.closed, record.started + 60.0 * minutes)
 
     def finish(self) -> None:
         """Tells the shards what they have not heard yet. Call once, when no more rounds are wanted."""

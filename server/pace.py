@@ -56,10 +56,11 @@ class Pace:
         return CheckInOrder(window, start, end, ask_until, rate, round_index, is_enumerated, list_until, ())
 
     def _rate(self, free_eligible: int) -> float:
-        """Check-ins per device and hour, so that those of the devices that may take part are a small multiple of what rounds at full
-        speed could select.
+        """Check-ins per device and hour: those of the devices that may take part are a small multiple of what rounds at full speed
+        could select.
 
-        Devices whose last round is too near are asked at the same rate, since only they know it; they are turned away. A round takes about as long as a device that is one deviation slower than the median.
+        Devices whose last round is too near are asked at the same rate, since only they know that; they are turned away. A round
+        takes about as long as a device that is one deviation slower than the median.
         """
         rounds, latency = self._scenario.rounds, self._scenario.latency
         slow_device = math.exp(math.hypot(latency.speed_between, latency.speed_within))

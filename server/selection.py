@@ -69,7 +69,8 @@ _BLOCKED = np.dtype(
 
 busy_until: waiting, training or reporting until then; no list accounts for that. is_waiting: it waits, so that it may be free
 sooner or later than that. reopen: the timer opens then. known_from: first window whose lists account for the timer, the last
-round and the contributions. last_round: -1 for none. contributions: accepted reports. Entries are whole records, so that a look at one touches one line of the cache.
+round and the contributions. last_round: -1 for none. contributions: accepted reports. Entries are whole records, so that a look
+at one touches one line of the cache.
 """
 
 

@@ -24,7 +24,7 @@ class Availability(Protocol):
     ) -> Runs:
         """Runs of devices [N] that touch [max(low, opens), high); none of devices with opens >= high.
 
-        known: what `known_of` gave for the same devices; it changes no answer.
+        known: what `known_of` gave for the same devices, or for these and more that come after them; it changes no answer.
         """
         ...
 

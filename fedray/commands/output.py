@@ -45,7 +45,7 @@ def print_table(title: str, rows: list[list[str]], first_is_head: bool = True) -
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False, markup=False, emoji=False)
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     if sum(widths) + 3 * len(widths) + 1 > console.width:
         _print_records(title, rows, first_is_head)

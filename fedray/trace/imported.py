@@ -1,11 +1,13 @@
-"""A trace that was imported from a log of somebody's own: who took part in which round, and nothing else.
+"""A trace that was imported from a log of somebody's own: who took part in which round, and, if the log says so, when.
 
     TRACE/
-      run.json                  where it is from, what was left out and why, the parts, and the digest of their columns
-      participations/*.parquet  device_id, round; sorted by both; each device in one file
+      run.json                  where it is from, how it was read, what was left out and why, the parts, and digests of all files
+      participations/*.parquet  device_id, round and, where the log has times, time; sorted by these; each device in one file
+      log_rounds.parquet        row i: what the log calls round i, and when it was; not in imports of version 1
       devices.parquet           row i: what the log calls device i
 
-Device ids are places in devices.parquet, so that names of any kind can be taken, exactly.
+Device ids are places in devices.parquet, so that names of any kind can be taken, exactly. Times are seconds since the first time of
+log or rounds file; run.json has that moment.
 """
 
 import hashlib
@@ -42,16 +44,33 @@ FIRST_READ_IMPORT = 1
 DEVICES_FILE = "devices.parquet"
 NAMES_PER_GROUP = 1 << 18
 """Rows of devices.parquet in a row group, so that a name is found without reading the others."""
+REPEATED = "the same device in the same round again"
+AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
+"""How the log's round numbers became ours: `--rounds`, `--renumber`, `--rounds-file`."""
+LOG_ROUNDS_FILE = "log_rounds.parquet"
+LOG_ROUNDS_SCHEMA = pa.schema(
+    [
+        pa.field("log_round", pa.int64(), nullable=False),
+        pa.field("first_time", pa.float64()),  # null: the log has no times, or nobody took part
+        pa.field("last_time", pa.float64()),
+        pa.field("listed_time", pa.float64()),  # null: the rounds file has no times
+    ]
+)
 IMPORTED_SCHEMA = pa.schema([pa.field("device_id", pa.uint64(), nullable=False), pa.field("round", pa.uint32(), nullable=False)])
+TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of the log that are no participation, by the reason; one of them, as the log has it."""
+    """Rows of the log that were left out, by the reason; one of them, as the log has it.
+
+    may_be_participation: whether figures of the trace would be other ones if these rows were participations after all.
+    """
 
     reason: str
     rows: int
     example: str
+    may_be_participation: bool = True
 
 
 class ImportedTrace:
@@ -84,10 +103,16 @@ class ImportedTrace:
             "rows": int, "devices": int, "left_out": list, "parts": list,
             **({DOCUMENT_DIGEST: str} if version > FIRST_READ_IMPORT else {}),
         }  # fmt: skip
+        if version > FIRST_READ_IMPORT:
+            kinds |= {
+                "rounds_digest": str, "device_columns": list, "round_column": str, "where": list, "numbering": str, "repeats": str,
+                "repeated_rows": int, "empty_rounds": int, "rounds_out_of_order": int, "filtered_rows": int,
+            }  # fmt: skip
         check_keys(run, kinds, directory)
         if verify:
             check_document(run, directory)
-        if not all(isinstance(each, dict) and set(each) == {"reason", "rows", "example"} for each in run["left_out"]):
+        known = set(LeftOut.__slots__) - (set() if version > FIRST_READ_IMPORT else {"may_be_participation"})
+        if not all(isinstance(each, dict) and set(each) == known for each in run["left_out"]):
             raise TraceCorrupt(f"{directory}: run.json has an entry of left_out in another form; import the log again")
         check_parts(run["parts"], directory)
         if verify and run_digest([part["digest"] for part in run["parts"]], str(run["rounds"])) != run["digest"]:
@@ -102,7 +127,9 @@ class ImportedTrace:
         if not (directory / DEVICES_FILE).is_file():
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
         for part in run["parts"]:
-            check_file(directory / part["file"], IMPORTED_SCHEMA, part["rows"])
+            check_file(directory / part["file"], _schema(part), part["rows"])
+        if version > FIRST_READ_IMPORT:
+            check_file(directory / LOG_ROUNDS_FILE, LOG_ROUNDS_SCHEMA, run["rounds"])
         return cls(directory, run, verify)
 
     @property
@@ -122,23 +149,159 @@ class ImportedTrace:
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """What the importer left out of the log."""
-        return [LeftOut(each["reason"], each["rows"], each["example"]) for each in self.run["left_out"]]
+        """What the importer left out of the log, but for rows that did not meet its conditions (`filtered_rows`)."""
+        return [LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each}) for each in self.run["left_out"]]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no row that may be a participation was left out. If one was, figures may be better than the truth."""
+        return not any(each.may_be_participation for each in self.left_out)
+
+    @property
+    def incompleteness(self) -> str:
+        """Why the trace is not complete, as a sentence; empty if it is."""
+        lost = [each for each in self.left_out if each.may_be_participation]
+        if not lost:
+            return ""
+        reasons = "; ".join(f"{each.rows:,} {each.reason}" for each in lost)
+        return f"The import left out rows that may be participations, so that nothing that rests on them is checked: {reasons}."
+
+    @property
+    def repeats(self) -> str:
+        """What rows of one device in one round again were told to be: "refuse" (there are none), "once" or "each".
+
+        With "each", a device's rounds may repeat: it contributed as often as its round stands in `accepted`.
+        """
+        return self.run.get("repeats", "once")
+
+    @property
+    def filtered_rows(self) -> int:
+        """Rows that did not meet the conditions (`--where`), and so are no participations."""
+        return self.run.get("filtered_rows", 0)
+
+    @property
+    def device_columns(self) -> list[str]:
+        """Columns of the log that together name a device."""
+        return self.run["device_columns"] if "device_columns" in self.run else [str(self.run.get("device_column"))]
+
+    @property
+    def unit(self) -> str:
+        """What is protected: the unit of privacy, in words, as it follows "one"."""
+        columns = self.device_columns
+        if len(columns) == 1:
+            return f"device (a value of the log's column {columns[0]!r})"
+        return f"combination of {', '.join(map(repr, columns[:-1]))} and {columns[-1]!r} in the log"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the figures rest on because of how the log was read, in sentences."""
+        run = self.run
+        found = [f"Unit of privacy: one {self.unit}. The log names every participation, and no unit under two names."]
+        if len(self.device_columns) > 1:
+            found.append("Whoever stands behind several of these units is protected less than one unit is (group privacy).")
+        found.append(self._numbering_assumption())
+        if run.get("rounds_out_of_order"):
+            found.append(
+                f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round numbered before them began: the "
+                "order of numbers may not be that of release."
+            )
+        if run.get("where"):
+            conditions = " and ".join(run["where"])
+            found.append(f"Only rows with {conditions} are participations; {self.filtered_rows:,} other rows are none.")
+        repeated = run.get("repeated_rows", sum(each.rows for each in self.left_out if each.reason == REPEATED))
+        if repeated and self.repeats == "once":
+            found.append(f"{repeated:,} rows repeat another row's device and round; they are records of the same contribution.")
+        elif repeated:
+            found.append(
+                f"{repeated:,} rows repeat another row's device and round; each is a contribution of its own, clipped by itself, "
+                "and counts in full."
+            )
+        times = run.get("times")
+        if times is not None and times["column"] is not None:
+            found.append(f"Times of participations are the log's column {times['column']!r}: {times['form']}.")
+        if times is not None and times["rounds_file_form"] is not None:
+            found.append(f"Times of rounds are those of the rounds file: {times['rounds_file_form']}.")
+        return (*found, *([self.incompleteness] if not self.is_complete else []))
+
+    def _numbering_assumption(self) -> str:
+        numbering = self.run.get("numbering")
+        if numbering is None:
+            return (
+                f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model; this import is of an earlier release, "
+                "which did not look for rounds without a participation."
+            )
+        if numbering == AS_THEY_ARE:
+            return f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model, in this order."
+        first, last = self.round_label(0), self.round_label(self.committed_rounds - 1)
+        if numbering == BY_RANK:
+            return (
+                f"Every round that occurs in the log ({first} .. {last}) released a model, in order of these numbers, and no other "
+                f"round did: {self.committed_rounds:,} rounds."
+            )
+        empty = self.run["empty_rounds"]
+        return (
+            f"The rounds file lists every round that released a model, in order: {self.committed_rounds:,} rounds, {first} to "
+            f"{last} in the log." + (f" In {empty:,} of them nobody of this log took part." if empty else "")
+        )
+
+    def round_label(self, round_index: int) -> str:
+        """What the log calls a round."""
+        if "rounds_digest" not in self.run:
+            return str(round_index)
+        return str(int(self._log_rounds["log_round"][round_index]))
+
+    def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """(first [n], last [n]) time of each round, or None without times.
+
+        If the rounds file has times, both are the round's time there. Otherwise they are the first and the last recorded time of a
+        participation in the round, NaN for rounds without one. Seconds as in `times`.
+        """
+        if self.run.get("times") is None:
+            return None
+        if self.run["times"]["rounds_file_form"] is not None:
+            return self._log_rounds["listed_time"], self._log_rounds["listed_time"]
+        return self._log_rounds["first_time"], self._log_rounds["last_time"]
+
+    def times(self, part_index: int) -> NDArray[np.float64] | None:
+        """When the participations of a part were [A], aligned with the same part of `accepted`; None if the log has no times.
+
+        Seconds since the first time of log or rounds file; what a time is a time of (selection, upload) is for the log to say. Of
+        repeated rows that count once, it is the first row's.
+        """
+        part = self.run["parts"][part_index]
+        if "times_digest" not in part:
+            return None
+        file = self.path / part["file"]
+        times = read_columns(file, TIMED_SCHEMA, part["rows"], ["time"])["time"]
+        if self._verify and times_digest(times) != part["times_digest"]:
+            raise TraceCorrupt(
+                f"{file} has times without the digest that run.json records; they were changed, import the log again"
+            )
+        return times
 
     def accepted(self) -> Iterator[AcceptedPart]:
-        """Participations, part by part in order of device; every device is in one part only. Checks invariants 4 and 5."""
+        """Participations, part by part in order of device; every device is in one part only. Checks invariants 4 and 5.
+
+        A device's rounds increase; where `repeats` is "each", they may repeat.
+        """
         yield from read_ahead(self._accepted_of, self.run["parts"])
 
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
         file = self.path / part["file"]
-        columns = read_columns(file, IMPORTED_SCHEMA, part["rows"])
+        columns = read_columns(file, _schema(part), part["rows"], IMPORTED_SCHEMA.names)
         device_ids, rounds = columns["device_id"], columns["round"]
         if self._verify and imported_digest(device_ids, rounds) != part["digest"]:
             raise TraceCorrupt(
                 f"{file} does not have the digest that run.json records; it was changed, or is another trace's: import the log "
                 "again, or leave digests unchecked (--no-verify)"
             )
-        check_accepted(device_ids, rounds, part["first_device"], part["end_device"], self.committed_rounds, str(file))
+        first, end = part["first_device"], part["end_device"]
+        distinct = device_ids, rounds
+        if self.repeats == "each":
+            is_first = np.ones(rounds.size, np.bool_)
+            is_first[1:] = (device_ids[1:] != device_ids[:-1]) | (rounds[1:] != rounds[:-1])
+            distinct = device_ids[is_first], rounds[is_first]
+        check_accepted(*distinct, first, end, self.committed_rounds, str(file))
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
@@ -156,9 +319,9 @@ class ImportedTrace:
     def verify(self) -> None:
         """Recomputes every digest, of what is read and what is not. Raises TraceCorrupt at the first that differs."""
         checked = ImportedTrace.open(self.path)
-        for _ in checked.accepted():
-            pass
-        _ = checked._names_file
+        for place, _ in enumerate(checked.accepted()):
+            checked.times(place)
+        _ = checked._names_file, checked.round_label(0)
 
     @cached_property
     def _names_file(self) -> Path:
@@ -167,6 +330,20 @@ class ImportedTrace:
         if self._verify and file_digest(file) != self.run["devices_digest"]:
             raise TraceCorrupt(f"{file} does not have its recorded digest; names were changed, import the log again")
         return file
+
+    @cached_property
+    def _log_rounds(self) -> dict[str, NDArray]:
+        """The columns of log_rounds.parquet, their digest checked."""
+        file = self.path / LOG_ROUNDS_FILE
+        columns = read_columns(file, LOG_ROUNDS_SCHEMA, self.committed_rounds)
+        if self._verify and columns_digest(columns) != self.run["rounds_digest"]:
+            raise TraceCorrupt(f"{file} does not have its recorded digest; it was changed, import the log again")
+        return columns
+
+
+def _schema(part: dict[str, Any]) -> pa.Schema:
+    """The columns of a part's file."""
+    return TIMED_SCHEMA if "times_digest" in part else IMPORTED_SCHEMA
 
 
 def file_digest(file: Path) -> str:
@@ -181,6 +358,11 @@ def file_digest(file: Path) -> str:
 def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) -> str:
     """Digest of one part's columns."""
     return columns_digest({"device_id": device_ids, "round": rounds})
+
+
+def times_digest(times: NDArray[np.float64]) -> str:
+    """Digest of one part's times."""
+    return columns_digest({"time": times})
 
 
 def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:

@@ -12,7 +12,8 @@ from fedray.simulation import simulate
 
 @pytest.mark.slow
 def test_the_en_gb_run_has_the_published_min_sep_and_participations(tmp_path: Path) -> None:
-    """Published: min-sep 226 (next-word) and 206 (out-of-vocabulary), 4 and 5 participations, rho 0.48 by the tree at z = 7.
+    """Published: MinS 226 (next-word) and 206 (on-the-fly rescoring), which are min-seps of 227 and 207; 4 and 5 participations;
+    rho 0.48 by the tree at z = 7.
 
     195 to 240 is their range widened by the noise between repeats and tasks (up to 10 %).
     """

@@ -56,12 +56,16 @@ def test_drop_outs_are_those_of_production(default_day: Trace) -> None:
 
 
 def test_growth_and_churn_show_in_who_takes_part(small, tmp_path: Path) -> None:
-    """Ids above the first 20,000 join in order of time; a shrinking population has fewer and fewer eligible devices."""
+    """Of 68,000 ids in all, those dealt after the first 20,000 join in order of time: in turn to two blocks, until the second is
+    full. A shrinking population has fewer and fewer eligible devices."""
     growing = small("population.joins_per_day=8000", "population.lifetime_days=5.0", "rounds.count=150", "rounds.max_days=6.0")
     rows = rows_of(simulate(growing, IN_PROCESS, tmp_path / "growing"))
-    new = rows["device_id"] >= 20_000
+    block, offset = np.divmod(rows["device_id"].astype(int), 65_536)
+    second = 68_000 - 65_536
+    rank = np.where(offset < second, 2 * offset + block, second + offset)
+    new = rank >= 20_000
     assert new.sum() > 1000
-    assert (rows["checkin_time"][new] >= (rows["device_id"][new] - 20_000) / 8000 * 86_400).all()
+    assert (rows["checkin_time"][new] >= (rank[new] - 20_000) / 8000 * 86_400).all()
     shrinking = small("population.lifetime_days=1.0", "participation.timer_hours=1.0", "rounds.count=2000", "rounds.max_days=4.0")
     trace = simulate(shrinking, IN_PROCESS, tmp_path / "shrinking")
     days = (trace.rounds["started"] // 86_400).astype(int)
