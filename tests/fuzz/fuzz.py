@@ -275,7 +275,7 @@ def make_imported(path: Path, seed: int) -> None:
     log.write_text("\n".join(["dev,round,when", *lines, ",9,9", "phone 1,,9"]) + "\n")
     import_log(
         log, "dev", "round", None, path,
-        renumber=True, repeats="once", time_column="when", time_unit="s", leave_out_invalid=True,
+        renumber=True, repeats="once", time_column="when", time_unit="seconds", leave_out_invalid=True,
     )  # fmt: skip
 
 
