@@ -188,10 +188,9 @@ def observed_beside_published(results: list[dict[str, Any]], figure_name: str, t
     """One point per reproduced run, with the line of agreement; logarithmic axes."""
     points = [(each["name"], each[figure_name]["published"], each[figure_name]["observed"]) for each in results]
     points = [point for point in points if None not in point]
-    if not points:
-        return _figure([], "Published", "Simulated")
-    names, published, observed = zip(*points, strict=True)
-    ends = np.array([0.9 * min(*published, *observed), 1.1 * max(*published, *observed)])
+    names, published, observed = zip(*points, strict=True) if points else ((), (), ())
+    both = np.array([*published, *observed] or [1.0], np.float64)
+    ends = np.array([0.9 * both.min(), 1.1 * both.max()])
     agreement = Series("agreement", "line", ends, ends, is_reference=True)
     runs = Series("runs", "points", np.array(published, np.float64), np.array(observed, np.float64), labels=tuple(names))
     name = figure_name.replace("_", "-")

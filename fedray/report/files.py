@@ -11,7 +11,7 @@ import numpy as np
 from fedray.atomic import write_whole
 from fedray.audit.audit import Audit
 from fedray.errors import InputError
-from fedray.report.figure import Axis, Figure, Plane, Series, Shown
+from fedray.report.figure import Figure, Plane, Series, Shown
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
