@@ -121,7 +121,7 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
     try:
         return np.lib.format.open_memmap(path, mode="r")  # .npy only, no pickles; nothing is read before shape and type are checked
     except (OSError, ValueError, TypeError, EOFError, SyntaxError, OverflowError, RecursionError, tokenize.TokenError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:100]
         raise ValueError(f"file={str(path)!r} cannot be read as a .npy matrix ({reason}); save it with numpy.save") from None
 
 

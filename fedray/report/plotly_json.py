@@ -38,7 +38,14 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
     if series.is_reference:
         line = {"color": GREY, "dash": "dash", "width": 1}
-        return {"type": "scatter", "mode": "lines", "x": _numbers(series.x), "y": _numbers(series.y), "hoverinfo": "skip", "line": line}
+        return {
+            "type": "scatter",
+            "mode": "lines",
+            "x": _numbers(series.x),
+            "y": _numbers(series.y),
+            "hoverinfo": "skip",
+            "line": line,
+        }
     common = {"name": escape(series.name), "hoverinfo": "text+name" if len(figure.series) > 1 else "text"}
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
@@ -93,7 +100,9 @@ def _annotation(figure: Figure, mark: Mark, place: int) -> dict[str, Any]:
     """Its text; on logarithmic axes plotly places text by the logarithm, though shapes by the value."""
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
-    where = {"x": at, "y": 1, "yref": "paper", "yshift": -14 * (place % 3)} if mark.axis == "x" else {"x": 1, "xref": "paper", "y": at}
+    where = (
+        {"x": at, "y": 1, "yref": "paper", "yshift": -14 * (place % 3)} if mark.axis == "x" else {"x": 1, "xref": "paper", "y": at}
+    )
     anchors = {"xanchor": "left" if mark.axis == "x" else "right", "yanchor": "bottom"}
     return {"text": escape(mark.text), "showarrow": False, **where, **anchors, "font": {"size": 11}}
 

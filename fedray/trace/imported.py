@@ -114,6 +114,7 @@ class ImportedTrace:
         known = set(LeftOut.__slots__) - (set() if version > FIRST_READ_IMPORT else {"may_be_participation"})
         if not all(isinstance(each, dict) and set(each) == known for each in run["left_out"]):
             raise TraceCorrupt(f"{directory}: run.json has an entry of left_out in another form; import the log again")
+        _check_values(run, directory)
         check_parts(run["parts"], directory)
         if verify and run_digest([part["digest"] for part in run["parts"]], str(run["rounds"])) != run["digest"]:
             raise TraceCorrupt(f"{directory}: its digest is not that of its parts and rounds; import the log again")
@@ -339,6 +340,21 @@ class ImportedTrace:
         if self._verify and columns_digest(columns) != self.run["rounds_digest"]:
             raise TraceCorrupt(f"{file} does not have its recorded digest; it was changed, import the log again")
         return columns
+
+
+def _check_values(run: dict[str, Any], directory: Path) -> None:
+    """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the properties rely on."""
+    names, times = [*run.get("device_columns", ["device"]), *run.get("where", [])], run.get("times")
+    are_as_written = (
+        len(run.get("device_columns", ["device"])) > 0
+        and all(isinstance(name, str) for name in names)
+        and all(isinstance(each["reason"], str) and type(each["rows"]) is int for each in run["left_out"])
+        and (times is None or (isinstance(times, dict) and {"column", "form", "rounds_file_form"} <= times.keys()))
+    )
+    if not are_as_written:
+        raise TraceCorrupt(
+            f"{directory}: run.json has columns, conditions, times or left_out in another form; import the log again"
+        )
 
 
 def _schema(part: dict[str, Any]) -> pa.Schema:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from fedray.atomic import sync_directory, write_whole
 from fedray.errors import CheckpointError, InputError, RunFailed
 from fedray.messages import Settlement
+from fedray.parsing import parse_json
 
 UNFINISHED_FILE = "unfinished.json"
 LOCK_FILE = "lock"
@@ -232,10 +233,10 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
         file = partial / UNFINISHED_FILE
         try:
             content = file.read_bytes()
-            document = json.loads(content)
+            document = parse_json(content)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{file} cannot be read ({error}); remove the directory and run again") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT or not isinstance(document.get("scenario"), dict):
             raise CheckpointError(f"{file} does not say format={FORMAT!r}; give the directory of a run that did not finish")
