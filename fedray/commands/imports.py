@@ -77,8 +77,8 @@ def import_(
     time_unit: Annotated[
         str | None,
         typer.Option(
-            metavar="seconds|milliseconds|microseconds|nanoseconds", rich_help_panel=_TIMES,
-            help="Of times that are numbers, where it cannot be told: they count from another start than 1970.",
+            metavar="UNIT", rich_help_panel=_TIMES,
+            help="Of times that are numbers which do not count from 1970: seconds, milliseconds, microseconds or nanoseconds.",
         ),
     ] = None,
     file_format: Annotated[
@@ -93,13 +93,16 @@ def import_(
     ] = 2048,
     as_json: JsonFlag = False,
 ) -> None:  # fmt: skip
-    """Make a trace of a log of participations, to be audited: a row per device and round, in any order.
+    """Make a trace of a log of participations, to be audited.
 
-    A participation is a contribution to a model that was released. So say which rounds released one: min-sep counts those, and a
-    round that was given up, counted as one, would make participations look further apart than they were.
+    The log has a row per device and round, in any order. A participation is
+    a contribution to a model that was released. So say which rounds released
+    one: min-sep counts those, and a round that was given up but is counted
+    makes participations look further apart than they were.
 
-    Example: fedray import log.csv --device-column device --round-column attempt --rounds-file released.csv --time-column time
-    --where outcome=accepted --out trace
+    Example: fedray import log.csv --device-column device --round-column attempt
+    --where outcome=accepted --rounds-file released.csv --time-column time
+    --out trace
     """
     from fedray.trace.importer import import_log
 

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -78,7 +79,7 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(gaps, tmp
 def test_gaps_in_round_numbers_are_closed(gaps, tmp_path: Path, by: str) -> None:
     """Min-sep and sensitivities are those of the released rounds, whichever way they are told."""
     path, patterns = gaps
-    options = {"renumber": True} if by == "ranks" else {"rounds_file": tmp_path / "released"}
+    options: dict[str, Any] = {"renumber": True} if by == "ranks" else {"rounds_file": tmp_path / "released"}
     times = [(START + datetime.timedelta(minutes=7 * place)).isoformat() for place in range(ATTEMPTS.size)]
     if by == "plain":
         (tmp_path / "released").write_text("\n".join(map(str, ATTEMPTS)))
