@@ -48,6 +48,8 @@ from fedray.trace.writer import TraceWriter
 PART_ROWS = 1 << 22
 LEAST_MEMORY = 64
 """MiB, of the sort."""
+MOST_TABLED = 1 << 22
+"""Largest range of round numbers whose ranks are tabled."""
 MEMORY_PER_THREAD = 128
 """MiB; with less, threads of the sort would not get what they hold at least."""
 UNRELEASED = "in rounds that released nothing, by the rounds file"
@@ -251,6 +253,23 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
         ) from None
 
 
+class _Ranks:
+    """Places of numbers among sorted ones: from a table where their range allows one, which is ten times as fast as searching."""
+
+    def __init__(self, numbers: NDArray[np.int64]) -> None:
+        self._numbers = numbers
+        self._table: NDArray[np.uint32] | None = None
+        if numbers.size and numbers[-1] - numbers[0] < MOST_TABLED:
+            self._table = np.zeros(int(numbers[-1] - numbers[0]) + 1, np.uint32)
+            self._table[numbers - numbers[0]] = np.arange(numbers.size)
+
+    def of(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """[N], of numbers [N] that are all among them."""
+        if self._table is None:
+            return np.searchsorted(self._numbers, numbers).astype(np.uint32)
+        return self._table[numbers - self._numbers[0]]
+
+
 class _Parts:
     """Takes rows in order of (device, round, time); writes parts of whole devices, and the devices' names.
 
@@ -266,7 +285,7 @@ class _Parts:
         self.rounds_out_of_order = 0
         """Rounds whose participations are all earlier than those of the round before."""
         self._writer, self._log_rounds, self._origin, self._keeps_repeats = writer, log_rounds, origin, keeps_repeats
-        self._is_ranked = numbering.how == BY_RANK
+        self._ranks = _Ranks(log_rounds) if numbering.how == BY_RANK else None
         self._entries: list[dict[str, Any]] = []
         self._last: tuple[pa.Scalar, int] | None = None
         """Name and round of the last row."""
@@ -292,7 +311,7 @@ class _Parts:
             is_again[0] = not is_new[0] and int(rounds[0]) == self._last[1]
         is_again[1:] = ~is_new[1:] & (rounds[1:] == rounds[:-1])
         self._last = names[len(names) - 1], int(rounds[-1])
-        ours = np.searchsorted(self._log_rounds, rounds).astype(np.uint32) if self._is_ranked else rounds
+        ours = self._ranks.of(rounds) if self._ranks is not None else rounds
         if is_again.any():
             place = int(np.flatnonzero(is_again)[0])
             number = int(self._log_rounds[ours[place]])
