@@ -34,9 +34,10 @@ def shown(value: object) -> str:
 
 
 def one_line(message: str) -> str:
-    """A message as the command prints it: one line, words and line cut in their middle where they are beyond reading."""
+    """A message as the command prints it: one line of printable characters, cut in the middle where it is beyond reading."""
     words = re.sub(rf"\S{{{_WORD_CHARACTERS},}}", lambda word: _cut(word[0], SHOWN_CHARACTERS), message)
-    return _cut(" ".join(words.split()), _LINE_CHARACTERS)
+    line = _cut(" ".join(words.split()), _LINE_CHARACTERS)
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
 
 
 def _cut(text: str, characters: int) -> str:

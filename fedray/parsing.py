@@ -8,6 +8,8 @@ import json
 import tomllib
 from typing import Any
 
+_INTEGER_BITS = 10_000
+
 
 def parse_json(text: str | bytes) -> Any:
     """The value that a JSON text describes. Raises ValueError, also for a key that an object has twice."""
@@ -20,9 +22,19 @@ def parse_json(text: str | bytes) -> Any:
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables that a TOML text describes. Raises tomllib.TOMLDecodeError for its syntax, else ValueError."""
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
+        _check_integers(tables)
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
+    return tables
+
+
+def _check_integers(value: Any) -> None:
+    """Hexadecimal ones have no limit of digits when they are read, but when they are printed."""
+    if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
+        raise ValueError(f"it has an integer of {value.bit_length():,} bits, more than any key takes")
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_integers(each)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -33,9 +33,18 @@ class Loss:
 
 def loss(strategy: Strategy, schema: MinSep) -> Loss:
     """Of a strategy under a schema. Raises ValueError where the strategy has fewer rounds than the schema."""
-    strategy.check_rounds(schema.rounds)
+    max_error, rms_error = prefix_errors(strategy, schema.rounds)
+    return Loss(strategy.schema_sensitivity(schema), max_error, rms_error)
+
+
+def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
+    """(max_error, rms_error) of the prefix sums over so many rounds, at noise of unit scale.
+
+    Raises ValueError where the strategy has fewer rounds, or where its C is near singular.
+    """
+    strategy.check_rounds(rounds)
     with np.errstate(all="ignore"):  # what overflows is refused below
-        variances = strategy.error_variances(schema.rounds)
+        variances = strategy.error_variances(rounds)
     if not np.isfinite(variances).all():
-        raise ValueError(f"strategy {strategy!r} has no finite error over {schema.rounds} rounds; its C is near singular")
-    return Loss(strategy.schema_sensitivity(schema), float(variances.max()) ** 0.5, float(variances.mean()) ** 0.5)
+        raise ValueError(f"strategy {strategy!r} has no finite error over {rounds} rounds; its C is near singular")
+    return float(variances.max()) ** 0.5, float(variances.mean()) ** 0.5

@@ -26,6 +26,16 @@ DAMAGE = (OSError, ValueError, TypeError, LookupError, OverflowError, MemoryErro
 """What pyarrow raises on files that are damaged."""
 
 
+def check_name(path: Path) -> None:
+    """Raises TraceError for a path that is no text: Parquet's library opens no file there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise TraceError(
+            f"trace {shown(str(path))} has a path that is not UTF-8, where Parquet files cannot be; rename it"
+        ) from None
+
+
 def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
     """Raises TraceCorrupt unless the file is there with the schema's columns and, if given, so many rows."""
     with _opened(file, schema) as parquet:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.parsing import parse_json
-from fedray.trace.files import check_file, first_line, read_ahead, read_columns
+from fedray.trace.files import check_file, check_name, first_line, read_ahead, read_columns
 from fedray.trace.invariants import check_accepted, check_rounds, check_rows, check_totals
 from fedray.trace.schema import (
     DOCUMENT_DIGEST,
@@ -187,6 +187,7 @@ def integrity(is_verified: bool, has_document_digest: bool) -> str:
 def read_document(directory: Path) -> dict[str, Any]:
     """The document run.json of a trace's directory. Raises TraceError, TraceCorrupt."""
     file = directory / RUN_FILE
+    check_name(directory)
     if not directory.is_dir():
         raise TraceError(f"trace {str(directory)!r} is not a directory; give the directory that `fedray run --out` wrote")
     try:

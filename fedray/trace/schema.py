@@ -49,7 +49,7 @@ PARTICIPATION_SCHEMA = pa.schema(
         pa.field("checkin_time", pa.float64(), nullable=False),
         pa.field("report_time", pa.float64()),  # null: never reported
         pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        pa.field("examples", pa.uint32(), nullable=False),
+        pa.field("examples", pa.uint32(), nullable=False),  # held by the device; see training.client for how many it trains on
     ]
 )
 ROUND_SCHEMA = pa.schema(

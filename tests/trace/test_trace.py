@@ -1,6 +1,7 @@
 """The trace on disk: readable with pyarrow alone, whole or not there, and refused when anything is wrong with it."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 
 from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
 from fedray.trace.files import read_columns
+from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
 from fedray.trace.schema import BLOCK_DEVICES, MAX_PARTS, ROUND_SCHEMA, STATES, part_devices, part_ranges
+from fedray.trace.unfinished import read_unfinished
 from fedray.trace.writer import TraceWriter
 
 PATTERNS = [[0, 3], [1], [2, 4], [0, 1, 2, 3, 4]]
@@ -66,6 +69,67 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
         writer.save_model({"a": np.zeros(3)})
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["files", "link", "file", "finished trace", "named trace", "marked file"])
+def test_a_partial_that_is_not_ours_is_refused_and_left_alone(trace_of, tmp_path: Path, kind: str) -> None:
+    """By a run and by an import alike; what a link points to is left alone too."""
+    partial, elsewhere = tmp_path / "t.partial", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.txt").write_text("keep")
+    if kind == "files":
+        partial.mkdir()
+        (partial / "participations").mkdir()
+        (partial / "participations" / "mine.txt").write_text("keep")
+    elif kind == "link":
+        partial.symlink_to(elsewhere)
+    elif kind == "file":
+        partial.write_text("keep")
+    elif kind == "marked file":
+        partial.mkdir()
+        (partial / "token").write_text("something of mine")
+    else:
+        shutil.move(trace_of(PATTERNS, 5).path, partial)
+        if kind == "finished trace":  # that could not be named: it bears our mark
+            (partial / "token").write_text("fedray-partial 0")
+    (tmp_path / "log.csv").write_text("dev,round\na,0\na,one\n")
+    before = {path: path.is_file() and path.read_bytes() for path in sorted(tmp_path.rglob("*"))}
+    with pytest.raises(InputError, match=r"needs '.*t\.partial', which .*; (rename it or )?move it away"):
+        TraceWriter(tmp_path / "t")
+    with pytest.raises(InputError, match=r"t\.partial"):
+        import_log(tmp_path / "log.csv", "dev", "round", 1, tmp_path / "t")
+    assert {path: path.is_file() and path.read_bytes() for path in sorted(tmp_path.rglob("*"))} == before
+
+
+@pytest.mark.parametrize("left", [[], ["lock"], ["lock", "token", "rounds.parquet"]])
+def test_what_a_writer_of_ours_left_is_cleared(tmp_path: Path, left: list) -> None:
+    (tmp_path / "t.partial").mkdir()
+    for name in left:
+        (tmp_path / "t.partial" / name).write_text({"token": "fedray-partial 0", "lock": ""}.get(name, "old"))
+    with TraceWriter(tmp_path / "t") as writer:
+        assert sorted(path.name for path in writer.partial.iterdir()) == ["lock", "participations", "token"]
+        writer.finish([], {"ended": "completed", "seed": 0, "scenario": {}, "written": ""})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["participations", "rounds.parquet", "run.json"]
+
+
+def test_links_within_a_directory_of_ours_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("keep")
+    (tmp_path / "t.partial").mkdir()
+    (tmp_path / "t.partial" / "token").write_text("fedray-partial 0")
+    (tmp_path / "t.partial" / "participations").symlink_to(tmp_path / "mine")
+    with TraceWriter(tmp_path / "t"):
+        pass
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["mine", "file"]
+
+
+@pytest.mark.parametrize("name", ["/", "//", "/.."])
+def test_the_root_is_no_output(name: str) -> None:
+    with pytest.raises(InputError, match="has no name"):
+        TraceWriter(name)
+    with pytest.raises(InputError, match="has no name"):
+        read_unfinished(Path(os.path.abspath(name)))
 
 
 def test_an_unwritable_place_is_refused(tmp_path: Path) -> None:
