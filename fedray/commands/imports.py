@@ -129,6 +129,7 @@ def _rows(trace: Any) -> list[tuple[str, str]]:
     run = trace.run
     rows = [
         ("participations", f"{run['rows']:,} of {run['devices']:,} devices, from {run['rows_read']:,} rows"),
+        ("unit", f"one {trace.unit}"),
         ("rounds", f"{run['rounds']:,}, the log's {trace.round_label(0)} to {trace.round_label(run['rounds'] - 1)}"),
         *([("filtered", f"{run['filtered_rows']:,} rows without {' and '.join(run['where'])}")] if run["where"] else []),
         *[("left out", f"{each.rows:,} rows: {each.reason}, such as {each.example}") for each in trace.left_out],
@@ -136,7 +137,8 @@ def _rows(trace: Any) -> list[tuple[str, str]]:
     times = trace.round_times()
     if times is not None:
         form = run["times"]["form"] or run["times"]["rounds_file_form"]
-        first, last = (run["times"]["origin"] + float(each) for each in (np.nanmin(times[0]), np.nanmax(times[1])))
-        rows.append(("times", f"{form}; rounds from {shown_time(first)} to {shown_time(last)}"))
+        known = np.concatenate(times)
+        known = run["times"]["origin"] + known[np.isfinite(known)]
+        rows.append(("times", f"{form}; from {shown_time(known.min())} to {shown_time(known.max())}"))
     rows += [("rests on", text) for text in trace.assumptions]
     return [*rows, ("trace", str(trace.path))]
