@@ -119,7 +119,7 @@ def test_an_unwritable_page_is_refused_and_leaves_nothing(trace: Trace, tmp_path
 
 def test_a_page_of_an_imported_log_with_a_broken_claim(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("dev,round\na<b>,0\na<b>,3\na<b>,3\nc,1\nc,2\n")
-    trace = import_log(tmp_path / "log.csv", "dev", "round", 4, tmp_path / "t")
+    trace = import_log(tmp_path / "log.csv", "dev", "round", 4, tmp_path / "t", repeats="once")
     claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 2.0, "min_sep": 2, "rho": 0.1})
     audit = audit_trace(trace, claim=claim)
     page = render(trace, audit)
