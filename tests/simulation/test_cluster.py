@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_a_local_cluster_listens_on_the_loopback_interface_alone() -> None:
         def process(self) -> int:
             return os.getpid()
 
-    worker = ray.remote(Worker).options(num_cpus=0).remote()
+    worker: Any = ray.remote(Worker).options(num_cpus=0).remote()
     own = {os.getpid(): "driver", ray.get(worker.process.remote()): "worker"}
     heard = {}
     for process, name, address in listening_sockets():
