@@ -93,7 +93,8 @@ def test_a_local_cluster_listens_on_the_loopback_interface_alone() -> None:
             return os.getpid()
 
     worker: Any = ray.remote(Worker).options(num_cpus=0).remote()
-    own = {os.getpid(): "driver", ray.get(worker.process.remote()): "worker"}
+    at_work: Any = ray.get(worker.process.remote())
+    own = {os.getpid(): "driver", at_work: "worker"}
     heard = {}
     for process, name, address in listening_sockets():
         heard.setdefault(own.get(process, name), set()).add(address)
