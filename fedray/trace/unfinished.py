@@ -133,8 +133,9 @@ class Journal:
         folder = self._partial / CHECKPOINTS
         try:
             for made in (folder, self._partial / JOURNAL):
-                made.mkdir(exist_ok=True)
-            sync_directory(self._partial)
+                if not made.is_dir():
+                    made.mkdir()
+                    sync_directory(self._partial)
         except OSError as error:
             reason = error.strerror or error
             raise RunFailed(f"a checkpoint cannot be written ({reason}); free space there and run again") from None
