@@ -36,8 +36,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ReproducedRun:
-    """One row. min_sep: the gap, published one converted by `gap_of`. rho and epsilon are of tree aggregation for the observed (min-sep, max participations), as the paper reports them;
-    trace_rho is exact for the trace. wall_seconds: simulation, without the audit."""
+    """One row. min_sep: the gap; the published one is converted by `gap_of`. rho and epsilon are those of tree aggregation for the
+    observed (min-sep, max participations), as the paper reports them. trace_rho is exact for the trace. wall_seconds: of the
+    simulation, without the audit."""
 
     name: str
     reach: float
@@ -197,6 +198,7 @@ def _reproduce(published: PublishedRun, overrides: Sequence[str], trace_path: Pa
     trace = simulate(scenario, placement, trace_path)
     audit = audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
+    assert tree.observed.rho is not None  # a run of ours has a noise multiplier
     return ReproducedRun(
         name=published.name,
         reach=scenario.population.reach,

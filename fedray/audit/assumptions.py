@@ -24,10 +24,11 @@ SCALED_NOISE = (
 
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
     """Of a run of ours (scenario), or of an imported log (trace)."""
-    unit = getattr(trace, "unit", "device") if trace is not None else "device"
-    first = f"Unit of privacy: one {unit} and all its updates."
-    if scenario is None:
-        return (first, *OF_EVERY_AUDIT, *_of_log(trace))
+    if trace is not None:
+        unit, *others = trace.assumptions
+        return (unit, *OF_EVERY_AUDIT, *others)
+    assert scenario is not None
+    first = "Unit of privacy: one device and all its updates."
     training, goal = scenario.training, scenario.rounds.report_goal
     released = (
         "The seed is in the trace and on its page. All noise of this simulation follows from it, so a real deployment "
@@ -43,8 +44,3 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         return (first, *OF_EVERY_AUDIT, released, metrics)
     scaled = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
     return (first, *OF_EVERY_AUDIT, released, metrics, scaled)
-
-
-def _of_log(trace: ImportedTrace | None) -> tuple[str, ...]:
-    names = "The log that was imported names every participation, and no unit under two names."
-    return (names, *getattr(trace, "assumptions", ()))

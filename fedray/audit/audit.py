@@ -116,6 +116,8 @@ class Audit:
     """Of the claim, if there was one."""
     left_out: tuple[LeftOut, ...]
     """Rows of an imported log that are no participation."""
+    filtered_rows: int
+    """Rows of an imported log that did not meet the conditions of the import."""
     scenario: Scenario | None
     """What was run; None for an imported log."""
     claim: Claim | None
@@ -254,6 +256,7 @@ class Audit:
             "max_participations": self.max_participations,
             "participations_per_device": {str(k): v for k, v in self.participation_histogram().items()},
             "left_out": [asdict(each) for each in self.left_out],
+            "filtered_rows": self.filtered_rows,
             "mechanisms": [mechanism.to_json() for mechanism in self.mechanisms],
             "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees] if self.mechanisms else [],
             "utility": [row.to_json() for row in self.utility],
@@ -400,6 +403,7 @@ def audit_trace(
         mechanisms=tuple(mechanisms),
         findings=findings,
         left_out=tuple(imported.left_out) if imported is not None else (),
+        filtered_rows=imported.filtered_rows if imported is not None else 0,
         scenario=scenario,
         claim=claim,
         assumptions=_assumptions(scenario, imported, mechanisms),
@@ -477,9 +481,13 @@ def _audit_mechanism(
 ) -> MechanismAudit:
     z, delta = used.noise_multiplier, used.delta
     n, k = patterns.committed_rounds, patterns.max_participations
-    schema = MinSep(n, patterns.min_sep, k)
+    if patterns.min_sep:
+        schema = MinSep(n, patterns.min_sep, k)
+        limits = Limits(schema, "the least gap and the most participations that this trace shows")
+    else:
+        schema = None
+        limits = Limits(None, "a device contributed twice to one round, so no min-sep describes this trace")
     trace = trace_sensitivity(strategy, patterns)
-    limits = Limits(schema, "the least gap and the most participations that this trace shows")
     return MechanismAudit(
         strategy=strategy,
         is_own=strategy is used.own,

@@ -135,7 +135,7 @@ def check_claim(
         participation.append(_check_max_participations(claim.max_participations, subject))
     if claim.timer_hours is not None:
         participation.append(_check_timer(claim.timer_hours, subject))
-    incomplete = getattr(trace, "incompleteness", "")
+    incomplete = trace.incompleteness if isinstance(trace, ImportedTrace) else ""
     if incomplete:
         participation = [_not_refuted(finding, incomplete) for finding in participation]
     basis = _basis(claim, trace, participation, limits)
@@ -179,8 +179,7 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
     """What an incomplete log shows can break a statement, but cannot support it."""
     if finding.verdict is Verdict.BROKEN:
         return finding
-    text = f"the log is not complete ({incomplete}), so nothing that rests on it can be said to hold"
-    return replace(finding, verdict=Verdict.UNCHECKED, explanation=text)
+    return replace(finding, verdict=Verdict.UNCHECKED, explanation=incomplete)
 
 
 def _basis(claim: Claim, trace: Trace | ImportedTrace, findings: Sequence[Finding], enforced: Limits) -> _Basis:

@@ -231,7 +231,7 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
     assert times is not None
     keeps_timer = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
     timer = 3600.0 * participation.timer_hours if keeps_timer else 0.0
-    most: int | None = getattr(participation, "max_participations", None)
+    most = participation.max_participations
     schema = allowed(*times, timer, participation.round_separation, most)
     rules = []
     if timer > 0:
@@ -292,9 +292,17 @@ def round_times(trace: Trace | ImportedTrace) -> tuple[NDArray[np.float64], NDAr
     In a trace of ours both are the time at which the round started: a device checks in before, and reports after.
     """
     if isinstance(trace, ImportedTrace):
-        return trace.round_times()
+        times = trace.round_times()
+        return None if times is None else _without_gaps(*times)
     started = trace.rounds["started"][trace.rounds["state"] == 0]
     return started, started
+
+
+def _without_gaps(earliest: NDArray[np.float64], latest: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rounds without a time (NaN) lie between those around them: the earliest of the one before, the latest of the one after."""
+    before = np.fmax.accumulate(np.where(np.isnan(earliest), -1, np.arange(earliest.size)).astype(np.int64))
+    after = np.minimum.accumulate(np.where(np.isnan(latest), latest.size, np.arange(latest.size))[::-1])[::-1]
+    return np.append(earliest, -np.inf)[before], np.append(latest, np.inf)[after]
 
 
 def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:

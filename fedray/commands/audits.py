@@ -1,4 +1,4 @@
-"""Audits: audit, report, canary."""
+"""Audits: audit, report, statement, canary."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from fedray.commands.output import (
     TrustFlag,
     print_audit,
     print_json,
+    print_text,
     status_line,
 )
 from fedray.errors import InputError
@@ -27,6 +28,19 @@ ShowDevicesFlag = Annotated[
 ]
 
 
+VerifyFlag = Annotated[
+    bool | None,
+    typer.Option(
+        "--verify/--no-verify",
+        help="Check the digests of all columns, or of none; default: of what is read.",
+        show_default=False,
+    ),
+]
+FiguresOption = Annotated[
+    Path | None, typer.Option("--figures", metavar="DIR", help="Also write every figure of the page as SVG and CSV.")
+]
+
+
 def audit(
     trace: TraceArgument,
     claim: ClaimOption = None,
@@ -34,33 +48,48 @@ def audit(
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the audit as a page.")] = None,
+    figures: FiguresOption = None,
     show_devices: ShowDevicesFlag = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Also recompute the digests of all columns.")] = False,
+    verify: VerifyFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Audit a trace: what was observed, what was enforced, what is claimed; or a claim, statement by statement.
 
     With --claim the exit code is 1 unless every statement that can be checked holds.
     """
-    from fedray.trace.imported import open_trace
-
-    opened = open_trace(trace)
-    if verify:
-        opened.verify()
+    opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
     if out is not None:
         from fedray.report.page import write_report
 
         write_report(opened, result, out)
+    _write_figures(opened, result, figures)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
-        print_json({**document, "digest_verified": verify})
+        print_json({**document, "integrity": opened.integrity, "digest_verified": verify is True})
     else:
         print_audit(result)
+        print_text("  * ", opened.integrity)
         if verify:
             typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
     if not result.claim_holds:
         raise typer.Exit(1)
+
+
+def _opened(trace: Path, verify: bool | None) -> Any:
+    from fedray.trace.imported import open_trace
+
+    opened = open_trace(trace, verify=verify is not False)
+    if verify:
+        opened.verify()
+    return opened
+
+
+def _write_figures(opened: Any, result: Any, directory: Path | None) -> None:
+    if directory is not None:
+        from fedray.report.files import write_figures
+
+        write_figures(opened, result, directory)
 
 
 def _audited(
@@ -90,15 +119,17 @@ def report(
     mechanism: MechanismOption = None,
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
+    figures: FiguresOption = None,
     show_devices: ShowDevicesFlag = False,
+    verify: VerifyFlag = None,
 ) -> None:
     """Write the self-contained HTML report of a trace."""
     from fedray.report.page import write_report
-    from fedray.trace.imported import open_trace
     from fedray.trace.schema import REPORT_FILE
 
-    opened = open_trace(trace)
+    opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
+    _write_figures(opened, result, figures)
     typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
 
 
@@ -111,6 +142,7 @@ def statement(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for statement.md and statement.json; default: the trace.")
     ] = None,
+    verify: VerifyFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a privacy statement that can be published, as Markdown and JSON: every line with its evidence."""
@@ -118,9 +150,8 @@ def statement(
 
     from fedray.atomic import write_whole
     from fedray.audit.statement import privacy_statement
-    from fedray.trace.imported import open_trace
 
-    opened = open_trace(trace)
+    opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, False)
     found = privacy_statement(opened, result)
     folder = out or opened.path

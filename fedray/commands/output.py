@@ -115,7 +115,9 @@ def status_line(title: str) -> Iterator[Callable[[str], None]]:
 def print_audit(result: Any) -> None:
     """Left-out rows, participation, the guarantees of each mechanism, the comparison, the claim, and what it rests on."""
     for each in result.left_out:
-        typer.echo(f"left out        {each.rows:,} rows: {each.reason}, such as {each.example}")
+        print_text("left out  ", f"{each.rows:,} rows {each.reason}, such as {each.example}")
+    if result.filtered_rows:
+        print_text("left out  ", f"{result.filtered_rows:,} rows that do not meet the conditions of the import")
     print_table(f"Audit of {result.path}", [list(row) for row in result.participation_rows()], first_is_head=False)
     for mechanism in result.mechanisms:
         noise = mechanism.noise_multiplier
