@@ -86,6 +86,13 @@ class Figure:
     series: tuple[Series, ...]
     marks: tuple[Mark, ...] = ()
 
+    def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
+        """Where its logarithmic axis has numbers."""
+        values = np.concatenate([each.x if which == "x" else each.y for each in self.series] or [np.ones(1)])
+        values = np.append(values, [mark.at for mark in self.marks if mark.axis == which])
+        known = values[values > 0]
+        return log_ticks(float(known.min()), float(known.max())) if known.size else []
+
 
 @dataclass(frozen=True, slots=True)
 class Plane:
@@ -120,6 +127,14 @@ class Plane:
 
 
 Shown = Figure | Plane
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ... or, over more than two decades, powers of ten."""
+    steps = (1, 2, 5) if high <= 100.0 * low else (1,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+    return [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
 
 
 def needs_log(values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES) -> bool:

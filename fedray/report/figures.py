@@ -18,24 +18,25 @@ MOST_BINS = 120
 def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
     """All figures of a trace and its audit, in the page's order; without a mechanism, those of participation alone."""
     of_run = (eligible_devices, eligible_by_hour, round_durations, accuracy, loss) if isinstance(trace, Trace) else ()
-    run = [figure for make in of_run if (figure := make(trace)) is not None]
-    of_audit: list[Callable[[Audit], Figure]] = [participations_per_device, gaps]
+    of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps]
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
-    return [*run, *(make(audit) for make in of_audit)]
+    made = [*(make(trace) for make in of_run), *(make(audit) for make in of_audit)]
+    return [figure for figure in made if figure is not None]
 
 
 def eligible_devices(trace: Trace) -> Figure:
     """Eligible devices over simulated time, at the windows in which they were counted."""
     start, end, counts = _censuses(trace)
+    x, unit = _time_axis(float(end.max(initial=0.0)))
     return Figure(
         "eligible",
         "Eligible devices",
         "Charging, idle, on wifi: who could take part. Counted at the start of each look-ahead window in which a round started; "
         "where the line has a gap nothing was counted.",
-        Axis("Day of the run"),
+        x,
         Axis("Devices", needs_log([counts])),
-        (Series("eligible", "steps", start / DAY, counts, end / DAY),),
+        (Series("eligible", "steps", start / unit, counts, end / unit),),
     )
 
 
@@ -71,14 +72,20 @@ def round_durations(trace: Trace) -> Figure:
     closed = trace.rounds["closed"][trace.rounds["state"] == 0]
     before = np.concatenate([[0.0], closed])[:-1]
     minutes = (closed - before) / 60.0
+    x, unit = _time_axis(float(closed.max(initial=0.0)))
     return Figure(
         "durations",
         "Time per round",
         "A step for each committed round, from the commit before it (the first: from the start of the run) to its own.",
-        Axis("Day of the run"),
+        x,
         Axis("Minutes", needs_log([minutes])),
-        (Series("minutes", "steps", before / DAY, minutes, closed / DAY),),
+        (Series("minutes", "steps", before / unit, minutes, closed / unit),),
     )
+
+
+def _time_axis(end: float) -> tuple[Axis, float]:
+    """The axis of simulated time, and how many seconds its unit has."""
+    return (Axis("Day of the run"), DAY) if end > 3 * DAY else (Axis("Hour of the run"), HOUR)
 
 
 def accuracy(trace: Trace) -> Figure | None:
@@ -117,22 +124,23 @@ def participations_per_device(audit: Audit) -> Figure:
     )
 
 
-def gaps(audit: Audit) -> Figure:
-    """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds, with min-sep marked."""
+def gaps(audit: Audit) -> Figure | None:
+    """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds, with min-sep marked; None if
+    no device took part twice."""
     values = audit.patterns.gaps
+    if not values.size:
+        return None
     edges, counts = gap_bins(values)
     is_seen = counts > 0
     heights = counts[is_seen].astype(np.float64)
-    marks = (Mark(float(values.min()), f"min-sep {values.min():,}"),) if values.size else ()
-    note = "From one round of a device to its next; the least is the min-sep." if values.size else "No device took part twice."
     return Figure(
         "gaps",
         "Gaps between participations",
-        note,
-        Axis("Rounds from one participation to the next"),
+        "From one round of a device to its next; the least is the min-sep.",
+        Axis("Gap (rounds)"),
         Axis("Pairs", needs_log([heights], LOG_BARS)),
         (Series("pairs", "bars", edges[:-1][is_seen].astype(np.float64), heights, edges[1:][is_seen].astype(np.float64)),),
-        marks,
+        (Mark(float(values.min()), f"min-sep {values.min():,}"),),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedray.atomic import write_whole
 from fedray.audit.audit import Audit
 from fedray.errors import InputError
-from fedray.report.figure import Figure, Plane, Series, Shown
+from fedray.report.figure import Axis, Figure, Plane, Series, Shown
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -90,7 +90,7 @@ def figure_svg(figure: Shown) -> str:
             _draw_plane(axes, figure)
         else:
             _draw(axes, figure)
-        axes.set_title(figure.title, loc="left", fontsize=10)
+        axes.set_title(figure.title, loc="left", fontsize=10, pad=16)
         out = io.StringIO()
         canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
@@ -101,14 +101,13 @@ def _draw(axes: Any, figure: Figure) -> None:
 
     for place, series in enumerate(figure.series):
         _draw_series(axes, series, place)
-    for axis, set_label, set_scale in ((figure.x, axes.set_xlabel, axes.set_xscale), (figure.y, axes.set_ylabel, axes.set_yscale)):
-        set_label(axis.title + (", log scale" if axis.is_log else ""))
-        if axis.is_log:
-            set_scale("log")
-    if not figure.y.is_log and figure.y.starts_at_zero:
+    _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
+    _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
+    if any(each.kind == "bars" for each in figure.series):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)  # from a half, so that one is seen
+    elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
-    elif figure.y.is_log and any(each.kind == "bars" for each in figure.series):
-        axes.set_ylim(bottom=0.5)  # so that one is seen
     for mark in figure.marks:
         line, zone = (axes.axvline, axes.axvspan) if mark.axis == "x" else (axes.axhline, axes.axhspan)
         if mark.until is None:
@@ -122,6 +121,14 @@ def _draw(axes: Any, figure: Figure) -> None:
         axes.legend(frameon=False, fontsize=8)
 
 
+def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
+    drawn.set_label_text(axis.title + (", log scale" if axis.is_log else ""))
+    if axis.is_log:
+        set_scale("log")
+        drawn.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
+        drawn.set_ticks([], minor=True)
+
+
 def _draw_series(axes: Any, series: Series, place: int) -> None:
     from fedray.report.plotly_json import COLORS, DASHES, GREY
 
@@ -132,7 +139,7 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         axes.plot(series.x, series.y, color=GREY, linestyle="--", linewidth=1)
     elif series.kind == "bars":
         assert series.until is not None
-        axes.bar((series.x + series.until - 1) / 2, series.y, width=0.9 * (series.until - series.x), color=color, label=label)
+        axes.bar((series.x + series.until - 1) / 2, series.y, width=0.92 * (series.until - series.x), color=color, label=label)
     elif series.kind == "steps":
         x, y, _ = series.path()
         axes.plot(x, y, color=color, linewidth=1.2, linestyle=dash, solid_joinstyle="miter", label=label)

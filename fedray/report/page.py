@@ -115,7 +115,7 @@ def render_audit(audit: dict[str, Any], figures: Sequence[Shown], about: About, 
         findings=tables.findings_table(audit["findings"]),
         evidence=tables.evidence_table(audit["findings"]),
         mechanism=_mechanism_table(used, about) if used is not None else None,
-        mechanism_note=_mechanism_note(used, about) if used is not None else "",
+        mechanism_note=_mechanism_note(used, about, bool(audit["findings"])) if used is not None else "",
         tables=shown,
         outcomes=tables.outcomes_table(about.outcomes) if about.outcomes else None,
         scenario_toml=about.scenario_toml,
@@ -128,10 +128,13 @@ def _mechanism_table(used: dict[str, Any], about: About) -> PageTable:
     return tables.parameters_table({"kind": used["name"], **used["parameters"], **given, **about.run})
 
 
-def _mechanism_note(used: dict[str, Any], about: About) -> str:
+def _mechanism_note(used: dict[str, Any], about: About, is_claimed: bool) -> str:
+    source = "Claimed" if is_claimed else "Given to the audit"
     if about.scenario_toml is None:
-        return "Given to the audit; a log does not say how noise was added."
-    return "The run's own." if used["is_own"] else "Given to the audit in place of the run's own, which is in the scenario below."
+        return f"{source}; a log does not say how noise was added."
+    if used["is_own"] and not is_claimed:
+        return "The mechanism of the run."
+    return f"{source}; what was run is in the scenario below."
 
 
 def render_reproduction(title: str, note: str, rows: list[list[str]], results: list[dict[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 from fedray.report.figure import Axis, Figure, Mark, Series
 
@@ -28,7 +28,6 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "height": 480 if is_tall else 320,
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
-            "bargap": 0.1,
             "hovermode": "closest",
         },
     }
@@ -50,7 +49,7 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
         assert series.until is not None
-        middles, widths = (series.x + series.until - 1) / 2, series.until - series.x
+        middles, widths = (series.x + series.until - 1) / 2, 0.92 * (series.until - series.x)
         bars = {"x": _numbers(middles), "y": _numbers(series.y), "width": _numbers(widths), "marker": {"color": color}}
         return {"type": "bar", **bars, "hovertext": hover, **common}
     line = {"color": color, "dash": dash}
@@ -74,13 +73,18 @@ def _hover(figure: Figure, series: Series, point: int) -> str:
     return f"{label}{escape(figure.x.title)}: {x}<br>{escape(figure.y.title)}: {y}"
 
 
-def _axis(figure: Figure, axis: Axis, which: str) -> dict[str, Any]:
+def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any]:
     drawn: dict[str, Any] = {"title": {"text": escape(axis.title)}, "automargin": True}
+    bars = [each for each in figure.series if each.kind == "bars"]
     if axis.is_log:
+        ticks = figure.log_ticks(which)
         drawn |= {"type": "log", "title": {"text": f"{escape(axis.title)}, log scale"}}
-        heights = [each.y for each in figure.series if each.kind == "bars"]
-        if which == "y" and heights:  # from a half, so that one is seen
-            drawn["range"] = [math.log10(0.5), math.log10(2.0 * max(float(each.max()) for each in heights))]
+        drawn |= {"tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+        if which == "y" and bars:  # from a half, so that one is seen
+            drawn["range"] = [math.log10(0.5), math.log10(2.0 * max(float(each.y.max()) for each in bars))]
+    elif bars and which == "x":  # whole numbers, with room for half a bar at each end
+        low, high = min(float(each.x.min()) for each in bars), max(float(each.until.max()) for each in bars if each.until is not None)
+        drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
     else:
         drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
     return drawn

@@ -11,6 +11,8 @@ from fedray.rounding import down, up
 EPSILON_DECIMALS = 4
 FINE_DECIMALS = 6
 """Of rho and sensitivities."""
+NARROW, MEDIUM, PROSE = 36, 64, 100
+"""Characters: a row that stands on a telephone's screen, a row that need not fill a page, and a cell that is prose."""
 _NUMBER = re.compile(r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|")
 _DOWN = ("min_sep", "timer_hours", "noise_multiplier", "rounds")
 """Statements whose figure protects the more the larger it is."""
@@ -30,38 +32,55 @@ class PageTable:
 
     @property
     def kinds(self) -> list[str]:
-        """Per column: `number`, set to the right with its heading, or `text`, set to the left."""
-        columns = zip(*self.rows[1:], strict=True)
+        """Per column: `number`, set to the right with its heading, or `text`, set to the left as the first column is."""
+        columns = list(zip(*self.rows[1:], strict=True))[1:]
         found = ["number" if all(_NUMBER.fullmatch(cell) for cell in column) else "text" for column in columns]
-        return found or ["text"] * len(self.rows[0])
+        return ["text", *(found or ["text"] * (len(self.rows[0]) - 1))]
 
     @property
-    def is_wide(self) -> bool:
-        """Whether it needs small type to stand on a page."""
-        return len(self.rows[0]) > 9
+    def style(self) -> str:
+        """Names of styles: how wide it is set, and whether its rows are cards on a narrow screen."""
+        columns = len(self.rows[0])
+        longest = [max(len(row[place]) for row in self.rows) for place in range(columns)]
+        styles = ["cards"] if columns > 2 and sum(longest) > NARROW else []
+        if columns > 9:
+            styles.append("wide")
+        elif sum(longest) <= MEDIUM:
+            styles.append("narrow")
+        elif max(longest[1:], default=0) > PROSE:
+            styles.append("prose")
+        return " ".join(styles)
 
 
 def parameters_table(parameters: dict[str, Any]) -> PageTable:
     """What a mechanism, or what was run, is made of: a row per parameter, exactly."""
-    rows = [["parameter", "value"], *([name.replace("_", " "), _exactly(value)] for name, value in parameters.items())]
-    return PageTable("", rows)
+    given = {name: value for name, value in parameters.items() if value not in (None, [], ())}
+    return PageTable("", [["parameter", "value"], *([name.replace("_", " "), _exactly(value)] for name, value in given.items())])
 
 
 def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
     """Every guarantee of every mechanism: a row each."""
-    heading = ["mechanism", "guarantee", "min-sep", "participations", "sensitivity", "is", "rho", "epsilon", "may be rested on"]
+    heading = ["guarantee", "mechanism", "min-sep", "participations", "sensitivity", "is", "rho", "epsilon", "may be rested on"]
     rows, styles = [heading], []
     for mechanism in mechanisms:
         seen, *others = mechanism["guarantees"]
         named = [("observed", seen), ("observed limits", mechanism["observed_limits"]), *((each["name"], each) for each in others)]
         for name, each in named:
-            rows.append([mechanism["name"], name, *_guarantee_cells(each), "yes" if each["may_rest_on"] else "no"])
+            if name == "claimed" and each["max_participations"] is None:
+                continue  # nothing is claimed
+            rows.append([name, mechanism["name"], *_guarantee_cells(each), "yes" if each["may_rest_on"] else "no"])
             styles.append("used" if mechanism is mechanisms[0] else "")
     note = (
         "Observed: this trace's own patterns. Observed limits: all patterns with its min-sep and participations. Sensitivities are "
-        "at clip norm 1; a bound may be larger than the truth, never smaller."
+        f"at clip norm 1; a bound may be larger than the truth, never smaller. {_binding(mechanisms[0])}"
     )
     return PageTable("Figures of each mechanism", rows, note, styles)
+
+
+def _binding(mechanism: dict[str, Any]) -> str:
+    is_exact, rounds = mechanism["guarantees"][0]["is_exact"], ", ".join(map(str, mechanism["binding_rounds"]))
+    how = "is that" if is_exact else "is bounded by the bound"
+    return f"The observed sensitivity of {mechanism['name']} {how} of device {mechanism['binding_device']}, of rounds {rounds}."
 
 
 def _guarantee_cells(guarantee: dict[str, Any]) -> list[str]:
@@ -209,6 +228,8 @@ def min_sep_text(min_sep: int | None) -> str:
 
 def _exactly(value: Any) -> str:
     """A parameter, with every digit that it has."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(_exactly(each) for each in value)
     return repr(value) if isinstance(value, float) else str(value)
