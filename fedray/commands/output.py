@@ -31,10 +31,10 @@ def print_json(document: dict[str, Any]) -> None:
 def print_table(title: str, rows: list[list[str]]) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text  # what users named may look like markup
 
-    table = Table(*map(Text, rows[0]), box=SIMPLE, title=Text(title), title_justify="left")
+    table = Table(*(Column(Text(cell)) for cell in rows[0]), box=SIMPLE, title=Text(title), title_justify="left")
     for row in rows[1:]:
         table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else 150).print(table)

@@ -167,7 +167,9 @@ def _render(template: str, figures: list[tuple[str, str, str, Any]], **values: A
     )
     return environment.get_template(template).render(
         figures=[{"id": name, "title": title, "note": note} for name, title, note, _ in figures],
-        figures_json=_script_safe({name: figure if isinstance(figure, dict) else json.loads(figure.to_json()) for name, _, _, figure in figures}),
+        figures_json=_script_safe(
+            {name: figure if isinstance(figure, dict) else json.loads(figure.to_json()) for name, _, _, figure in figures}
+        ),
         plotly_js=get_plotlyjs(),
         **values,
     )

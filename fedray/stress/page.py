@@ -70,7 +70,7 @@ def sweep_constants(result: SweepResult) -> str:
 
 def sweep_notes(result: SweepResult) -> list[str]:
     """What a reader has to know, a sentence each."""
-    of = {row.sensitivity_of for each in result.cells for row in each.rows} - {None}
+    of = {row.sensitivity_of for each in result.cells for row in each.rows if row.sensitivity_of is not None}
     rests = {"trace": "that of the simulated trace", "(b, k)": "that of the cell's (b, k)"}
     notes = (
         [f"Losses, rho and epsilon of a row rest on one sensitivity, {' or '.join(rests[each] for each in sorted(of))}."]

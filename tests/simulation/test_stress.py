@@ -490,14 +490,14 @@ def test_the_first_goal_is_the_guess_s(small) -> None:
 
 def test_a_plan_s_page_has_its_figures(small) -> None:
     best = candidate(200, 2.50001, scale=1.0, min_seps=(7,))
-    others = candidate(100, 9.25), candidate(150, 5.0), candidate(400, note="starved")
+    others = candidate(100, 8.25), candidate(150, 5.0), candidate(400, note="starved")
     plan = Plan(Target(epsilon=3.0), small("rounds.min_minutes_between=96.0"), 2, 0.5, best, (*others[:2], best, others[2]))
     page = plan_page(plan, "fedray plan --epsilon 3")
     found = re.search(r'<script type="application/json" id="results-data">(.*?)</script>', page, flags=re.DOTALL)
     assert found is not None
     assert json.loads(found.group(1)) == json.loads(json.dumps(plan.to_json()))
     assert plan.to_json()["best"]["updates"] == 12 * 200
-    for shown in ("9.2500", "2.5001", "starves", "plan", "7 to 8", "4,243", "fedray plan --epsilon 3", "What a longer timer costs"):
+    for shown in ("8.2500", "2.5001", "starves", "plan", "7 to 8", "4,243", "fedray plan --epsilon 3", "What a longer timer costs"):
         assert shown in page
     words = plan_sentence(plan)
     assert "Report goal 200, timer 24 h, noise multiplier 0.2: epsilon 2.5001 at delta 1e-10, planned for min-sep 6" in words
@@ -506,9 +506,9 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     assert [(mark.text, mark.axis, mark.at, mark.until) for mark in figure.marks] == [
         ("target 3", "y", 3.0, None),
         ("plan 200", "x", 200, None),
-        ("misses the target", "x", 150, 150),
+        ("misses the target", "x", 100, 150),
         ("starves", "x", 400, 400),
-    ] or figure.marks[2].text == "misses the target"
+    ]
 
 
 def test_a_plan_s_pace_is_its_scenario_s(fedray_command, monkeypatch, small, tmp_path: Path) -> None:
