@@ -198,16 +198,16 @@ def _cells(result: ReproducedRun) -> list[str]:
 def _reproduce(published: PublishedRun, overrides: Sequence[str], trace_path: Path, placement: Placement | None) -> ReproducedRun:
     scenario = Scenario.from_toml(published.file, overrides)
     trace = simulate(scenario, placement, trace_path)
-    audit = audit_trace(trace)
-    tree = next(mechanism for mechanism in audit.mechanisms if mechanism.name == "tree")
+    audit = audit_trace(trace, mechanism=Tree())
+    tree = audit.mechanisms[0]
     return ReproducedRun(
         name=published.name,
         reach=scenario.population.reach,
         min_sep=Figure(audit.min_sep if audit.max_participations > 1 else None, published.min_sep),
         max_participations=Figure(audit.max_participations, published.max_participations),
-        rho=Figure(tree.schema_rho, published.rho),
-        epsilon=Figure(tree.schema_epsilon, published.epsilon),
-        trace_rho=tree.rho,
+        rho=Figure(tree.observed_limits.rho, published.rho),
+        epsilon=Figure(tree.observed_limits.epsilon, published.epsilon),
+        trace_rho=tree.observed.rho,
         days=float(trace.rounds["closed"][-1]) / 86_400.0,
         ended=trace.run["ended"],
         digest=trace.digest,

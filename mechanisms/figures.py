@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from mechanisms.accounting.gdp import gaussian_mu
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon, gaussian_mu
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.loss import Loss, loss
 from mechanisms.participation import MinSep

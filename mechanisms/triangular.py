@@ -120,7 +120,7 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
     path = by_content if sha256 and by_content.exists() else directory / file
     try:
         return np.lib.format.open_memmap(path, mode="r")  # .npy only, no pickles; nothing is read before shape and type are checked
-    except (OSError, ValueError, EOFError, SyntaxError, OverflowError, tokenize.TokenError) as error:
+    except (OSError, ValueError, TypeError, EOFError, SyntaxError, OverflowError, RecursionError, tokenize.TokenError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"file={str(path)!r} cannot be read as a .npy matrix ({reason}); save it with numpy.save") from None
 

@@ -38,7 +38,7 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
     n, b = patterns.committed_rounds, patterns.min_sep
     sensitivities = PatternSensitivities(strategy, n)
     best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
-    can_stop = not isinstance(strategy, TriangularStrategy)
+    can_stop = not isinstance(strategy, TriangularStrategy) and b >= 1  # b is 0 if a device contributed twice to a round
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
         if can_stop and best.value > 0 and strategy.schema_sensitivity(MinSep(n, b, int(count))).value <= best.value:
             break

@@ -10,6 +10,7 @@ import typer
 
 from fedray.commands.output import (
     JsonFlag,
+    TrustFlag,
     print_audit,
     print_json,
     print_table,
@@ -36,6 +37,13 @@ def run(
     checkpoint_seconds: Annotated[
         float, typer.Option(metavar="S", help="Wall-clock seconds between two checkpoints; 0: after every look-ahead window.")
     ] = 30.0,
+    trust_code: TrustFlag = False,
+    worker_timeout: Annotated[
+        float, typer.Option(metavar="S", help="Seconds without an answer after which a worker is started anew.")
+    ] = 600.0,
+    aggregator_gpus: Annotated[
+        float, typer.Option(metavar="F", help="GPUs for the aggregator, 0 to 1; 0: the CPU. The model depends on it.")
+    ] = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, write its trace, audit it, and write its report."""
@@ -48,17 +56,25 @@ def run(
     from fedray.simulation import simulate
     from fedray.trace.schema import REPORT_FILE
 
-    placement = Placement(shards=shards, address=address, checkpoint_seconds=checkpoint_seconds)
-    value = Scenario.from_toml(scenario, overrides or ()) if scenario is not None else None
+    placement = Placement(
+        shards=shards,
+        address=address,
+        checkpoint_seconds=checkpoint_seconds,
+        worker_timeout_seconds=worker_timeout,
+        aggregator_gpus=aggregator_gpus,
+    )
+    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code) if scenario is not None else None
     if resume is None and value is None:
         raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
     if resume is not None and (out is not None or (value is None and overrides)):
         raise InputError("--resume goes on with a run as it was started: leave out --out, and --set unless SCENARIO is given too")
+    if resume is None and value is not None and not as_json:
+        _say_supply(value)
     # Ray tells of dead workers on stdout, which is the result's.
     with run_progress(is_shown=not as_json) as on_progress, contextlib.redirect_stdout(sys.stderr):
         try:
             if resume is not None:
-                trace = go_on(resume, placement, value, on_progress)
+                trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
             else:
                 assert value is not None
                 trace = simulate(value, placement, out, on_progress)
@@ -67,18 +83,37 @@ def run(
                 raise
             raise RunFailed(str(interrupt)) from None  # it says how to go on
     audit = audit_trace(trace)
-    report = write_report(trace, audit, trace.path / REPORT_FILE)
+    report, problem = None, ""
+    try:
+        report = str(write_report(trace, audit, trace.path / REPORT_FILE))
+    except InputError as error:  # such as a full disk: the trace is whole all the same
+        problem = f"the trace {str(trace.path)!r} is whole, but has no page: {error}; `fedray report` writes it later"
     if as_json:
         figures = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
-        print_json({**audit.to_json(), "report": str(report), **{name: trace.run[name] for name in figures}})
+        print_json({**audit.to_json(), "report": report, **{name: trace.run[name] for name in figures}})
     else:
         print_audit(audit)
         use = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
         typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {trace.run['driver_peak_mebibytes']:,.0f} MiB")
-        typer.echo(f"trace   {trace.path}\nreport  {report}")
+        typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
+    if problem:
+        raise RunFailed(problem)
     if trace.run["ended"] != "completed":
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)
+
+
+def _say_supply(scenario: Any) -> None:
+    """How many devices are eligible, before a run that may be long."""
+    from clients.availability.supply import eligible_at_once
+
+    supply, target = eligible_at_once(scenario), scenario.rounds.selection_target
+    typer.echo(
+        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, {supply.least:,} to "
+        f"{supply.most:,} over the first week, timers aside; a round selects {target:,}"
+        + ("; that many are never there at once" if supply.most < target else ""),
+        err=True,
+    )
 
 
 def reproduce(

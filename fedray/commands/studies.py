@@ -54,7 +54,7 @@ def stress(
     if as_json:
         print_json(result.to_json())
         return
-    print_table(value.name, sweep_rows(result))
+    print_table(value.name, sweep_rows(result, is_brief=True))
     crossings = crossing_rows(result)
     if len(crossings) > 1:
         print_table("Crossings", crossings)
@@ -95,8 +95,8 @@ def plan(
     as_json: JsonFlag = False,
 ) -> None:
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1 if nothing meets it."""
+    from fedray.atomic import write_directory
     from fedray.fit import scenario_to_fit
-    from fedray.stress.output import write_directory
     from fedray.stress.plan import Target, make_plan
     from fedray.stress.plan_page import NO_GUARANTEE, plan_files, plan_rows, plan_sentence, timer_rows
 

@@ -63,14 +63,14 @@ def _hover(figure: Figure, series: Series, point: int) -> str:
     if series.until is not None:
         last = float(series.until[point]) - (1 if series.kind == "bars" else 0)
         x += f" to {figure.x.text(last)}" if last > series.x[point] else ""
-    label = f"{series.labels[point]}<br>" if series.labels else ""
-    return f"{escape(label) if label else ''}{escape(figure.x.title)}: {x}<br>{escape(figure.y.title)}: {y}"
+    label = f"{escape(series.labels[point])}<br>" if series.labels else ""
+    return f"{label}{escape(figure.x.title)}: {x}<br>{escape(figure.y.title)}: {y}"
 
 
 def _axis(figure: Figure, axis: Axis, which: str) -> dict[str, Any]:
     drawn: dict[str, Any] = {"title": {"text": escape(axis.title)}, "automargin": True}
     if axis.is_log:
-        drawn |= {"type": "log", "dtick": None, "title": {"text": f"{escape(axis.title)}, log scale"}}
+        drawn |= {"type": "log", "title": {"text": f"{escape(axis.title)}, log scale"}}
         heights = [each.y for each in figure.series if each.kind == "bars"]
         if which == "y" and heights:  # from a half, so that one is seen
             drawn["range"] = [math.log10(0.5), math.log10(2.0 * max(float(each.max()) for each in heights))]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.audit.audit import ASSUMPTIONS
+from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.fit import shown_min_sep
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
 from fedray.report.page import PageTable, render_study
@@ -37,6 +37,8 @@ _COLUMNS = {
     "days": "days",
     "note": "note",
 }
+_BRIEF = ("min_sep", "max_participations", "rms_loss", "max_loss", "needed_noise_multiplier", "rms_prefix_error", "epsilon", "note")
+"""Columns of the terminal: a page, a table or JSON has all."""
 _BOUNDS = {"sensitivity": "sensitivity_is_exact", "schema_sensitivity": "schema_sensitivity_is_exact"}
 _TITLES = {
     **_COLUMNS,
@@ -51,10 +53,10 @@ _OF_THE_CELL = ("min_sep", "noise_multiplier")
 """Figures that all mechanisms of a cell have in common: one line will do."""
 
 
-def sweep_rows(result: SweepResult) -> list[list[str]]:
-    """What is printed: a heading, then a row per cell and mechanism, in a cell the least error first. Columns that say the same
-    in all rows are left out; `sweep_constants` has them."""
-    table, shown = result.table(), _shown(result)
+def sweep_rows(result: SweepResult, is_brief: bool = False) -> list[list[str]]:
+    """A heading, then a row per cell and mechanism, in a cell the least error first. Columns that say the same in all rows are
+    left out; `sweep_constants` has them. is_brief: as it is printed."""
+    table, shown = result.table(), [name for name in _shown(result) if not is_brief or name in _BRIEF]
     varied = _varied(result)
     heading = [*(key.split(".")[-1] for key in varied), "mechanism", *(_COLUMNS[name] for name in shown)]
     return [heading, *([*(str(row[f"cell.{key}"]) for key in varied), row["mechanism"], *_cells(row, shown)] for row in table)]
@@ -102,7 +104,7 @@ def sweep_page(result: SweepResult) -> str:
         tables.append(PageTable("Crossings", crossings, note))
     notes = [*sweep_notes(result), sweep_constants(result)]
     tables.append(PageTable("Cells", sweep_rows(result), " ".join(note for note in notes if note)))
-    return render_study(result.sweep.name, result.sweep.description, sweep_figures(result), tables, result.to_json(), ASSUMPTIONS)
+    return render_study(result.sweep.name, result.sweep.description, sweep_figures(result), tables, result.to_json(), OF_EVERY_AUDIT)
 
 
 def sweep_figures(result: SweepResult) -> list[Shown]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedray.audit.audit import ASSUMPTIONS
+from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.availability import ContentFile
 from fedray.fit import shown_min_sep
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
@@ -125,7 +125,7 @@ def plan_page(plan: Plan, command: str) -> str:
         PageTable("How this page was made", made),
     ]
     title = f"A plan for epsilon {target.epsilon:g}"
-    return render_study(title, note, [plan_figure(plan)], tables, plan.to_json(), ASSUMPTIONS)
+    return render_study(title, note, [plan_figure(plan)], tables, plan.to_json(), OF_EVERY_AUDIT)
 
 
 def plan_figure(plan: Plan) -> Figure:

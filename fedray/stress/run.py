@@ -21,14 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.atomic import write_whole
+from fedray.atomic import write_directory, write_whole
 from fedray.audit.participation import Patterns
 from fedray.cluster import run_tasks
 from fedray.errors import RunFailed
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.stress.cells import Row, Truth, assumed, judge, simulated
-from fedray.stress.output import write_directory
 from fedray.stress.sweep import Cell, Sweep
 from fedray.trace.provenance import package_versions
 from mechanisms.comparison import NOT_COMPARABLE

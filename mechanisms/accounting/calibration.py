@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
 
 PRECISION = 1e-7

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mechanisms.accounting.pld import check_delta
+from mechanisms.accounting.gdp import check_delta
 from mechanisms.accounting.zcdp import check_noise_multiplier
 from mechanisms.strategy import Strategy
 from mechanisms.toeplitz import ToeplitzStrategy

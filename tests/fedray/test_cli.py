@@ -61,7 +61,7 @@ def test_audit_takes_another_multiplier(fedray_command, trace: Path) -> None:
     code, out, _ = fedray_command("audit", str(trace), "--noise-multiplier", "3.5", "--delta", "1e-6", "--json")
     assert code == 0
     used = json.loads(out)["mechanisms"][0]
-    assert (used["noise_multiplier"], used["delta"]) == (3.5, 1e-6)
+    assert (used["noise_multiplier"], used["guarantees"][0]["delta"]) == (3.5, 1e-6)
 
 
 def test_report_writes_where_it_is_told(fedray_command, trace: Path, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("command", ["audit", "report"])
 @pytest.mark.parametrize(
-    ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2")]
+    ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 3")]
 )
 def test_damaged_traces_get_one_line_and_exit_code_2(
     fedray_command, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
@@ -157,7 +157,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
         part.write_bytes(part.read_bytes()[:-100])
     else:
         run_file = copy / "run.json"
-        run_file.write_text(run_file.read_text().replace('"schema_version": 2', '"schema_version": 99'))
+        run_file.write_text(run_file.read_text().replace('"schema_version": 3', '"schema_version": 99'))
     before = sorted(copy.rglob("*"))
     code, out, err = fedray_command(command, str(copy))
     assert (code, out) == (2, "")

@@ -9,8 +9,8 @@ from fedray.audit.participation import read_patterns
 from fedray.errors import FitFailed
 from fedray.fit import FittedRun, fit_min_sep
 from fedray.placement import Placement
-from fedray.reproduce import Figure
 from fedray.report import figures
+from fedray.reproduce import Figure
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from mechanisms.participation import gap_of

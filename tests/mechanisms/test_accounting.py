@@ -1,13 +1,16 @@
 """rho, mu and epsilon against closed forms and published tables; amplification; calibration."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from mechanisms.accounting.calibration import least_noise_multiplier, noise_multiplier_for_epsilon, noise_multiplier_for_rho
-from mechanisms.accounting.gdp import gaussian_mu
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon, gaussian_mu
 from mechanisms.accounting.sampled import (
     PoissonSampling,
     moments_epsilon,
@@ -28,14 +31,47 @@ def test_epsilon_of_a_rho_is_the_published_one(rho: float, epsilon: float) -> No
     assert math.ceil(found * 100 - 1e-2) / 100 == pytest.approx(epsilon, abs=0.0101)
 
 
-@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 4.0])
-@pytest.mark.parametrize("delta", [1e-10, 1e-6, 1e-2])
-def test_epsilon_is_never_below_and_hardly_above_the_closed_form(mu: float, delta: float) -> None:
-    """delta(epsilon) in closed form (Balle and Wang 2018, Theorem 8) bounds it from both sides."""
+@given(st.floats(-12, 1.5).map(lambda exponent: 10**exponent), st.floats(-30, -1e-6).map(lambda exponent: 10**exponent))
+@example(33.25, 1e-6)  # epsilon 709.9: e^epsilon overflows
+@example(1e-9, 1e-10)  # Phi - Phi cancels
+@example(2.6e-10, 1e-10)
+@example(0.5, 1e-30)
+@settings(max_examples=150, deadline=None)
+def test_epsilon_is_never_below_the_true_one_and_above_it_by_rounding_only(mu: float, delta: float) -> None:
+    """Against delta(epsilon) in decimals enough for every digit (Balle and Wang 2018, Theorem 8), from both sides."""
     epsilon = gaussian_epsilon(mu, 1.0, delta)
-    assert gaussian_delta(mu, epsilon) <= delta * (1 + 1e-6)
-    if epsilon > 1e-3:
-        assert gaussian_delta(mu, epsilon * 0.999) > delta
+    assert gaussian_delta(mu, epsilon) <= delta
+    if epsilon > 0:
+        assert gaussian_delta(mu, epsilon - 1e-14 * (epsilon + mu)) > delta * (1 - 2e-12)
+
+
+@pytest.mark.parametrize("mu", [0.05, 1.0, 4.0])
+@pytest.mark.parametrize("delta", [1e-10, 1e-2])
+def test_epsilon_is_that_of_the_privacy_loss_distribution(mu: float, delta: float) -> None:
+    """The slow twin rounds every loss up, by a thousandth of the loss's deviation."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    twin = privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=1 / mu, value_discretization_interval=mu / 1e3, log_mass_truncation_bound=math.log(delta) - 10
+    ).get_epsilon_for_delta(delta)
+    assert gaussian_epsilon(mu, 1.0, delta) <= twin * (1 + 1e-12) <= gaussian_epsilon(mu, 1.0, delta) * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("mu", [33.2, 33.22, 33.24, 33.25, 33.26, 33.3, 1e3, 1e6, 1e100])
+def test_large_epsilons_are_numbers_that_grow_with_mu(mu: float) -> None:
+    """e^epsilon is infinite in floating point from epsilon = 709.8 on."""
+    epsilon = gaussian_epsilon(mu, 1.0, 1e-6)
+    assert mu * mu / 2 < epsilon < mu * mu / 2 + 12 * mu + 1e-14 * mu * mu
+    assert gaussian_epsilon(mu * (1 + 1e-9), 1.0, 1e-6) > epsilon
+
+
+def test_the_closed_form_loads_no_accountant() -> None:
+    code = (
+        "import sys; from mechanisms.accounting.gdp import gaussian_epsilon; gaussian_epsilon(1.0, 1.0, 1e-6); "
+        "print('dp_accounting' in sys.modules, 'scipy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 def test_rho_is_half_the_squared_ratio_and_mu_the_ratio() -> None:

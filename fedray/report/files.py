@@ -1,0 +1,158 @@
+"""Figures as files: an SVG and a CSV of each."""
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.atomic import write_whole
+from fedray.audit.audit import Audit
+from fedray.errors import InputError
+from fedray.report.figure import Figure, Plane, Series, Shown
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+
+def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | Path) -> list[Path]:
+    """Writes NAME.svg and NAME.csv of every figure of a trace's page; their paths. Raises InputError."""
+    from fedray.report.figures import figures_of
+
+    return write_figure_files(figures_of(trace, audit), directory)
+
+
+def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[Path]:
+    """Writes NAME.svg and NAME.csv of each into a directory, which is made if it is not there; their paths. Raises InputError."""
+    place = Path(directory)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror or error
+        raise InputError(f"figures {str(directory)!r} is no directory that can be made ({problem}); name another") from None
+    written = []
+    for figure in figures:
+        for suffix, content in ((".svg", figure_svg(figure)), (".csv", figure_csv(figure))):
+            path = place / f"{figure.name}{suffix}"
+            write_whole(path, content.encode(), f"figure {str(path)!r}", InputError)
+            written.append(path)
+    return written
+
+
+def figure_csv(figure: Shown) -> str:
+    """A row per point, unrounded: series, x, until where there is one, y; then a row per mark. Of a plane: x, y, value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if isinstance(figure, Plane):
+        writer.writerow([figure.x.title, figure.y.title, figure.z.title])
+        writer.writerows([_plain(x), _plain(y), _plain(z)] for (x, y), z in sorted(figure.values.items()))
+        return out.getvalue()
+    data = [each for each in figure.series if not each.is_reference]
+    has_until, has_labels = any(each.until is not None for each in data), any(each.labels for each in data)
+    until, label = [f"{figure.x.title}, until"] if has_until else [], ["name"] if has_labels else []
+    writer.writerow(["series", *label, figure.x.title, *until, figure.y.title])
+    for each in data:
+        for point in range(each.x.size):
+            x, y = _plain(each.x[point]), _plain(each.y[point])
+            end = [_plain(each.until[point])] if each.until is not None else [""] * has_until
+            writer.writerow([each.name, *([each.labels[point]] if each.labels else [""] * has_labels), x, *end, y])
+    for mark in figure.marks:
+        at, end = _plain(mark.at), "" if mark.until is None else _plain(mark.until)
+        cells = [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *([""] * has_until), at]
+        writer.writerow([f"mark: {mark.text}", *([""] * has_labels), *cells])
+    return out.getvalue()
+
+
+def _plain(value: Any) -> str:
+    number = float(value)
+    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else "" if np.isnan(number) else repr(number)
+
+
+def figure_svg(figure: Shown) -> str:
+    """A drawing in black on white whose words are text; the same figure gives the same bytes."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    settings = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "fedray",
+        "text.parse_math": False,  # names may hold dollars
+        "font.size": 9,
+        "font.family": "sans-serif",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(settings):
+        canvas = Canvas(figsize=(7.2, 4.0), layout="constrained")
+        axes = canvas.subplots()
+        if isinstance(figure, Plane):
+            _draw_plane(axes, figure)
+        else:
+            _draw(axes, figure)
+        axes.set_title(figure.title, loc="left", fontsize=10)
+        out = io.StringIO()
+        canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def _draw(axes: Any, figure: Figure) -> None:
+    from fedray.report.plotly_json import GREY
+
+    for place, series in enumerate(figure.series):
+        _draw_series(axes, series, place)
+    for axis, set_label, set_scale in ((figure.x, axes.set_xlabel, axes.set_xscale), (figure.y, axes.set_ylabel, axes.set_yscale)):
+        set_label(axis.title + (", log scale" if axis.is_log else ""))
+        if axis.is_log:
+            set_scale("log")
+    if not figure.y.is_log and figure.y.starts_at_zero:
+        axes.set_ylim(bottom=0)
+    elif figure.y.is_log and any(each.kind == "bars" for each in figure.series):
+        axes.set_ylim(bottom=0.5)  # so that one is seen
+    for mark in figure.marks:
+        line, zone = (axes.axvline, axes.axvspan) if mark.axis == "x" else (axes.axhline, axes.axhspan)
+        if mark.until is None:
+            line(mark.at, color=GREY, linestyle=":", linewidth=1)
+        else:
+            zone(mark.at, mark.until, color=GREY, alpha=0.15, linewidth=0)
+        across = axes.get_xaxis_transform() if mark.axis == "x" else axes.get_yaxis_transform()
+        at = (mark.at, 1.0) if mark.axis == "x" else (1.0, mark.at)
+        axes.text(*at, mark.text, transform=across, fontsize=8, va="bottom", ha="left" if mark.axis == "x" else "right")
+    if sum(not each.is_reference for each in figure.series) > 1:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_series(axes: Any, series: Series, place: int) -> None:
+    from fedray.report.plotly_json import COLORS, DASHES, GREY
+
+    color = COLORS[place % len(COLORS)]
+    dash = {"solid": "-", "dash": "--", "dot": ":"}[DASHES[place // len(COLORS) % len(DASHES)]]
+    label = series.name or "_"
+    if series.is_reference:
+        axes.plot(series.x, series.y, color=GREY, linestyle="--", linewidth=1)
+    elif series.kind == "bars":
+        assert series.until is not None
+        axes.bar((series.x + series.until - 1) / 2, series.y, width=0.9 * (series.until - series.x), color=color, label=label)
+    elif series.kind == "steps":
+        x, y, _ = series.path()
+        axes.plot(x, y, color=color, linewidth=1.2, linestyle=dash, solid_joinstyle="miter", label=label)
+    elif series.kind == "points":
+        axes.plot(series.x, series.y, "o", color=color, label=label)
+        for x, y, name in zip(series.x, series.y, series.labels, strict=False):
+            axes.annotate(name, (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=7)
+    else:
+        axes.plot(series.x, series.y, color=color, marker="o", markersize=3, linestyle=dash, label=label)
+
+
+def _draw_plane(axes: Any, plane: Plane) -> None:
+    xs, ys = plane.xs, plane.ys
+    shades = np.full((len(ys), len(xs)), np.nan)
+    for (x, y), value in plane.values.items():
+        row, column = ys.index(y), xs.index(x)
+        shades[row, column] = plane.shade(value)
+        axes.text(column, row, plane.z.text(value), ha="center", va="center", fontsize=7)
+    axes.imshow(shades, cmap="Blues", vmin=0.0, vmax=1.8, aspect="auto")
+    axes.set_xticks(range(len(xs)), [plane.x.text(x) for x in xs])
+    axes.set_yticks(range(len(ys)), [plane.y.text(y) for y in ys])
+    axes.set_xlabel(plane.x.title)
+    axes.set_ylabel(plane.y.title)
