@@ -104,7 +104,9 @@ def sweep_page(result: SweepResult) -> str:
         tables.append(PageTable("Crossings", crossings, note))
     notes = [*sweep_notes(result), sweep_constants(result)]
     tables.append(PageTable("Cells", sweep_rows(result), " ".join(note for note in notes if note)))
-    return render_study(result.sweep.name, result.sweep.description, sweep_figures(result), tables, result.to_json(), OF_EVERY_AUDIT)
+    return render_study(
+        result.sweep.name, result.sweep.description, sweep_figures(result), tables, result.to_json(), OF_EVERY_AUDIT
+    )
 
 
 def sweep_figures(result: SweepResult) -> list[Shown]:
