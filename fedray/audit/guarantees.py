@@ -37,6 +37,9 @@ OBSERVED_CANNOT_BE_RESTED_ON = (
     "released models; that cannot be seen in a trace"
 )
 
+REPEATED = "a device contributed more than once to one round, and (min-sep, participations) figures assume at most once"
+"""Why no limits are proven for such a trace; its own sensitivity is exact all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -181,6 +184,8 @@ def enforced_limits(trace: Trace | ImportedTrace, scenario: Scenario | None, cla
     schema = limits.schema
     if schema is None or _is_kept(schema, patterns):
         return limits
+    if patterns.min_sep == 0:
+        return Limits(None, REPEATED)
     return Limits(
         None,
         "devices of this trace took part more often, or closer together, than the rules allow "
