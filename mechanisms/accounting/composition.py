@@ -15,7 +15,7 @@ One step's privacy loss is L(x) = log(1 - q + q e^y), y = (2 x - 1) / (2 z^2). R
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,8 +99,10 @@ def composed_epsilon(probability: float, noise_multiplier: float, count: int, de
     orders = [_best_order(each, bound[0], count, delta) for each, bound in zip(coarse, bounds, strict=True)]
     least = 0.0
     while True:
-        h = max(least, wanted)
-        found = [_epsilon(each, order, count, delta) for each, order in zip(_rounded_losses(step, h), orders, strict=True)]
+        losses = _rounded_losses(step, max(least, wanted))
+        h = losses[0].interval
+        least = max(least, h if h > wanted else 0.0)
+        found = [_epsilon(each, order, count, delta) for each, order in zip(losses, orders, strict=True)]
         if (excess := max(points for _, points in found) / MOST_POINTS) > 1.0:  # the window does not fit: coarser
             least = 1.05 * excess * h
             continue
@@ -111,8 +113,13 @@ def composed_epsilon(probability: float, noise_multiplier: float, count: int, de
 
 
 def _best_order(losses: _Losses, order: float, count: int, delta: float) -> float:
-    """The s of least epsilon: every s gives an upper bound, and Chernoff's own is too large where large losses are rare."""
-    return min((order * 0.75**power for power in range(12)), key=lambda s: _epsilon(losses, s, count, delta)[0])
+    """The largest s that gives nearly the least epsilon: every s gives an upper bound, and a large one needs fewer points.
+
+    Chernoff's own is too large where large losses are rare, and far below it the sums' upper part is lost to rounding.
+    """
+    found = [(order * 0.7**power, _epsilon(losses, order * 0.7**power, count, delta)[0]) for power in range(8)]
+    least = min(epsilon for _, epsilon in found)
+    return next(s for s, epsilon in found if epsilon <= least * (1.0 + TIGHTNESS))
 
 
 def _step(probability: float, noise_multiplier: float, tail: float) -> _Step:
@@ -131,21 +138,17 @@ def _interval(order: float, epsilon: float, count: int) -> float:
 
 def _chernoff(step: _Step, count: int, delta: float, sign: int) -> tuple[float, float]:
     """(s, epsilon): least (n log M(s) + log(1 / delta)) / s, near enough to choose s and a grid. sign: -1 for adding."""
-    from scipy.optimize import minimize_scalar
-
-    edges = np.linspace(step.low, step.high, 4001)
+    edges = np.linspace(step.low, step.high, 2001)
     x = 0.5 * (edges[1:] + edges[:-1])
     losses = sign * step.loss(x)
     with np.errstate(divide="ignore"):
         logs = np.log((edges[1] - edges[0]) * _densities(step, x)[0 if sign > 0 else 1])
-
-    def bound(log_order: float) -> float:
-        order = math.exp(log_order)
-        return (count * float(np.logaddexp.reduce(logs + order * losses)) - math.log(delta)) / order
-
-    scale = -math.log(float(losses.max()))
-    found = minimize_scalar(bound, bounds=(scale - 14.0, scale + 14.0), method="bounded", options={"xatol": 1e-3})
-    return math.exp(found.x), max(float(found.fun), 0.0)
+    bounds = [
+        ((count * float(np.logaddexp.reduce(logs + order * losses)) - math.log(delta)) / order, order)
+        for order in np.exp(np.arange(-14.0, 14.0, 0.25)) / losses.max()
+    ]
+    epsilon, order = min(bounds)
+    return float(order), max(epsilon, 0.0)
 
 
 def _densities(step: _Step, x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -159,7 +162,7 @@ def _densities(step: _Step, x: NDArray[np.float64]) -> tuple[NDArray[np.float64]
 def _rounded_losses(step: _Step, interval: float) -> tuple[_Losses, _Losses]:
     """Of one step, removing and adding."""
     least, most = (float(each) for each in step.loss(np.array([step.low, step.high])))
-    h = interval
+    h = max(interval, (most - least) / MOST_POINTS)
     start, end = math.floor(least / h) - 1, math.ceil(most / h) + 1
     cells = step.place(np.arange(start, end + 1) * h)  # their edges, in x
     even = np.linspace(step.low, step.high, math.ceil((step.high - step.low) / (_PANEL * step.noise_multiplier)) + 1)
@@ -193,13 +196,11 @@ def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> tuple[float
     log_moment = losses.log_moment(s)
     budget = math.log(delta) + math.log1p(-2.0 * _CHARGED) - (count + 100) * _MASS_ERROR
     top = min((count * losses.log_moment(f * s) - math.log(_CHARGED * delta)) / (f * s) for f in (1.0, 1.2, 1.5, 2.0, 3.0))
-    bottom = max(
-        (-30.0 - count * (losses.log_moment(s - f * s) - log_moment)) / (f * s) for f in (0.3, 0.6, 1.0, 1.5, 2.5, 5.0)
-    )
+    bottom = max((-30.0 - count * (losses.log_moment(s - f * s) - log_moment)) / (f * s) for f in (0.3, 0.6, 1.0, 1.5, 2.5, 5.0))
     first = math.floor(bottom / h)
     if top / h - first > MOST_POINTS:
         return math.inf, top / h - first
-    points = next_fast_len(max(8, math.ceil(top / h) - first + 2), real=True)
+    points = cast(int, next_fast_len(max(8, math.ceil(top / h) - first + 2), real=True))
     places = losses.start + np.arange(losses.probabilities.size)
     tilts = np.exp(np.minimum(s * h * places - log_moment, 700.0))  # above only where the probability is 0
     tilted = np.bincount(places % points, losses.probabilities * tilts, points)
@@ -212,7 +213,9 @@ def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> tuple[float
         """log of sum over l > epsilon of M(s)^n e^(-s l) t_l (1 - e^(epsilon - l)); terms below e^-60 of the rest are one bound."""
         begin, end = np.searchsorted(values, [epsilon, epsilon + 60.0 / s], side="right")
         above = values[begin:end] - epsilon
-        return count * log_moment - s * epsilon + math.log(float(sums[begin:end] @ (np.exp(-s * above) * -np.expm1(-above))) + 1e-26)
+        return (
+            count * log_moment - s * epsilon + math.log(float(sums[begin:end] @ (np.exp(-s * above) * -np.expm1(-above))) + 1e-26)
+        )
 
     moved = count * h * _PLACE_ERROR
     low, high = -moved, max(top, 0.0)

