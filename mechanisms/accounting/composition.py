@@ -164,7 +164,7 @@ def _rounded_losses(step: _Step, interval: float) -> tuple[_Losses, _Losses]:
     least, most = (float(each) for each in step.loss(np.array([step.low, step.high])))
     h = max(interval, (most - least) / MOST_POINTS)
     start, end = math.floor(least / h) - 1, math.ceil(most / h) + 1
-    cells = step.place(np.arange(start, end + 1) * h)  # their edges, in x
+    cells = step.place(h * np.arange(start, end + 1, dtype=np.float64))  # their edges, in x
     even = np.linspace(step.low, step.high, math.ceil((step.high - step.low) / (_PANEL * step.noise_multiplier)) + 1)
     edges = np.unique(np.concatenate([cells[(cells > step.low) & (cells < step.high)], even]))
     remove, add = np.zeros(end - start + 1), np.zeros(end - start + 1)
@@ -204,8 +204,9 @@ def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> tuple[float
     places = losses.start + np.arange(losses.probabilities.size)
     tilts = np.exp(np.minimum(s * h * places - log_moment, 700.0))  # above only where the probability is 0
     tilted = np.bincount(places % points, losses.probabilities * tilts, points)
-    transform = rfft(tilted.astype(np.longdouble))
-    sums = np.maximum(irfft(transform**count, points).astype(np.float64), 0.0) + _fft_error(transform, count)
+    transform: NDArray[np.clongdouble] = np.asarray(rfft(tilted.astype(np.longdouble)))
+    powers: NDArray[np.clongdouble] = transform**count
+    sums = np.maximum(np.asarray(irfft(powers, points), np.float64), 0.0) + _fft_error(transform, count)
     sums = np.roll(sums, -(first % points))
     values = (first + np.arange(points)) * h
 
