@@ -200,6 +200,7 @@ def _reproduce(published: PublishedRun, overrides: Sequence[str], trace_path: Pa
     trace = simulate(scenario, placement, trace_path)
     audit = audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
+    assert tree.observed.rho is not None  # the scenario has a noise multiplier
     return ReproducedRun(
         name=published.name,
         reach=scenario.population.reach,
