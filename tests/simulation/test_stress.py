@@ -54,6 +54,7 @@ kind = "tree-full"
 [[mechanisms]]
 kind = "identity"
 """
+FOR_THE_ESTIMATE = SETTINGS.replace(', "truth", "distribution"', "")
 BANDED = "banded 12 bands, least RmsLoss for the estimate"
 BLT_ = "blt 2 buffers, least RmsLoss for the estimate"
 SIMULATED = """
@@ -283,7 +284,7 @@ def test_the_command_writes_all_its_results(tmp_path: Path, fedray_command) -> N
 
 def test_mechanisms_of_a_cell_are_compared_at_one_rho_and_sorted_by_their_error(tmp_path: Path) -> None:
     """Every row's multiplier gives the first mechanism's rho, at the sensitivity that its losses have too; the least error is first."""
-    result = run_sweep(*read(tmp_path, SETTINGS), HERE)
+    result = run_sweep(*read(tmp_path, FOR_THE_ESTIMATE), HERE)
     for cell in result.cells:
         common = cell.rows[0].rho
         for row in cell.rows:
@@ -299,7 +300,12 @@ def test_mechanisms_of_a_cell_are_compared_at_one_rho_and_sorted_by_their_error(
 
 
 def test_a_blt_is_optimised_for_the_figure_that_is_plotted_and_the_legend_says_so(tmp_path: Path) -> None:
-    text = SETTINGS.replace('objective = "rms"\n', "").replace("[6, 12, 20, 29]", "[12]").replace('[3, "most"]', '["most"]')
+    text = (
+        SETTINGS.replace(', "truth", "distribution"', ', "truth"')
+        .replace('objective = "rms"\n', "")
+        .replace("[6, 12, 20, 29]", "[12]")
+        .replace('[3, "most"]', '["most"]')
+    )
     for y, objective, name in (("rms_loss", "rms", "RmsLoss"), ("max_loss", "max", "MaxLoss")):
         result = run_sweep(*read(tmp_path, text.replace('x = "min_sep"', f'x = "min_sep"\ny = "{y}"')), HERE)
         made = optimize_mechanism(MechanismRequest("blt", MinSep(60, 12, 5), 2, None, objective))
@@ -312,7 +318,7 @@ def test_a_blt_is_optimised_for_the_figure_that_is_plotted_and_the_legend_says_s
 
 def test_lines_break_where_nothing_was_computed_and_step_where_participations_do(tmp_path: Path) -> None:
     """A matrix of 60 rounds has no figure at 70: its line has a gap there, and none is drawn across."""
-    text = SETTINGS.replace(
+    text = FOR_THE_ESTIMATE.replace(
         'rounds = [60], max_participations = [3, "most"], min_sep = [6, 12, 20, 29]',
         "rounds = [50, 60, 70], max_participations = [3], min_sep = [12]",
     ).replace('x = "min_sep"', 'x = "rounds"')
@@ -320,13 +326,13 @@ def test_lines_break_where_nothing_was_computed_and_step_where_participations_do
     matrix = next(each for each in figure.series if each.name.startswith("banded"))
     assert (matrix.kind, matrix.x.tolist()) == ("line", [50, 60, 70])
     assert np.isfinite(matrix.y).tolist() == [True, True, False]
-    (figure,) = sweep_figures(run_sweep(*read(tmp_path, SETTINGS.replace('[3, "most"]', '["most"]')), HERE))
+    (figure,) = sweep_figures(run_sweep(*read(tmp_path, FOR_THE_ESTIMATE.replace('[3, "most"]', '["most"]')), HERE))
     assert {each.kind for each in figure.series} == {"steps"}
     assert figure.series[0].until.tolist() == [12, 20, 29, 29]
 
 
 def test_a_plane_has_only_what_was_computed(tmp_path: Path) -> None:
-    text = SETTINGS.replace(
+    text = FOR_THE_ESTIMATE.replace(
         'rounds = [60], max_participations = [3, "most"], min_sep = [6, 12, 20, 29]', "rounds = [50, 70], min_sep = [6, 12]"
     ).replace('x = "min_sep"', 'x = "min_sep"\nplane = "rounds"')
     planes = sweep_figures(run_sweep(*read(tmp_path, text), HERE))
@@ -480,6 +486,7 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
         return Truth(MinSep(100, min_sep, -(-100 // min_sep)), days=3.0)
 
     monkeypatch.setattr(planning, "simulated", simulated)
+    monkeypatch.setattr(planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5)
     target = Target(epsilon=8.0, noise_per_report=0.005, buffers=1)
     plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE)
     full = [each for each in plan.candidates if each.is_full_size]
@@ -494,6 +501,7 @@ def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None
     from fedray.stress.cells import Truth
 
     monkeypatch.setattr(planning, "simulated", lambda scenario: Truth(MinSep(12, 3, 4), days=1.0))
+    monkeypatch.setattr(planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5)
     target = Target(epsilon=1e4, noise_per_report=0.005, buffers=1)
     for scale, count in ((0.04, 1), (0.05, 0)):
         warned = make_plan(small(), target, [1.0], 2, scale, HERE).warnings
