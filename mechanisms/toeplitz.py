@@ -15,7 +15,6 @@ from mechanisms.participation import MinSep
 from mechanisms.sensitivity import any_strategy_sensitivity
 from mechanisms.strategy import Sensitivity, Strategy
 
-
 DIRECT_SUMS = 256
 """Columns, or bands, up to which a sum of columns is added up one by one; beyond, by FFT, whose rounding is below 1e-12 of it."""
 

@@ -54,6 +54,18 @@ class Series:
     labels: tuple[str, ...] = ()
     is_reference: bool = False
 
+    @property
+    def has_markers(self) -> bool:
+        """Whether its points are marked: steps are where one stands alone and is too short to be seen."""
+        if self.kind != "steps" or self.until is None:
+            return self.kind != "bars"
+        if not self.x.size:
+            return False
+        joined = self.x[1:] <= self.until[:-1] + 1e-9 * np.abs(self.until[:-1])
+        is_alone = ~(np.append(joined, False) | np.insert(joined, 0, False))
+        whole = float(self.until.max() - self.x.min())
+        return bool((is_alone & (self.until - self.x <= whole / 300)).any())
+
     def path(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
         """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap; place is the point's in x."""
         assert self.until is not None

@@ -1,13 +1,13 @@
 """The report's figures. Data are counted here, so that a page holds bins and steps, never rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
-from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Plane, Series, Shown, needs_log
+from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -203,31 +203,3 @@ def observed_beside_published(results: list[dict[str, Any]], figure_name: str, t
     runs = Series("runs", "points", np.array(published, np.float64), np.array(observed, np.float64), labels=tuple(names))
     name = figure_name.replace("_", "-")
     return Figure(name, title, note, Axis("Published", is_log=True), Axis("Simulated", is_log=True), (agreement, runs))
-
-
-def lines(
-    points: dict[str, list[tuple[float, float]]],
-    x_title: str,
-    y_title: str,
-    marks: Sequence[Mark] = (),
-) -> Figure:
-    """A line per name. Values are losses and errors, so they are shown rounded up; an axis is logarithmic where the values
-    on it differ by more than a factor of `LOG_LINES`."""
-    series = tuple(
-        Series(name, "line", *(np.array(column, np.float64) for column in zip(*each, strict=True))) for name, each in points.items()
-    )
-    x = Axis(x_title, needs_log([each.x for each in series]))
-    y = Axis(y_title, needs_log([each.y for each in series]), starts_at_zero=False, decimals=4)
-    note = "A line for each case; a click on its name hides it. Values are computed at the markers; the lines only join them."
-    return Figure("lines", f"{y_title} over {x_title}", note, x, y, series, tuple(marks))
-
-
-def planes(points: dict[str, list[tuple[float, float, float]]], x_title: str, y_title: str, z_title: str) -> list[Shown]:
-    """A plane per name: points (x, y, value)."""
-    found: list[Shown] = []
-    for place, (name, each) in enumerate(points.items()):
-        z = Axis(z_title, needs_log([[value for _, _, value in each]]), decimals=4)
-        note = f"{z_title} by {x_title} and {y_title}; the darker, the larger."
-        values = {(x, y): value for x, y, value in each}
-        found.append(Plane(f"plane-{place}", name, note, Axis(x_title), Axis(y_title), z, values))
-    return found

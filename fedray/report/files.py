@@ -49,7 +49,8 @@ def figure_csv(figure: Shown) -> str:
         writer.writerows([_plain(x), _plain(y), _plain(z)] for (x, y), z in sorted(figure.values.items()))
         return out.getvalue()
     data = [each for each in figure.series if not each.is_reference]
-    has_until, has_labels = any(each.until is not None for each in data), any(each.labels for each in data)
+    has_until = any(each.until is not None for each in (*data, *figure.marks))
+    has_labels = any(each.labels for each in data)
     until, label = [f"{figure.x.title}, until"] if has_until else [], ["name"] if has_labels else []
     writer.writerow(["series", *label, figure.x.title, *until, figure.y.title])
     for each in data:
@@ -142,7 +143,8 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         axes.bar((series.x + series.until - 1) / 2, series.y, width=0.92 * (series.until - series.x), color=color, label=label)
     elif series.kind == "steps":
         x, y, _ = series.path()
-        axes.plot(x, y, color=color, linewidth=1.2, linestyle=dash, solid_joinstyle="miter", label=label)
+        style = {"color": color, "linestyle": dash, "marker": "." if series.has_markers else None, "markersize": 3}
+        axes.plot(x, y, linewidth=1.2, solid_joinstyle="miter", label=label, **style)
     elif series.kind == "points":
         axes.plot(series.x, series.y, "o", color=color, label=label)
         for x, y, name in zip(series.x, series.y, series.labels, strict=False):

@@ -17,7 +17,7 @@ from fedray.audit.audit import Audit
 from fedray.audit.statement import privacy_statement
 from fedray.errors import InputError
 from fedray.report import tables
-from fedray.report.figure import Figure, Mark, Plane, Shown
+from fedray.report.figure import Figure, Plane, Shown
 from fedray.report.files import figure_csv
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.tables import PageTable
@@ -154,36 +154,6 @@ def reproduction_figures(results: list[dict[str, Any]]) -> list[Shown]:
     ]
 
 
-def render_lines(
-    title: str,
-    note: str,
-    axes: tuple[str, str],
-    lines: dict[str, list[tuple[float, float]]],
-    marks: Sequence[tuple[float, str] | Mark],
-    tables: list[PageTable],
-    results: dict[str, Any],
-    assumptions: Sequence[str] = (),
-    plane: tuple[str, dict[str, list[tuple[float, float, float]]]] | None = None,
-) -> str:
-    """A page of lines over one axis, with marks; or, if given, of planes (their vertical axis, points by name)."""
-    return render_study(title, note, line_figures(axes, lines, marks, plane), tables, results, assumptions)
-
-
-def line_figures(
-    axes: tuple[str, str],
-    lines: dict[str, list[tuple[float, float]]],
-    marks: Sequence[tuple[float, str] | Mark] = (),
-    plane: tuple[str, dict[str, list[tuple[float, float, float]]]] | None = None,
-) -> list[Shown]:
-    """The figures of such a page. A mark is (place on the horizontal axis, text), or a `Mark` of any kind."""
-    from fedray.report import figures
-
-    if plane is not None:
-        return figures.planes(plane[1], axes[0], plane[0], axes[1])
-    every = [mark if isinstance(mark, Mark) else Mark(*mark) for mark in marks]
-    return [figures.lines(lines, *axes, every)]
-
-
 def render_study(
     title: str,
     note: str,
@@ -192,6 +162,10 @@ def render_study(
     results: Any,
     assumptions: Sequence[str] = (),
 ) -> str:
+    """A page of figures and tables as text, with `results` as JSON.
+
+    note: what the page shows. assumptions: what its figures rest on.
+    """
     given = {"note": note, "tables": tables, "assumptions": assumptions, "results_json": _script_safe(results)}
     return _render("study.html.j2", figures, title=title, **given)
 

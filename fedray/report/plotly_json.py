@@ -36,15 +36,8 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
 def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
     if series.is_reference:
-        line = {"color": GREY, "dash": "dash", "width": 1}
-        return {
-            "type": "scatter",
-            "mode": "lines",
-            "x": _numbers(series.x),
-            "y": _numbers(series.y),
-            "hoverinfo": "skip",
-            "line": line,
-        }
+        points = {"x": _numbers(series.x), "y": _numbers(series.y), "line": {"color": GREY, "dash": "dash", "width": 1}}
+        return {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False, **points}
     common = {"name": escape(series.name), "hoverinfo": "text+name" if len(figure.series) > 1 else "text"}
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
@@ -56,7 +49,9 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     if series.kind == "steps":
         x, y, places = series.path()
         hover = [hover[each] for each in places]
-        return {"type": "scatter", "mode": "lines", "x": _numbers(x), "y": _numbers(y), "hovertext": hover, "line": line, **common}
+        mode, marker = "lines+markers" if series.has_markers else "lines", {"color": color, "size": 3}
+        drawn = {"x": _numbers(x), "y": _numbers(y), "hovertext": hover, "line": line, "marker": marker}
+        return {"type": "scatter", "mode": mode, **drawn, **common}
     mode = "lines+markers" if series.kind == "line" else "markers+text" if series.labels else "markers"
     marker = {"color": color, "size": 5 if series.kind == "line" else 7}
     points = {"x": _numbers(series.x), "y": _numbers(series.y), "hovertext": hover, "marker": marker, "line": line}
@@ -83,7 +78,8 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         if which == "y" and bars:  # from a half, so that one is seen
             drawn["range"] = [math.log10(0.5), math.log10(2.0 * max(float(each.y.max()) for each in bars))]
     elif bars and which == "x":  # whole numbers, with room for half a bar at each end
-        low, high = min(float(each.x.min()) for each in bars), max(float(each.until.max()) for each in bars if each.until is not None)
+        low = min(float(each.x.min()) for each in bars)
+        high = max(float(each.until.max()) for each in bars if each.until is not None)
         drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
     else:
         drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
@@ -104,11 +100,10 @@ def _annotation(figure: Figure, mark: Mark, place: int) -> dict[str, Any]:
     """Its text; on logarithmic axes plotly places text by the logarithm, though shapes by the value."""
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
-    where = (
-        {"x": at, "y": 1, "yref": "paper", "yshift": -14 * (place % 3)} if mark.axis == "x" else {"x": 1, "xref": "paper", "y": at}
-    )
-    anchors = {"xanchor": "left" if mark.axis == "x" else "right", "yanchor": "bottom"}
-    return {"text": escape(mark.text), "showarrow": False, **where, **anchors, "font": {"size": 11}}
+    text = {"text": escape(mark.text), "showarrow": False, "yanchor": "bottom", "font": {"size": 11}}
+    if mark.axis == "x":
+        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": -14 * (place % 3)}
+    return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
 
 
 def _numbers(values: Any) -> list[float | None]:
