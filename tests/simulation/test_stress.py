@@ -469,9 +469,6 @@ def test_a_plan_is_the_cheapest_that_meets_its_target_and_its_scenario_does_too(
     audit = audit_trace(trace, claim=read_claim(tmp_path / "claim.toml"))
     assert {finding.verdict.value for finding in audit.findings} == {"holds"}
     assert audit.mechanisms[0].epsilon <= best.epsilon <= 20.0
-    none = make_plan(scenario, Target(epsilon=0.1, noise_per_report=1e-4, buffers=1), [12.0], 2, 0.5, HERE)
-    assert none.best is None
-    assert "No report goal" in plan_sentence(none)
 
 
 def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch) -> None:
@@ -529,6 +526,9 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     words = plan_sentence(plan)
     assert "Report goal 200, timer 24 h, noise multiplier 0.2: epsilon 2.5001 at delta 1e-10, planned for min-sep 6" in words
     assert "a round starts at least 96 minutes after the one before" in words
+    none = Plan(Target(epsilon=1.0), small(), 2, 0.5, None, others)
+    assert plan_sentence(none).startswith("No report goal and timer that were tried meet epsilon 1 at delta 1e-10")
+    assert set(plan_files(none, "")) == {"report.html", "plan.json"}
     figure = plan_figure(plan)
     assert [(mark.text, mark.axis, mark.at, mark.until) for mark in figure.marks] == [
         ("target 3", "y", 3.0, None),
