@@ -75,7 +75,7 @@ def figure_svg(figure: Shown) -> str:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    settings = {
+    settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "fedray",
         "text.parse_math": False,  # names may hold dollars
