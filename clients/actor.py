@@ -12,7 +12,7 @@ from ray.util.metrics import Gauge
 
 from clients.population import part_count, shard_ranges
 from clients.shard import PopulationShard
-from fedray.answers import RayAnswer
+from fedray.answers import RayAnswer, Start
 from fedray.errors import ShardLost
 from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, ShardUse, TrainOrder, TrainReport
 from fedray.placement import Placement
@@ -105,7 +105,7 @@ class RayShard:
         self._scenario, self._placement, self._history = scenario, placement, history
         self._parts = part_ranges(device_ids, first_device, end_device)
         self._who = f"the shard of devices {first_device} to {end_device}"
-        self._actor: Any = self._start(cpus)
+        self._start(cpus)
 
     def check_ins(self, order: CheckInOrder) -> RayAnswer[CheckIns]:
         """See fedray.protocols.Shard."""
@@ -147,15 +147,16 @@ class RayShard:
         """Ends the actor."""
         ray.kill(self._actor)
 
-    def _start(self, cpus: float) -> Any:
+    def _start(self, cpus: float) -> None:
         body: Any = ray.remote(_ShardBody).options(num_cpus=cpus, scheduling_strategy="SPREAD")
-        return body.remote(self._scenario, self.first_device, self.end_device)
+        self._actor: Any = body.remote(self._scenario, self.first_device, self.end_device)
+        self._started = Start(self._actor.use.remote())
 
     def _call(self, method: str, *arguments: Any) -> RayAnswer[Any]:
         """Calls are pure, or applied once however often they are made, so that any may be made again."""
         reference = getattr(self._actor, method).remote(*arguments)
         again = partial(self._again, self.restarts, method, arguments)
-        return RayAnswer(reference, self._placement.worker_timeout_seconds, again)
+        return RayAnswer(reference, self._started, self._placement.worker_timeout_seconds, again)
 
     def _again(self, restarts: int, method: str, arguments: tuple[Any, ...], what: str) -> RayAnswer[Any]:
         if restarts == self.restarts:  # else another call has brought it back already
@@ -171,7 +172,7 @@ class RayShard:
         self.restarts += 1
         logging.getLogger("fedray").warning("fedray: %s %s; it is started anew", self._who, what)
         ray.kill(self._actor)
-        self._actor = self._start(REVIVED_CPUS)
+        self._start(REVIVED_CPUS)
         for settlements in self._history(self.first_device, self.end_device):
             self._call("settle", settlements).result()
 

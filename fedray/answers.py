@@ -18,16 +18,37 @@ class Ready(Generic[T]):
         return self.value
 
 
+START_SECONDS = 600.0
+"""Longest wait for a new actor, apart from its answers: a busy machine is slow to start one, which is no sign that it hangs."""
+
+
+class Start:
+    """The start of an actor, of which `reference` (Ray's ObjectRef) is the first sign of life."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference: Any = reference
+
+    def wait(self) -> None:
+        """Waits until the actor is up, or has died, or START_SECONDS are over; at once when called again."""
+        import ray
+
+        if self._reference is not None:
+            ray.wait([self._reference], timeout=START_SECONDS)
+            self._reference = None
+
+
 @dataclass(frozen=True, slots=True)
 class RayAnswer(Generic[T]):
     """An answer that an actor is working on.
 
-    reference: Ray's ObjectRef. timeout_seconds: after so long without an answer the actor is taken to hang, and is lost too.
+    reference: Ray's ObjectRef. start: of the actor. timeout_seconds: after so long without an answer, since the actor is up, it is
+        taken to hang, and is lost too.
     again: makes the same call once more, after bringing the actor back, given what became of it ("died (...)", "did not answer
         within 600 s"); raises ShardLost or AggregatorLost when that is no use.
     """
 
     reference: Any
+    start: Start
     timeout_seconds: float
     again: Callable[[str], "RayAnswer[T]"]
 
@@ -36,6 +57,7 @@ class RayAnswer(Generic[T]):
         import ray
         import ray.exceptions
 
+        self.start.wait()
         try:
             return ray.get(self.reference, timeout=self.timeout_seconds)
         except ray.exceptions.GetTimeoutError:

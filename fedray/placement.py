@@ -17,7 +17,7 @@ class Placement:
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.
     object_store_megabytes: size of a local cluster's object store.
     worker_timeout_seconds: longest wait for one answer of a shard or of the aggregator. One that takes longer is taken to hang: it
-        is ended and started anew. It must be longer than a worker takes to start, and than the work of one look-ahead window.
+        is ended and started anew. It must be longer than the work of one look-ahead window; starting does not count.
     checkpoint_seconds: wall-clock time between two checkpoints of the run; 0 for one after every look-ahead window.
     most_restarts: how often one shard, or the aggregator, is started anew when it dies or hangs.
     aggregator_gpus: GPUs that the aggregator reserves; a fraction shares one. At 0 it runs on the CPU and sees no GPU. The trace is

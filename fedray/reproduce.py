@@ -36,9 +36,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ReproducedRun:
-    """One row. min_sep: the gap; the published one is converted by `gap_of`. rho and epsilon are those of tree aggregation for the
-    observed (min-sep, max participations), as the paper reports them. trace_rho is exact for the trace. wall_seconds: of the
-    simulation, without the audit."""
+    """One row.
+
+    min_sep: the gap; the published one is converted by `gap_of`. rho and epsilon are of tree aggregation for the observed (min-sep,
+    max participations), as the paper reports them; trace_rho is exact for the trace. wall_seconds: simulation, without the audit.
+    """
 
     name: str
     reach: float

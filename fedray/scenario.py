@@ -515,4 +515,4 @@ def _description_of(location: list[Any], tables: dict[str, Any]) -> str:
             break
         description = field.description or ""
         model = _model_inside(model, str(part), tables)
-    return description.rstrip(".")
+    return " ".join(description.split()).partition(". ")[0].rstrip(".")  # the first sentence says what it is

@@ -47,13 +47,15 @@ def simulate(
     placement: Placement | None = None,
     out: str | Path | None = None,
     on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> Trace:
     """Runs a scenario and writes its trace to `out` (a new directory; by default one under runs/).
 
-    The trace is a function of the scenario alone. A run whose devices do not suffice ends early: its trace says so in
-    `run["ended"]`. Shards and the aggregator are started anew when they die. Raises Starved if not even one round was committed,
-    InputError for an unusable `out`, ShardLost or AggregatorLost when they die too often, RunFailed when a file cannot be written.
-    What was reached by the last checkpoint is then kept beside `out`, for `resume`; without one, nothing is left behind.
+    `on_start` is called when the workers are there. The trace is a function of the scenario alone. A run whose devices do not
+    suffice ends early: its trace says so in `run["ended"]`. Shards and the aggregator are started anew when they die. Raises
+    Starved if not even one round was committed, InputError for an unusable `out`, ShardLost or AggregatorLost when they die too
+    often, RunFailed when a file cannot be written. What was reached by the last checkpoint is then kept beside `out`, for
+    `resume`; without one, nothing is left behind.
     """
     placement = placement or Placement()
     _check(scenario, placement)
@@ -61,7 +63,7 @@ def simulate(
         tables = json.loads(json.dumps(scenario.to_tables()))
         journal = write_unfinished(writer.partial, tables, scenario.digest)
         _save_contents(scenario, writer)
-        return _finish(scenario, placement, writer, journal, {}, on_progress)
+        return _finish(scenario, placement, writer, journal, {}, on_progress, on_start)
 
 
 def resume(
@@ -143,11 +145,14 @@ def _finish(
     journal: Journal,
     state: dict[str, NDArray],
     on_progress: ProgressListener | None,
+    on_start: Callable[[], None] | None = None,
 ) -> Trace:
     """From a state (empty: from the start) to the trace."""
     started = time.perf_counter()
     try:
         with _workers(scenario, placement, journal.settlements) as workers:
+            if on_start is not None:
+                on_start()
             run = _Run(scenario, placement, writer, journal, workers, on_progress)
             if state:
                 run.load(state)

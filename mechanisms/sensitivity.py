@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.participation import MinSep
-from mechanisms.strategy import Sensitivity
+from mechanisms.strategy import Sensitivity, SensitivityUnknown
 
 if TYPE_CHECKING:
     from mechanisms.strategy import Strategy
@@ -30,7 +30,16 @@ GRAM_TABLE_ROUNDS = 10_000
 """Up to this many rounds, G is tabulated once (800 MB at most) and looked up; beyond, entries are computed as needed."""
 
 ANY_STRATEGY_ROUNDS = 20_000
-"""Most rounds of the bound for any C, which takes n^2 k operations."""
+ANY_STRATEGY_OPERATIONS = 2e11
+"""Most rounds n, and operations n^2 k, of the bound for any C: some ten minutes."""
+
+SUMMED_FROM = 256
+"""Participations of a pattern from which its columns are summed instead of its Gram entries, where C has no negative ones."""
+
+MOST_WITH_SIGNS, MOST_CERTIFIED = 10_000, 1_000
+"""Participations of a pattern up to which negative Gram entries are looked for, block by block; and up to which a bound that
+has such entries is made exact."""
+BLOCK = 256
 
 ROUNDING = 1e-12
 """Relative size of what float64 sums of these lengths may differ by; no decision rests on less."""
@@ -92,9 +101,27 @@ class PatternSensitivities:
         return squared, is_exact
 
     def _row_by_row(self, patterns: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        blocks = [self.gram_of(pattern) for pattern in patterns]
-        is_exact = np.array([bool((block >= -ROUNDING * _norms(block)).all()) for block in blocks])
-        return np.array([np.abs(block).sum() for block in blocks]), is_exact
+        found = [self._one(pattern) for pattern in patterns]
+        return np.array([square for square, _ in found]), np.array([is_exact for _, is_exact in found])
+
+    def _one(self, pattern: NDArray[np.int64]) -> tuple[float, bool]:
+        """(squared sensitivity, whether it is exact) of one pattern [c], in memory of c."""
+        if pattern.size > SUMMED_FROM and (square := self._strategy.pattern_square(pattern, self._rounds)) is not None:
+            return square, True
+        if pattern.size > MOST_WITH_SIGNS:
+            raise ValueError(
+                f"a device took part {pattern.size:,} times, and this {self._strategy.kind} strategy has negative entries: its "
+                f"sensitivity needs {pattern.size:,}^2 products, and at most {MOST_WITH_SIGNS:,}^2 are computed; merge devices' "
+                "rounds, or leave this mechanism out"
+            )
+        square, is_exact = 0.0, True
+        norms = np.sqrt(self._gram(pattern, pattern))
+        for start in range(0, pattern.size, BLOCK):
+            rows = pattern[start : start + BLOCK, None]
+            block = self._gram(np.minimum(rows, pattern), np.maximum(rows, pattern))
+            is_exact = is_exact and bool((block >= -ROUNDING * norms[start : start + BLOCK, None] * norms).all())
+            square += float(np.abs(block).sum())
+        return square, is_exact
 
     def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sizes of entries that may be rounded zeros: ROUNDING of the product of the two columns' norms."""
@@ -103,6 +130,9 @@ class PatternSensitivities:
     def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
         """Of one pattern [c]; where G has negative entries, exact for models of c or more parameters, a bound for fewer."""
         found, rows = self.of(pattern[None, :]), tuple(pattern.tolist())
+        if not found.is_exact[0] and pattern.size > MOST_CERTIFIED:
+            theorem = "Choquette-Choo et al. 2023, Proposition E.1 (upper bound)"
+            return Sensitivity(float(found.values[0]), False, theorem, 0.0, rows)
         if found.is_exact[0]:
             value = float(found.values[0])
             return Sensitivity(value, True, "Choquette-Choo et al. 2023, Proposition E.1 (G >= 0: aligned)", value, rows)
@@ -121,12 +151,6 @@ class PatternSensitivities:
         if self._table is None:
             return self._strategy.gram_entries(first, second, self._rounds)
         return self._table.ravel()[first * self._rounds + second]
-
-
-def _norms(G: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Products of the norms of the columns, [c, c]."""
-    norms = np.sqrt(G.diagonal())
-    return norms[:, None] * norms
 
 
 def pattern_sensitivity(strategy: "Strategy", pattern: NDArray[np.int64], rounds: int) -> Sensitivity:
@@ -181,10 +205,11 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     """
     n = schema.rounds
     strategy.check_rounds(n)
-    if n > ANY_STRATEGY_ROUNDS:
-        raise ValueError(
+    if n > ANY_STRATEGY_ROUNDS or (schema.max_participations > 1 and n * n * schema.max_participations > ANY_STRATEGY_OPERATIONS):
+        raise SensitivityUnknown(
             f"rounds={n}: no theorem gives this {strategy.kind} strategy's sensitivity under (min_sep={schema.min_sep}, "
-            f"max_participations={schema.max_participations}); the bound for any C takes at most {ANY_STRATEGY_ROUNDS} rounds"
+            f"max_participations={schema.max_participations}); the bound for any C takes at most {ANY_STRATEGY_ROUNDS} rounds and "
+            f"{ANY_STRATEGY_OPERATIONS:g} products of rounds, rounds and participations"
         )
     table = strategy.gram(n) if n <= GRAM_TABLE_ROUNDS else None
     diagonal = table.diagonal().copy() if table is not None else strategy.gram_entries(np.arange(n), np.arange(n), n)
@@ -248,24 +273,30 @@ def _best_pattern_sums(weights: NDArray[np.float64], schema: MinSep) -> NDArray[
 def _best_pattern(weights: NDArray[np.float64], schema: MinSep) -> tuple[float, tuple[int, ...]]:
     """The same dynamic program over weights [n], with the pattern that attains it."""
     n, b = weights.size, schema.min_sep
-    layers = [np.zeros(n + b)]
+    values, gains, taken = np.zeros(n + b), [], []
     for _ in range(schema.max_participations):
+        with_this = weights + values[b:]
         layer = np.zeros(n + b)
-        layer[:n] = np.maximum.accumulate((weights + layers[-1][b:])[::-1])[::-1]
-        layers.append(np.maximum(layer, layers[-1]))
+        layer[:n] = np.maximum.accumulate(with_this[::-1])[::-1]
+        layer = np.maximum(layer, values)
+        gains.append(np.packbits(layer[:n] > values[:n]))  # one more participation is of use from here
+        taken.append(np.packbits(with_this >= layer[:n]))  # and its place can be here
+        values = layer
     pattern: list[int] = []
     position, left = 0, schema.max_participations
     while left and position < n:
-        value = layers[left][position]
-        while left and layers[left - 1][position] >= value:
+        if not _bit(gains[left - 1], position):
             left -= 1
-        if not left:
-            break
-        # The last place from which the value is still reached is the participation's own.
-        position = int(np.flatnonzero(layers[left][position:n] >= value)[-1]) + position
+            continue
+        while not _bit(taken[left - 1], position):
+            position += 1
         pattern.append(position)
         position, left = position + b, left - 1
-    return float(layers[-1][0]), tuple(pattern)
+    return float(values[0]), tuple(pattern)
+
+
+def _bit(bits: NDArray[np.uint8], place: int) -> bool:
+    return bool(bits[place >> 3] >> (7 - (place & 7)) & 1)
 
 
 def _agree(lower: float, upper: float, tolerance: float) -> bool:

@@ -11,6 +11,10 @@ from pydantic import BaseModel, ConfigDict
 from mechanisms.participation import MinSep
 
 
+class SensitivityUnknown(ValueError):
+    """No theorem gives the sensitivity under this schema within reason. That of a trace, pattern by pattern, may still be known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
     """L2 sensitivity of X -> C X at clip norm 1, under zero-out of one device.
@@ -69,9 +73,17 @@ class Strategy(BaseModel, ABC):
         index = np.arange(rounds)
         return self.gram_entries(np.minimum(rows[:, None], index), np.maximum(rows[:, None], index), rounds)
 
+    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+        """Squared norm of the sum of C's columns in a pattern [c], without G; None where C has negative entries.
+
+        The sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead of c^2.
+        """
+        del pattern, rounds
+        return None
+
     @abstractmethod
     def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        """Largest sensitivity of any pattern that the schema permits."""
+        """Largest sensitivity of any pattern that the schema permits; `SensitivityUnknown` where none can be had."""
 
     @abstractmethod
     def error_variances(self, rounds: int) -> NDArray[np.float64]:

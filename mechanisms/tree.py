@@ -19,6 +19,8 @@ from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity, Strategy
 
 NO_ROUND = -(2**62)
+PROGRAM_PARTICIPATIONS = 300
+"""Up to this many, the exact program over the tree takes seconds; its time grows with their square, and minutes follow soon."""
 
 
 class Subtree(NamedTuple):
@@ -90,10 +92,33 @@ def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
 
 def forest_sensitivity(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
     """Exact: the largest sum over nodes of (participations under the node)^2 (Kairouz et al. 2021, appendix D)."""
+    if schema.max_participations > PROGRAM_PARTICIPATIONS:
+        return _counted_bound(trees, schema)
     best = _largest_square(trees, schema.min_sep, schema.max_participations)
     value = best.square**0.5
     theorem = "Kairouz et al. 2021, appendix D (dynamic program over the tree)"
     return Sensitivity(value, True, theorem, value, tuple(best.rounds()))
+
+
+def _counted_bound(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
+    """Upper bound: of each height, no node has more participations under it than have room, and all together have k."""
+    k, square = schema.max_participations, 0
+    for height in range(max(tree.height for tree in trees) + 1):
+        room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
+        square += k * min(k, -(-room // schema.min_sep))
+    pattern = np.arange(k) * schema.min_sep
+    theorem = f"by counting, height by height (upper bound; the exact program takes at most {PROGRAM_PARTICIPATIONS} participations)"
+    return Sensitivity(square**0.5, False, theorem, _square_of(trees, pattern) ** 0.5, tuple(pattern.tolist()))
+
+
+def _square_of(trees: Sequence[Subtree], pattern: NDArray[np.int64]) -> float:
+    """Sum over nodes of (participations under the node)^2 of one pattern."""
+    square = 0
+    for tree in trees:
+        inside = pattern[(pattern >= tree.start) & (pattern < tree.start + tree.real)] - tree.start
+        if inside.size:
+            square += sum(int((np.bincount(inside >> height) ** 2).sum()) for height in range(tree.height + 1))
+    return float(square)
 
 
 class Tree(Strategy):
@@ -144,6 +169,9 @@ class Tree(Strategy):
 
     def gram(self, rounds: int) -> NDArray[np.float64]:
         return forest_gram(self.forest(rounds), rounds)
+
+    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+        return _square_of(self.forest(rounds), pattern)
 
     def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
         return forest_sensitivity(tuple(self.forest(schema.rounds)), schema)

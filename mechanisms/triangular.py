@@ -57,6 +57,20 @@ class TriangularStrategy(Strategy):
         C = self.matrix[:rounds, :rounds]
         return C[:, rows].T @ C
 
+    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+        self.check_rounds(rounds)
+        if not self.is_non_negative:
+            return None
+        indicator = np.zeros(rounds)
+        indicator[pattern] = 1.0
+        column = self.matrix[:rounds, :rounds] @ indicator
+        return float(column @ column)
+
+    @cached_property
+    def is_non_negative(self) -> bool:
+        """Whether no entry of C is below zero."""
+        return float(self.matrix.min()) >= 0.0
+
     def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
         self.check_rounds(schema.rounds)
         if self.bands <= schema.min_sep:
@@ -121,7 +135,7 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
     try:
         return np.lib.format.open_memmap(path, mode="r")  # .npy only, no pickles; nothing is read before shape and type are checked
     except (OSError, ValueError, TypeError, EOFError, SyntaxError, OverflowError, RecursionError, tokenize.TokenError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:100]
         raise ValueError(f"file={str(path)!r} cannot be read as a .npy matrix ({reason}); save it with numpy.save") from None
 
 

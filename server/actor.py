@@ -9,7 +9,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from fedray.answers import RayAnswer
+from fedray.answers import RayAnswer, Start
 from fedray.errors import AggregatorLost, InputError
 from fedray.messages import TrainReport
 from fedray.placement import Placement
@@ -29,6 +29,9 @@ class _AggregatorBody:
         from server.aggregator import ModelAggregator
 
         return ModelAggregator(self._scenario, self._device)
+
+    def load(self) -> None:
+        _ = self._aggregator
 
     def start(self, parameters: NDArray[np.float32]) -> None:
         self._aggregator.start(parameters)
@@ -93,9 +96,10 @@ class RayAggregator:
     def _start(self) -> None:
         gpus = self._placement.aggregator_gpus
         self._actor: Any = ray.remote(_AggregatorBody).options(num_cpus=0, num_gpus=gpus).remote(self._scenario, gpus > 0)
+        self._started = Start(self._actor.load.remote())  # what is wrong with it, the first call says too
 
     def _answer(self, reference: Any) -> RayAnswer[Any]:
-        return RayAnswer(reference, self._placement.worker_timeout_seconds, self._lost)
+        return RayAnswer(reference, self._started, self._placement.worker_timeout_seconds, self._lost)
 
     def _lost(self, what: str) -> RayAnswer[Any]:
         self._last_loss = what

@@ -25,8 +25,9 @@ SCALED_NOISE = (
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
     """Of a run of ours (scenario), or of an imported log (trace)."""
     if trace is not None:
-        unit, *others = trace.assumptions
-        return (unit, *OF_EVERY_AUDIT, *others)
+        first = f"Unit of privacy: one {trace.unit}, and all its updates."
+        names = "The log names every participation, and no unit under two names."
+        return (first, *OF_EVERY_AUDIT, names, *trace.assumptions)
     assert scenario is not None
     first = "Unit of privacy: one device and all its updates."
     training, goal = scenario.training, scenario.rounds.report_goal

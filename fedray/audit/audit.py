@@ -17,6 +17,7 @@ from fedray.audit.claims import Claim
 from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
 from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Summary, Verdict, check_claim
 from fedray.audit.guarantees import (
+    REPEATED,
     Guarantee,
     Limits,
     claimed_limits,
@@ -198,8 +199,9 @@ class Audit:
 
     @cached_property
     def frontier(self) -> Frontier | None:
-        """Of that mechanism; computed when first asked for. None without a mechanism."""
-        return frontier(self.mechanisms[0].strategy, self.patterns) if self.mechanisms else None
+        """Of that mechanism; computed when first asked for. None without a mechanism, or without a min-sep."""
+        has_one = bool(self.mechanisms) and self.patterns.min_sep > 0
+        return frontier(self.mechanisms[0].strategy, self.patterns) if has_one else None
 
     @cached_property
     def utility(self) -> list[Utility]:
@@ -385,7 +387,7 @@ def audit_trace(
     names = DeviceNames(opened, show_devices)
     try:
         enforced = enforced_limits(opened, scenario, claim, patterns)
-        claimed = claimed_limits(claim, opened) if claim is not None else Limits(None, "nothing is claimed")
+        claimed = _claimed(claim, opened, patterns)
         mechanisms = [_audit_mechanism(strategy, used, patterns, enforced, claimed, names) for strategy in used.strategies]
         findings: tuple[Finding, ...] = ()
         if claim is not None:
@@ -471,6 +473,12 @@ def _scenario_of(trace: Trace) -> Scenario:
     return scenario
 
 
+def _claimed(claim: Claim | None, trace: Trace | ImportedTrace, patterns: Patterns) -> Limits:
+    if claim is None:
+        return Limits(None, "nothing is claimed")
+    return claimed_limits(claim, trace) if patterns.min_sep > 0 else Limits(None, REPEATED)
+
+
 def _audit_mechanism(
     strategy: Strategy,
     used: _Used,
@@ -486,7 +494,7 @@ def _audit_mechanism(
         limits = Limits(schema, "the least gap and the most participations that this trace shows")
     else:
         schema = None
-        limits = Limits(None, "a device contributed twice to one round, so no min-sep describes this trace")
+        limits = Limits(None, REPEATED)
     trace = trace_sensitivity(strategy, patterns)
     return MechanismAudit(
         strategy=strategy,

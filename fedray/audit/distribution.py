@@ -15,8 +15,8 @@ from mechanisms.strategy import Sensitivity, Strategy
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 CURVE_STEPS = 200
 """Of the curve of rho over devices."""
-MOST_ENTRIES = 16
-"""Of the frontier; were there more numbers of participations, neighbouring ones share an entry."""
+MOST_ENTRIES, MOST_SPANS = 16, 64
+"""Of the frontier, and of an entry's spans; were there more numbers of participations, neighbouring ones share an entry."""
 
 
 def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValues:
@@ -131,11 +131,15 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
 
 
 def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
-    """Of devices with fewest .. most participations: the least number of rounds from one to the j-th after it, j below `most`."""
-    spans = [patterns.committed_rounds] * (most - 1)
-    for count in range(max(2, fewest), most + 1):
+    """Of devices with fewest .. most participations: the least number of rounds from one to the j-th after it, j below `most`.
+
+    The first `MOST_SPANS` of them.
+    """
+    spans = [patterns.committed_rounds] * min(most - 1, MOST_SPANS)
+    counts = np.flatnonzero(np.bincount(patterns.counts))
+    for count in counts[(counts >= max(2, fewest)) & (counts <= most)].tolist():
         for _, rounds in patterns.with_count(count):
-            for ahead in range(1, count):
+            for ahead in range(1, min(count - 1, MOST_SPANS) + 1):
                 spans[ahead - 1] = min(spans[ahead - 1], _least(rounds, ahead))
     return tuple(spans)
 

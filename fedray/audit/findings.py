@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.claims import Claim
-from fedray.audit.guarantees import Limits, claimed_limits, joined
+from fedray.audit.guarantees import REPEATED, Limits, claimed_limits, joined
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
@@ -138,12 +138,9 @@ def check_claim(
     incomplete = trace.incompleteness if isinstance(trace, ImportedTrace) else ""
     if incomplete:
         participation = [_not_refuted(finding, incomplete) for finding in participation]
-    basis = _basis(claim, trace, participation, limits)
-    evidence = (
-        Evidence(
-            name_of(found.device_id), found.rounds, f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
-        ),
-    )
+    basis = _basis(claim, trace, participation, limits) if patterns.min_sep > 0 else _Basis(None, REPEATED)
+    shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
+    evidence = (subject.evidence(found.device_id, found.rounds, shows),)
     spent = []
     for what, claimed, figure in (
         ("rho", claim.rho, lambda s: gaussian_rho(s, claim.noise_multiplier)),
@@ -162,6 +159,15 @@ class _Subject:
     trace: Trace | ImportedTrace
     patterns: Patterns
     name_of: Callable[[int], str]
+
+    def evidence(self, device_id: int, rounds: Sequence[int], shows: str) -> Evidence:
+        """With the numbers that the log has for the rounds, where they are others."""
+        pattern = tuple(rounds)
+        if isinstance(self.trace, ImportedTrace):
+            labels = [self.trace.round_label(each) for each in pattern[:12]]
+            if labels != [str(each) for each in pattern[:12]]:
+                shows += f" (in the log: {', '.join(labels)}{', ...' if len(pattern) > 12 else ''})"
+        return Evidence(self.name_of(device_id), pattern, shows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +257,7 @@ def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
         row = int(after[place])
         device = int(patterns.device_ids[np.searchsorted(patterns.starts, row, side="right") - 1])
         pair = int(patterns.rounds[row - 1]), int(patterns.rounds[row])
-        evidence.append(Evidence(subject.name_of(device), pair, f"{int(gaps[place])} rounds apart"))
+        evidence.append(subject.evidence(device, pair, f"{int(gaps[place])} rounds apart"))
     text = (
         f"{broken:,} of {gaps.size:,} pairs of consecutive participations are closer than claimed"
         if broken
@@ -266,9 +272,9 @@ def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
     most = np.argsort(-patterns.counts, kind="stable")[: MOST_EVIDENCE if broken else 1]
     starts = patterns.starts
     evidence = [
-        Evidence(
-            subject.name_of(int(patterns.device_ids[place])),
-            tuple(patterns.rounds[starts[place] : starts[place] + patterns.counts[place]].tolist()),
+        subject.evidence(
+            int(patterns.device_ids[place]),
+            patterns.rounds[starts[place] : starts[place] + patterns.counts[place]].tolist(),
             f"{int(patterns.counts[place])} participations",
         )
         for place in most.tolist()
@@ -296,7 +302,7 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
         return Finding("timer_hours", Verdict.HOLDS, claimed, None, "any timer", "no device took part twice")
     worst.sort()
     chosen = [each for each in worst[:MOST_EVIDENCE] if each[0] < 3600.0 * claimed] or worst[:1]
-    evidence = [Evidence(subject.name_of(device), pair, f"{down(wait / 3600.0)} hours apart") for wait, device, pair in chosen]
+    evidence = [subject.evidence(device, pair, f"{down(wait / 3600.0)} hours apart") for wait, device, pair in chosen]
     text = f"{broken:,} pairs of participations are closer in time" if broken else "no device took part again sooner"
     hours = least / 3600.0
     return Finding(
@@ -318,7 +324,7 @@ def _check_spent(
     kind = "exactly" if found.is_exact else "at most"
     trace_text = f"the devices of this trace spent {kind} {_plain(up(of_trace))}"
     if basis.sensitivity is None:
-        of_basis, basis_text = math.inf, f"nothing is proven for {basis.said}"
+        of_basis, basis_text = math.inf, f"nothing is proven: {basis.said}"
     else:
         of_basis = figure(basis.sensitivity.value)
         bound = "exactly" if basis.sensitivity.is_exact else "at most"

@@ -37,6 +37,9 @@ OBSERVED_CANNOT_BE_RESTED_ON = (
     "released models; that cannot be seen in a trace"
 )
 
+REPEATED = "a device contributed more than once to one round, and (min-sep, participations) figures assume at most once"
+"""Why no limits are proven for such a trace; its own sensitivity is exact all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -181,6 +184,8 @@ def enforced_limits(trace: Trace | ImportedTrace, scenario: Scenario | None, cla
     schema = limits.schema
     if schema is None or _is_kept(schema, patterns):
         return limits
+    if patterns.min_sep == 0:
+        return Limits(None, REPEATED)
     return Limits(
         None,
         "devices of this trace took part more often, or closer together, than the rules allow "
@@ -292,17 +297,9 @@ def round_times(trace: Trace | ImportedTrace) -> tuple[NDArray[np.float64], NDAr
     In a trace of ours both are the time at which the round started: a device checks in before, and reports after.
     """
     if isinstance(trace, ImportedTrace):
-        times = trace.round_times()
-        return None if times is None else _without_gaps(*times)
+        return trace.round_times()
     started = trace.rounds["started"][trace.rounds["state"] == 0]
     return started, started
-
-
-def _without_gaps(earliest: NDArray[np.float64], latest: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rounds without a time (NaN) lie between those around them: the earliest of the one before, the latest of the one after."""
-    before = np.fmax.accumulate(np.where(np.isnan(earliest), -1, np.arange(earliest.size)).astype(np.int64))
-    after = np.minimum.accumulate(np.where(np.isnan(latest), latest.size, np.arange(latest.size))[::-1])[::-1]
-    return np.append(earliest, -np.inf)[before], np.append(latest, np.inf)[after]
 
 
 def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:

@@ -12,7 +12,7 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 CHUNK = 1 << 18
-"""Devices that are looked at together, so that memory stays bounded."""
+"""Devices that are looked at together, so that memory stays bounded; fewer where each took part more than 32 times."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,11 @@ class Patterns:
         return np.cumsum(self.counts) - self.counts
 
     def with_count(self, count: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """(places among the devices [Q], patterns [Q, count]) of those with exactly that many participations, CHUNK at a time."""
+        """(places among the devices [Q], patterns [Q, count]) of those with exactly that many participations, in parts."""
         places = np.flatnonzero(self.counts == count)
-        for start in range(0, places.size, CHUNK):
-            chosen = places[start : start + CHUNK]
+        step = max(1, min(CHUNK, 32 * CHUNK // count))
+        for start in range(0, places.size, step):
+            chosen = places[start : start + step]
             yield chosen, self.rounds[self.starts[chosen][:, None] + np.arange(count)].astype(np.int64)
 
     def before(self, round_index: int) -> "Patterns":

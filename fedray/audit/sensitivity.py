@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from fedray.audit.participation import Patterns
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities
-from mechanisms.strategy import Strategy
+from mechanisms.strategy import SensitivityUnknown, Strategy
 from mechanisms.triangular import TriangularStrategy
 
 MOST_CERTIFICATES = 200
 """Patterns with negative Gram entries whose bound is made exact; were more needed, the bound stands."""
+MOST_COMPARED = 256
+"""Participations up to which the schema's sensitivity is asked for, to stop early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,20 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
 
     Devices are looked at by number of participations, most first. Devices with c participations obey the (b, c) schema, so
     once its sensitivity is no larger than one already found, neither theirs nor those of devices with fewer can be. (Of whole
-    matrices the schema's bound costs more than looking at every device.)
+    matrices, and of many participations, the schema's bound costs more than looking at every device. Where no theorem gives
+    it, every device is looked at.)
     """
     n, b = patterns.committed_rounds, patterns.min_sep
     sensitivities = PatternSensitivities(strategy, n)
     best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
     can_stop = not isinstance(strategy, TriangularStrategy) and b >= 1  # b is 0 if a device contributed twice to a round
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
-        if can_stop and best.value > 0 and strategy.schema_sensitivity(MinSep(n, b, int(count))).value <= best.value:
-            break
+        if can_stop and best.value > 0 and count <= MOST_COMPARED:
+            try:
+                if strategy.schema_sensitivity(MinSep(n, b, int(count))).value <= best.value:
+                    break
+            except SensitivityUnknown:
+                can_stop = False
         for places, rounds in patterns.with_count(int(count)):
             best, certificates = _larger(best, sensitivities, patterns.device_ids[places], rounds, certificates)
     return best

@@ -77,8 +77,8 @@ def import_(
     time_unit: Annotated[
         str | None,
         typer.Option(
-            metavar="seconds|milliseconds|microseconds|nanoseconds", rich_help_panel=_TIMES,
-            help="Of times that are numbers, where it cannot be told: they count from another start than 1970.",
+            metavar="UNIT", rich_help_panel=_TIMES,
+            help="Of times that are numbers which do not count from 1970: seconds, milliseconds, microseconds or nanoseconds.",
         ),
     ] = None,
     file_format: Annotated[
@@ -93,13 +93,16 @@ def import_(
     ] = 2048,
     as_json: JsonFlag = False,
 ) -> None:  # fmt: skip
-    """Make a trace of a log of participations, to be audited: a row per device and round, in any order.
+    """Make a trace of a log of participations, to be audited.
 
-    A participation is a contribution to a model that was released. So say which rounds released one: min-sep counts those, and a
-    round that was given up, counted as one, would make participations look further apart than they were.
+    The log has a row per device and round, in any order. A participation is
+    a contribution to a model that was released. So say which rounds released
+    one: min-sep counts those, and a round that was given up but is counted
+    makes participations look further apart than they were.
 
-    Example: fedray import log.csv --device-column device --round-column attempt --rounds-file released.csv --time-column time
-    --where outcome=accepted --out trace
+    Example: fedray import log.csv --device-column device --round-column attempt
+    --where outcome=accepted --rounds-file released.csv --time-column time
+    --out trace
     """
     from fedray.trace.importer import import_log
 
@@ -126,6 +129,7 @@ def _rows(trace: Any) -> list[tuple[str, str]]:
     run = trace.run
     rows = [
         ("participations", f"{run['rows']:,} of {run['devices']:,} devices, from {run['rows_read']:,} rows"),
+        ("unit", f"one {trace.unit}"),
         ("rounds", f"{run['rounds']:,}, the log's {trace.round_label(0)} to {trace.round_label(run['rounds'] - 1)}"),
         *([("filtered", f"{run['filtered_rows']:,} rows without {' and '.join(run['where'])}")] if run["where"] else []),
         *[("left out", f"{each.rows:,} rows: {each.reason}, such as {each.example}") for each in trace.left_out],
@@ -133,7 +137,8 @@ def _rows(trace: Any) -> list[tuple[str, str]]:
     times = trace.round_times()
     if times is not None:
         form = run["times"]["form"] or run["times"]["rounds_file_form"]
-        first, last = (run["times"]["origin"] + float(each) for each in (np.nanmin(times[0]), np.nanmax(times[1])))
-        rows.append(("times", f"{form}; rounds from {shown_time(first)} to {shown_time(last)}"))
+        known = np.concatenate(times)
+        known = run["times"]["origin"] + known[np.isfinite(known)]
+        rows.append(("times", f"{form}; from {shown_time(known.min())} to {shown_time(known.max())}"))
     rows += [("rests on", text) for text in trace.assumptions]
     return [*rows, ("trace", str(trace.path))]

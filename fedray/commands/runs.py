@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,8 +69,6 @@ def run(
         raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
     if resume is not None and (out is not None or (value is None and overrides)):
         raise InputError("--resume goes on with a run as it was started: leave out --out, and --set unless SCENARIO is given too")
-    if resume is None and value is not None and not as_json:
-        _say_supply(value)
     # Ray tells of dead workers on stdout, which is the result's.
     with run_progress(is_shown=not as_json) as on_progress, contextlib.redirect_stdout(sys.stderr):
         try:
@@ -77,7 +76,7 @@ def run(
                 trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
             else:
                 assert value is not None
-                trace = simulate(value, placement, out, on_progress)
+                trace = simulate(value, placement, out, on_progress, None if as_json else partial(_say_supply, value))
         except KeyboardInterrupt as interrupt:
             if not str(interrupt):
                 raise

@@ -54,7 +54,7 @@ def stress(
     if as_json:
         print_json(result.to_json())
         return
-    print_table(value.name, sweep_rows(result))
+    print_table(value.name, sweep_rows(result, is_brief=True))
     crossings = crossing_rows(result)
     if len(crossings) > 1:
         print_table("Crossings", crossings)

@@ -37,6 +37,8 @@ _COLUMNS = {
     "days": "days",
     "note": "note",
 }
+_BRIEF = ("min_sep", "max_participations", "rms_loss", "max_loss", "needed_noise_multiplier", "rms_prefix_error", "epsilon", "note")
+"""Columns of the terminal: a page, a table or JSON has all."""
 _BOUNDS = {"sensitivity": "sensitivity_is_exact", "schema_sensitivity": "schema_sensitivity_is_exact"}
 _TITLES = {
     **_COLUMNS,
@@ -51,10 +53,10 @@ _OF_THE_CELL = ("min_sep", "noise_multiplier")
 """Figures that all mechanisms of a cell have in common: one line will do."""
 
 
-def sweep_rows(result: SweepResult) -> list[list[str]]:
-    """What is printed: a heading, then a row per cell and mechanism, in a cell the least error first. Columns that say the same
-    in all rows are left out; `sweep_constants` has them."""
-    table, shown = result.table(), _shown(result)
+def sweep_rows(result: SweepResult, is_brief: bool = False) -> list[list[str]]:
+    """A heading, then a row per cell and mechanism, in a cell the least error first. Columns that say the same in all rows are
+    left out; `sweep_constants` has them. is_brief: as it is printed."""
+    table, shown = result.table(), [name for name in _shown(result) if not is_brief or name in _BRIEF]
     varied = _varied(result)
     heading = [*(key.split(".")[-1] for key in varied), "mechanism", *(_COLUMNS[name] for name in shown)]
     return [heading, *([*(str(row[f"cell.{key}"]) for key in varied), row["mechanism"], *_cells(row, shown)] for row in table)]
@@ -70,7 +72,7 @@ def sweep_constants(result: SweepResult) -> str:
 
 def sweep_notes(result: SweepResult) -> list[str]:
     """What a reader has to know, a sentence each."""
-    of = {row.sensitivity_of for each in result.cells for row in each.rows} - {None}
+    of = {row.sensitivity_of for each in result.cells for row in each.rows if row.sensitivity_of is not None}
     rests = {"trace": "that of the simulated trace", "(b, k)": "that of the cell's (b, k)"}
     notes = (
         [f"Losses, rho and epsilon of a row rest on one sensitivity, {' or '.join(rests[each] for each in sorted(of))}."]
@@ -102,7 +104,9 @@ def sweep_page(result: SweepResult) -> str:
         tables.append(PageTable("Crossings", crossings, note))
     notes = [*sweep_notes(result), sweep_constants(result)]
     tables.append(PageTable("Cells", sweep_rows(result), " ".join(note for note in notes if note)))
-    return render_study(result.sweep.name, result.sweep.description, sweep_figures(result), tables, result.to_json(), OF_EVERY_AUDIT)
+    return render_study(
+        result.sweep.name, result.sweep.description, sweep_figures(result), tables, result.to_json(), OF_EVERY_AUDIT
+    )
 
 
 def sweep_figures(result: SweepResult) -> list[Shown]:

@@ -430,7 +430,7 @@ def _with_limits(candidate: Candidate, rounds: int, seeds: int, before: Candidat
     factor = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1)) * math.sqrt(1.0 + 1.0 / known.size)
     seen = {*candidate.max_participations, *(before.max_participations if before is not None else ())}
     if seen == {1}:
-        return replace(candidate, planned_max_participations=1, deviation=deviation)
+        return replace(candidate, planned_min_sep=None, planned_max_participations=1, deviation=deviation)
     min_sep = max(1, math.floor(min(known.mean() * (1.0 - factor * deviation), known.min())))
     most = min(max(seen) + (len(seen) > 1), -(-rounds // min_sep))
     return replace(candidate, planned_min_sep=min_sep, planned_max_participations=most, deviation=deviation)

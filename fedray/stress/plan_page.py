@@ -99,7 +99,8 @@ def pace_words(plan: Plan) -> str:
     minutes = plan.scenario.rounds.min_minutes_between
     if minutes is None:
         return (
-            "rounds follow one another as fast as devices come (a slower pace gives a larger min-sep per timer: --rounds-per-day)"
+            "rounds follow one another as fast as devices come; at a slower pace a timer spans fewer rounds, so that min-sep is "
+            "smaller: say yours with --rounds-per-day"
         )
     return f"a round starts at least {minutes:g} minutes after the one before"
 

@@ -114,6 +114,7 @@ class ImportedTrace:
         known = set(LeftOut.__slots__) - (set() if version > FIRST_READ_IMPORT else {"may_be_participation"})
         if not all(isinstance(each, dict) and set(each) == known for each in run["left_out"]):
             raise TraceCorrupt(f"{directory}: run.json has an entry of left_out in another form; import the log again")
+        _check_values(run, directory)
         check_parts(run["parts"], directory)
         if verify and run_digest([part["digest"] for part in run["parts"]], str(run["rounds"])) != run["digest"]:
             raise TraceCorrupt(f"{directory}: its digest is not that of its parts and rounds; import the log again")
@@ -194,9 +195,9 @@ class ImportedTrace:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the figures rest on because of how the log was read, in sentences."""
+        """What the figures rest on because of how this log was read, in sentences."""
         run = self.run
-        found = [f"Unit of privacy: one {self.unit}. The log names every participation, and no unit under two names."]
+        found = []
         if len(self.device_columns) > 1:
             found.append("Whoever stands behind several of these units is protected less than one unit is (group privacy).")
         found.append(self._numbering_assumption())
@@ -251,16 +252,18 @@ class ImportedTrace:
         return str(int(self._log_rounds["log_round"][round_index]))
 
     def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """(first [n], last [n]) time of each round, or None without times.
+        """(earliest [n], latest [n]) time of a participation in each round, or None without times. Seconds as in `times`.
 
-        If the rounds file has times, both are the round's time there. Otherwise they are the first and the last recorded time of a
-        participation in the round, NaN for rounds without one. Seconds as in `times`.
+        Both take in all that is recorded of the round: its participations, and its time in the rounds file. A rounds file's time
+        alone is both. Of a round without any, the earliest is that of the round before, the latest that of the round after, or
+        infinite at the ends: what is not known makes the interval longer, never shorter.
         """
         if self.run.get("times") is None:
             return None
-        if self.run["times"]["rounds_file_form"] is not None:
-            return self._log_rounds["listed_time"], self._log_rounds["listed_time"]
-        return self._log_rounds["first_time"], self._log_rounds["last_time"]
+        columns = self._log_rounds
+        earliest = np.fmin(columns["first_time"], columns["listed_time"])
+        latest = np.fmax(columns["last_time"], columns["listed_time"])
+        return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
 
     def times(self, part_index: int) -> NDArray[np.float64] | None:
         """When the participations of a part were [A], aligned with the same part of `accepted`; None if the log has no times.
@@ -339,6 +342,27 @@ class ImportedTrace:
         if self._verify and columns_digest(columns) != self.run["rounds_digest"]:
             raise TraceCorrupt(f"{file} does not have its recorded digest; it was changed, import the log again")
         return columns
+
+
+def _check_values(run: dict[str, Any], directory: Path) -> None:
+    """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the properties rely on."""
+    names, times = [*run.get("device_columns", ["device"]), *run.get("where", [])], run.get("times")
+    are_as_written = (
+        len(run.get("device_columns", ["device"])) > 0
+        and all(isinstance(name, str) for name in names)
+        and all(isinstance(each["reason"], str) and type(each["rows"]) is int for each in run["left_out"])
+        and (times is None or (isinstance(times, dict) and {"column", "form", "rounds_file_form"} <= times.keys()))
+    )
+    if not are_as_written:
+        raise TraceCorrupt(
+            f"{directory}: run.json has columns, conditions, times or left_out in another form; import the log again"
+        )
+
+
+def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+    """Times [n]; in place of NaN the last one that is known, or `before`."""
+    places = np.maximum.accumulate(np.where(np.isnan(times), 0, np.arange(1, times.size + 1)))
+    return np.concatenate([[before], times])[places]
 
 
 def _schema(part: dict[str, Any]) -> pa.Schema:

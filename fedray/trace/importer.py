@@ -48,9 +48,11 @@ from fedray.trace.writer import TraceWriter
 PART_ROWS = 1 << 22
 LEAST_MEMORY = 64
 """MiB, of the sort."""
+MOST_TABLED = 1 << 22
+"""Largest range of round numbers whose ranks are tabled."""
 MEMORY_PER_THREAD = 128
 """MiB; with less, threads of the sort would not get what they hold at least."""
-UNRELEASED = "are in rounds that released nothing, by the rounds file"
+UNRELEASED = "in rounds that released nothing, by the rounds file"
 REPEATS = ("refuse", "once", "each")
 _COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
 
@@ -251,6 +253,23 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
         ) from None
 
 
+class _Ranks:
+    """Places of numbers among sorted ones: from a table where their range allows one, which is ten times as fast as searching."""
+
+    def __init__(self, numbers: NDArray[np.int64]) -> None:
+        self._numbers = numbers
+        self._table: NDArray[np.uint32] | None = None
+        if numbers.size and numbers[-1] - numbers[0] < MOST_TABLED:
+            self._table = np.zeros(int(numbers[-1] - numbers[0]) + 1, np.uint32)
+            self._table[numbers - numbers[0]] = np.arange(numbers.size)
+
+    def of(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """[N], of numbers [N] that are all among them."""
+        if self._table is None:
+            return np.searchsorted(self._numbers, numbers).astype(np.uint32)
+        return self._table[numbers - self._numbers[0]]
+
+
 class _Parts:
     """Takes rows in order of (device, round, time); writes parts of whole devices, and the devices' names.
 
@@ -266,7 +285,7 @@ class _Parts:
         self.rounds_out_of_order = 0
         """Rounds whose participations are all earlier than those of the round before."""
         self._writer, self._log_rounds, self._origin, self._keeps_repeats = writer, log_rounds, origin, keeps_repeats
-        self._is_ranked = numbering.how == BY_RANK
+        self._ranks = _Ranks(log_rounds) if numbering.how == BY_RANK else None
         self._entries: list[dict[str, Any]] = []
         self._last: tuple[pa.Scalar, int] | None = None
         """Name and round of the last row."""
@@ -292,7 +311,7 @@ class _Parts:
             is_again[0] = not is_new[0] and int(rounds[0]) == self._last[1]
         is_again[1:] = ~is_new[1:] & (rounds[1:] == rounds[:-1])
         self._last = names[len(names) - 1], int(rounds[-1])
-        ours = np.searchsorted(self._log_rounds, rounds).astype(np.uint32) if self._is_ranked else rounds
+        ours = self._ranks.of(rounds) if self._ranks is not None else rounds
         if is_again.any():
             place = int(np.flatnonzero(is_again)[0])
             number = int(self._log_rounds[ours[place]])
@@ -312,13 +331,13 @@ class _Parts:
             columns = [column[~is_again] for column in columns]
         self._pending.append(tuple(columns))
         self._pending_rows += columns[0].size
-        if self._pending_rows >= PART_ROWS:
-            self._write_part(is_last=False)
+        if self._pending_rows > PART_ROWS:
+            self._write_parts(is_last=False)
 
     def finish(self) -> list[dict[str, Any]]:
         """The entries of the parts."""
         if self._pending:
-            self._write_part(is_last=True)
+            self._write_parts(is_last=True)
         self._write_names(is_last=True)
         if self._names is not None:
             self._names.close()
@@ -337,16 +356,26 @@ class _Parts:
         self._guarded(lambda: pq.write_table(table, file, compression="zstd", write_page_checksum=True))
         return columns_digest(columns)
 
-    def _write_part(self, is_last: bool) -> None:
-        """All rows but, unless they are the last, those of the last device, which may go on."""
+    def _write_parts(self, is_last: bool) -> None:
+        """Writes parts of whole devices, of PART_ROWS rows or a little less; their edges do not depend on how rows come."""
         columns = [np.concatenate(each) for each in zip(*self._pending, strict=True)]
-        ids = columns[0]
-        end = ids.size if is_last or not ids.size else int(np.searchsorted(ids, ids[-1]))
-        self._pending, self._pending_rows = [tuple(column[end:].copy() for column in columns)], ids.size - end
-        if not end:
-            return
-        written = [column[:end] for column in columns]
-        name, end_device = part_file(self._first_device), int(ids[end - 1]) + 1
+        while columns[0].size > PART_ROWS:
+            ids = columns[0]
+            end = int(np.searchsorted(ids, ids[PART_ROWS]))
+            if not end:  # a device with more rows than a part has one of its own
+                end = int(np.searchsorted(ids, ids[0], side="right"))
+            if end == ids.size:
+                break
+            self._write_part([column[:end] for column in columns])
+            columns = [column[end:] for column in columns]
+        if is_last and columns[0].size:
+            self._write_part(columns)
+        self._pending, self._pending_rows = [tuple(column.copy() for column in columns)], columns[0].size
+
+    def _write_part(self, written: list[NDArray]) -> None:
+        """Device ids, rounds and, if there are any, times of all rows of some devices."""
+        ids = written[0]
+        name, end_device = part_file(self._first_device), int(ids[-1]) + 1
         self._guarded(
             lambda: pq.write_table(
                 pa.table(written, schema=self._schema),
@@ -361,7 +390,7 @@ class _Parts:
             "file": name,
             "first_device": self._first_device,
             "end_device": end_device,
-            "rows": end,
+            "rows": int(ids.size),
             "digest": imported_digest(written[0], written[1]),
         }
         if self._schema is TIMED_SCHEMA:

@@ -120,12 +120,9 @@ class Numbering:
         return _listed(self._unreleased[:MOST_SHOWN].tolist(), self._unreleased.size)
 
     def missing(self) -> list[int]:
-        """The first of 0, 1, .. that do not occur."""
-        return np.setdiff1d(np.arange(self._seen.size + MOST_SHOWN), self._seen)[:MOST_SHOWN].tolist()
-
-    def range(self) -> str:
-        """The numbers that were seen, for a message."""
-        return f"{self._seen[0]} .. {self._seen[-1]}" if self._seen.size else "none"
+        """The first of 0 .. rounds-1 that do not occur."""
+        assert self._rounds is not None
+        return np.setdiff1d(np.arange(min(self._rounds, self._seen.size + MOST_SHOWN)), self._seen)[:MOST_SHOWN].tolist()
 
 
 def read_released(file: Path, table: pa.Table, round_column: str, time_column: str | None, unit: str | None) -> ReleasedRounds:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from fedray.atomic import sync_directory, write_whole
 from fedray.errors import CheckpointError, InputError, RunFailed
 from fedray.messages import Settlement
+from fedray.parsing import parse_json
 
 UNFINISHED_FILE = "unfinished.json"
 LOCK_FILE = "lock"
@@ -132,8 +133,9 @@ class Journal:
         folder = self._partial / CHECKPOINTS
         try:
             for made in (folder, self._partial / JOURNAL):
-                made.mkdir(exist_ok=True)
-            sync_directory(self._partial)
+                if not made.is_dir():
+                    made.mkdir()
+                    sync_directory(self._partial)
         except OSError as error:
             reason = error.strerror or error
             raise RunFailed(f"a checkpoint cannot be written ({reason}); free space there and run again") from None
@@ -232,10 +234,10 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
         file = partial / UNFINISHED_FILE
         try:
             content = file.read_bytes()
-            document = json.loads(content)
+            document = parse_json(content)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{file} cannot be read ({error}); remove the directory and run again") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT or not isinstance(document.get("scenario"), dict):
             raise CheckpointError(f"{file} does not say format={FORMAT!r}; give the directory of a run that did not finish")

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from mechanisms.accounting.composition import composed_epsilon
 from mechanisms.accounting.gdp import check_delta
 from mechanisms.accounting.zcdp import check_noise_multiplier
 from mechanisms.strategy import Strategy
@@ -20,7 +21,6 @@ from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import TriangularStrategy
 
 MOMENTS = 32
-LEAST_SAMPLED_DELTA = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PoissonSampling:
 
 
 def sampled_epsilon(strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """Epsilon by PLD, rounded up by the discretisation, with noise of standard deviation z (clip norm 1) on C's rows.
+    """Epsilon, an upper bound by about a thousandth, with noise of standard deviation z (clip norm 1) on C's rows.
 
     Raises ValueError for strategies that have more bands than there are partitions: Theorem 4 does not cover them.
     """
@@ -63,22 +63,9 @@ def sampled_epsilon(strategy: Strategy, sampling: PoissonSampling, noise_multipl
 @lru_cache(maxsize=256)
 def sampled_gaussian_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
     """As `sampled_epsilon`, for columns of norm 1."""
-    from dp_accounting.pld import privacy_loss_distribution  # 1 s to import
-
     check_noise_multiplier(noise_multiplier)
     check_delta(delta)
-    if delta < LEAST_SAMPLED_DELTA:
-        raise ValueError(
-            f"delta={delta} is below {LEAST_SAMPLED_DELTA:g}: composing so many steps by PLD loses that much to rounding; use "
-            "sampled_rdp_epsilon, or a larger delta"
-        )
-    step = privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=noise_multiplier,
-        sampling_prob=sampling.probability,
-        value_discretization_interval=_interval(sampling, noise_multiplier),
-        log_mass_truncation_bound=min(-50.0, math.log(delta / sampling.compositions) - 10.0),
-    )
-    return float(step.self_compose(sampling.compositions).get_epsilon_for_delta(delta))
+    return composed_epsilon(sampling.probability, noise_multiplier, sampling.compositions, delta)
 
 
 def sampled_rdp_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
@@ -116,23 +103,6 @@ def _moment(order: int, q: float, z: float) -> float:
         if q < 1 or j == a
     ]  # fmt: skip
     return float(np.logaddexp.reduce(terms))
-
-
-def _interval(sampling: PoissonSampling, z: float) -> float:
-    """A sixteenth of the standard deviation of one step's loss log(1 - q + q exp((2x - 1) / (2 z^2))), x ~ N(0, z^2).
-
-    The dots are connected, so that the error is of second order: a thousandth of epsilon or less. A fixed interval would be too
-    coarse for rare samples. Never less than a four-millionth of the loss's range, which bounds time and memory.
-    """
-    q = sampling.probability
-    nodes, weights = np.polynomial.hermite_e.hermegauss(101)
-    losses = (2.0 * z * nodes - 1.0) / (2.0 * z * z)
-    if q < 1:
-        losses = np.logaddexp(math.log1p(-q), math.log(q) + losses)
-    mean = np.average(losses, weights=weights)
-    deviation = float(np.average((losses - mean) ** 2, weights=weights)) ** 0.5
-    span = 20.0 / z + 1.0 / (z * z)
-    return max(deviation / 16.0, span / 4e6)
 
 
 def _bands(strategy: Strategy, rounds: int) -> int:

@@ -13,6 +13,7 @@ from fedray.audit.ledger import privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, TraceCorrupt
+from fedray.trace.reader import Trace
 from mechanisms import reference
 from mechanisms.participation import MinSep
 from mechanisms.registry import BISR, BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
@@ -141,8 +142,10 @@ def test_an_edited_scenario_is_noticed(trace_of) -> None:
     trace = trace_of([[0]], 1)
     file = trace.path / "run.json"
     file.write_text(file.read_text().replace('"noise_multiplier": 7.0', '"noise_multiplier": 20.0'))
-    with pytest.raises(TraceCorrupt, match="it was edited"):
+    with pytest.raises(TraceCorrupt, match="digest"):
         audit_trace(trace.path)
+    with pytest.raises(TraceCorrupt, match="it was edited"):
+        audit_trace(Trace.open(trace.path, verify=False))
 
 
 @pytest.mark.parametrize(

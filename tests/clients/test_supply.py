@@ -7,6 +7,7 @@ import pytest
 
 from clients.availability.registry import availability_of
 from clients.availability.supply import eligible_at_once
+from fedray.commands.runs import _say_supply
 
 
 def test_the_supply_of_a_recording_is_that_of_its_sessions(small, tmp_path: Path) -> None:
@@ -28,3 +29,14 @@ def test_the_supply_is_an_estimate_from_a_sample_of_the_usable(small) -> None:
     devices = np.arange(300_000, dtype=np.uint64)
     exact = 0.5 * (availability_of(scenario).run_ends(devices, np.full(devices.size, 86_400.0)) > 0).sum()
     assert eligible_at_once(scenario).mean == pytest.approx(exact, abs=5 * np.sqrt(30 * exact))
+
+
+def test_the_command_says_before_a_run_how_many_are_eligible(small, capsys) -> None:
+    always = 'availability={model="always_on"}', "population.reach=0.02", "rounds.over_selection=2.0"
+    _say_supply(small(*always))
+    said = capsys.readouterr().err
+    assert said.startswith("supply  ")
+    assert "of 20,000 devices are eligible at once" in said
+    assert said.endswith("a round selects 400\n")
+    _say_supply(small("population.reach=0.02"))
+    assert capsys.readouterr().err.endswith("a round selects 260; that many are never there at once\n")

@@ -287,9 +287,19 @@ def test_habits_under_which_a_device_is_eligible_for_months_are_refused(tmp_path
         model.list_runs(np.arange(20_000, dtype=np.uint64), np.zeros(20_000), 0.0, DAY)
 
 
-def test_a_rate_at_which_nobody_would_ever_come_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="max_checkins_per_hour = 1e-300: input should be greater than or equal to 0.01"):
-        build(["rounds.max_checkins_per_hour=1e-300"], tmp_path)
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("rounds.max_checkins_per_hour=1e-300", "max_checkins_per_hour = 1e-300: input should be greater than or equal to 0.01"),
+        ("participation.max_participations=0", "max_participations = 0: .* takes part again after that many; none: no cap"),
+    ],
+)
+def test_a_rate_at_which_nobody_would_ever_come_and_a_cap_of_none_are_refused_in_one_line(
+    tmp_path: Path, override: str, expected: str
+) -> None:
+    with pytest.raises(ScenarioError, match=expected) as error:
+        build([override], tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_poisson_sessions_fill_the_share_of_time_that_theory_says(tmp_path: Path) -> None:

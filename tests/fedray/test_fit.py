@@ -102,7 +102,7 @@ def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
     assert [run.to_json()["min_sep"] for run in (once, starved, twice)] == [None, None, 60]
     assert Figure(None, 227).relative_difference is None
     none = [{"name": "nwp-en-GB", "min_sep": {"observed": None, "published": 227}}]
-    assert not figures.observed_beside_published(none, "min_sep").data
+    assert not figures.observed_beside_published(none, "min_sep", "Min-sep", "").series[1].x.size
 
 
 @pytest.mark.ray

@@ -4,6 +4,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 
 from fedray.atomic import whole_directory
 from fedray.errors import InputError, ScenarioError, one_line, shown
+from fedray.report.page import write_page
 from fedray.scenario import Scenario
 
 CODE = "import numpy as np\ndef runs(device_ids, low, high, seed):\n    raise SystemExit('executed')\n"
@@ -18,9 +22,11 @@ CUSTOM = 'name = "s"\n[population]\ndevices = 20000\n[rounds]\ncount = 6\nreport
 
 
 def one_error(err: str) -> str:
-    assert err.startswith("fedray: ")
-    assert err.count("\n") == 1
-    return err
+    """The error, which is the last line; what `run` says before it of its supply of devices is none."""
+    *before, last = err.splitlines()
+    assert all(line.startswith("supply ") for line in before)
+    assert last.startswith("fedray: ")
+    return last
 
 
 @pytest.fixture
@@ -215,6 +221,59 @@ def test_a_new_directory_is_there_whole_or_not_and_removes_nothing_else(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t", "t.partial"]
 
 
+def at_once(count: int, work: Callable[[int], object]) -> None:
+    """In so many threads, started together; files are the kernel's, to which threads and processes are alike."""
+    start = threading.Barrier(count)
+
+    def run(number: int) -> object:
+        start.wait()
+        return [work(number) for _ in range(10)]
+
+    with ThreadPoolExecutor(count) as pool:
+        for each in [pool.submit(run, number) for number in range(count)]:
+            each.result()
+
+
+def test_four_audits_that_write_one_page_leave_one_whole_page(tmp_path: Path) -> None:
+    pages = [f"<!doctype html>{number}" * 50_000 for number in range(4)]
+    at_once(4, lambda number: write_page(pages[number], tmp_path / "report.html"))
+    assert (tmp_path / "report.html").read_text() in pages
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_six_writers_of_one_mechanism_leave_a_whole_one(tmp_path: Path) -> None:
+    from mechanisms.files import read_strategy, write_strategy
+    from mechanisms.matrix import Matrix
+
+    made = [Matrix.from_matrix(np.eye(50) * (number + 1), "m.npy") for number in range(6)]
+
+    def work(number: int) -> None:
+        write_strategy(made[number], tmp_path / "m.json")
+        assert read_strategy(tmp_path / "m.json") in made
+
+    at_once(6, work)
+    assert not list(tmp_path.glob(".*"))
+    assert len(list(tmp_path.iterdir())) == 7
+
+
+def test_where_nothing_can_be_written_nothing_is_left_and_one_line_is_told(fedray_command, trace_of, scenario: Path) -> None:
+    """/proc takes no files, not even of root's."""
+    trace = trace_of([[0, 3], [1], [2, 4]], 5)
+    (scenario.parent / "log.csv").write_text("dev,round\na,0\n")
+    columns = ["--device-column", "dev", "--round-column", "round", "--rounds", "1"]
+    for arguments in (
+        ["run", str(scenario), "--out", "/proc/t"],
+        ["report", str(trace.path), "--out", "/proc/page.html"],
+        ["import", str(scenario.parent / "log.csv"), *columns, "--out", "/proc/t"],
+        ["optimize", "tree", "--rounds", "8", "--min-sep", "2", "--max-participations", "2", "--out", "/proc/m.json"],
+    ):
+        before = sorted(scenario.parent.rglob("*"))
+        code, _, err = fedray_command(*arguments)
+        assert code == 2
+        assert "cannot be" in one_error(err)
+        assert sorted(scenario.parent.rglob("*")) == before
+
+
 def test_runs_that_start_in_one_second_have_names_of_their_own(small, tmp_path: Path, monkeypatch) -> None:
     from fedray.simulation import default_directory
 
@@ -251,7 +310,7 @@ def test_a_resumed_run_asks_before_it_runs_code(tmp_path: Path, monkeypatch) -> 
     own = Scenario.from_toml(tmp_path / "s.toml")
     (tmp_path / "t.partial").mkdir()
     (tmp_path / "t.partial" / f"{own.availability.sha256}.py").write_text(CODE)  # pyright: ignore[reportAttributeAccessIssue]
-    found = (tmp_path / "t.partial", {"scenario": own.to_tables()})
+    found = (tmp_path / "t.partial", {"scenario": own.to_tables(), "scenario_digest": own.digest}, "run")
     monkeypatch.setattr(simulation, "read_unfinished", lambda directory: found)
     with pytest.raises(InputError, match="--trust-code"):
         simulation.resume(tmp_path / "t")

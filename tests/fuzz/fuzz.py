@@ -42,7 +42,7 @@ from fedray.stress.sweep import Sweep
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
-from fedray.trace.unfinished import Journal, load_checkpoint, read_unfinished, save_checkpoint, write_unfinished
+from fedray.trace.unfinished import load_checkpoint, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter, encode_part
 from mechanisms.registry import Tree
 
@@ -185,7 +185,7 @@ class Traces:
                 (self._folder / "t" / name).write_bytes(mine[name])
 
     def _audit(self, path: Path) -> str:
-        return json.dumps(audit_trace(open_trace(path), 2.0, 1e-6, Tree()).to_json(), sort_keys=True).replace(str(path), "")
+        return json.dumps(audit_trace(open_trace(path), 2.0, 1e-6, [Tree()]).to_json(), sort_keys=True).replace(str(path), "")
 
 
 def read_own(path: Path, verify: bool) -> dict[str, Any]:
@@ -213,6 +213,10 @@ def read_imported(path: Path, verify: bool) -> dict[str, Any]:
     return {
         "run": trace.run,
         "left_out": [vars_of(each) for each in trace.left_out],
+        "assumptions": list(trace.assumptions),
+        "round_labels": [trace.round_label(index) for index in range(min(patterns.committed_rounds, 50))],
+        "round_times": list(trace.round_times() or ()),
+        "times": [trace.times(part) for part in range(len(trace.run["parts"]))],
         "device_ids": patterns.device_ids,
         "counts": patterns.counts,
         "rounds": patterns.rounds,
@@ -263,12 +267,16 @@ def make_own(path: Path, seed: int) -> None:
 
 
 def make_imported(path: Path, seed: int) -> None:
-    """Some hundred rows, a few of them left out."""
+    """Some hundred rows with times and gaps in the rounds; a few of them left out, some repeated."""
     rng = np.random.default_rng(seed)
-    rows = [(f"phone {device}", t) for device in range(40) for t in range(12) if rng.random() < 0.3]
+    rows = [(f"phone {device}", 3 * t) for device in range(40) for t in range(12) if rng.random() < 0.3]
+    lines = [f"{device},{t},{1000 * t + place}" for place, (device, t) in enumerate([*rows, *rows[:3]])]
     log = path.with_suffix(".csv")
-    log.write_text("dev,round\n" + "".join(f"{device},{t}\n" for device, t in [*rows, (",", 99)][:-1]))
-    import_log(log, "dev", "round", 12, path)
+    log.write_text("\n".join(["dev,round,when", *lines, ",9,9", "phone 1,,9"]) + "\n")
+    import_log(
+        log, "dev", "round", None, path,
+        renumber=True, repeats="once", time_column="when", time_unit="seconds", leave_out_invalid=True,
+    )  # fmt: skip
 
 
 @dataclass
@@ -343,9 +351,12 @@ class Logs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         rows = [(f"d{device}", t) for device in range(8) for t in range(6) if (device + t) % 3]
-        self._csv = "dev,round,x\n" + "".join(f'"{device}",{t},1\n' for device, t in rows)
+        self._csv = "dev,round,when\n" + "".join(f'"{device}",{t},2026-01-0{t + 1}T00:00:00Z\n' for device, t in rows)
         buffer = io.BytesIO()
-        pq.write_table(pa.table({"dev": [device for device, _ in rows], "round": [t for _, t in rows]}), buffer)
+        pq.write_table(
+            pa.table({"dev": [device for device, _ in rows], "round": [t for _, t in rows], "when": [1e9 + t for _, t in rows]}),
+            buffer,
+        )
         self._parquet = buffer.getvalue()
 
     def case(self, rng: random.Random) -> bool:
@@ -355,7 +366,17 @@ class Logs:
         log.write_bytes(content)
         before = sorted(path.name for path in self._folder.iterdir())
         try:
-            import_log(log, "dev", "round", 6, out, leave_out_invalid=rng.random() < 0.5)
+            import_log(
+                log,
+                "dev",
+                "round",
+                None,
+                out,
+                renumber=True,
+                repeats=rng.choice(["refuse", "once", "each"]),
+                time_column="when" if rng.random() < 0.5 else None,
+                leave_out_invalid=rng.random() < 0.5,
+            )
             read_imported(out, True)
         finally:
             shutil.rmtree(out, ignore_errors=True)
@@ -371,20 +392,19 @@ class Unfinished:
         self._partial = folder / "u.partial"
         self._partial.mkdir()
         scenario = Scenario.from_tables(SCENARIO)
-        self._digest = scenario.digest
-        write_unfinished(self._partial, scenario.to_tables(), scenario.digest)
-        journal = Journal(self._partial)
         ids = np.arange(5, dtype=np.uint64)
+        journal = write_unfinished(self._partial, scenario.to_tables(), scenario.digest)
         for attempt in range(3):
-            journal.append(Settlement(attempt, attempt, ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3))
-        save_checkpoint(self._partial, journal, scenario.digest, {"coordinator.x": np.arange(9)})
+            columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3)
+            journal.append(Settlement(attempt, attempt, *columns))
+        journal.save({"coordinator.x": np.arange(9)})
         self._contents = {file: file.read_bytes() for file in self._partial.rglob("*") if file.is_file()}
         self._expected = self._read()
 
     def _read(self) -> dict[str, Any]:
-        partial, document = read_unfinished(self._partial)
+        partial, document, run = read_unfinished(self._partial)
         scenario = Scenario.from_tables(document["scenario"], directory=partial)
-        journal, state = load_checkpoint(partial, scenario.digest)
+        journal, state = load_checkpoint(partial, run)
         settlements = [vars_of(each) for batch in journal.settlements(0, 100_000) for each in batch]
         return {"state": state, "settlements": settlements, "digest": scenario.digest}
 

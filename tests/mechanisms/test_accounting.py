@@ -216,11 +216,6 @@ def test_sampling_everybody_with_little_noise_has_an_epsilon(z: float) -> None:
     assert found == pytest.approx(gaussian_epsilon(math.sqrt(10), z, 1e-6), rel=2e-3)
 
 
-def test_deltas_that_composition_loses_to_rounding_are_refused() -> None:
-    with pytest.raises(ValueError, match="use sampled_rdp_epsilon"):
-        sampled_gaussian_epsilon(PoissonSampling(100, 0.1), 1.0, 1e-14)
-
-
 @pytest.mark.parametrize("target", [gaussian_epsilon(1.0, 16.0, 1e-6), gaussian_epsilon(1.0, 1.0, 1e-6)])
 def test_targets_met_exactly_at_a_power_of_two_are_found(target: float) -> None:
     assert gaussian_epsilon(1.0, noise_multiplier_for_epsilon(1.0, target, 1e-6), 1e-6) <= target

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,8 +92,9 @@ def test_a_local_cluster_listens_on_the_loopback_interface_alone() -> None:
         def process(self) -> int:
             return os.getpid()
 
-    worker = ray.remote(Worker).options(num_cpus=0).remote()
-    own = {os.getpid(): "driver", ray.get(worker.process.remote()): "worker"}
+    worker: Any = ray.remote(Worker).options(num_cpus=0).remote()
+    at_work: Any = ray.get(worker.process.remote())
+    own = {os.getpid(): "driver", at_work: "worker"}
     heard = {}
     for process, name, address in listening_sockets():
         heard.setdefault(own.get(process, name), set()).add(address)

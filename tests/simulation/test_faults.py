@@ -101,18 +101,17 @@ HUNG = ["ray::_ShardBody", "ray::_AggregatorBody"] if "FEDRAY_ALL_MOMENTS" in os
 
 
 @pytest.mark.ray
-@pytest.mark.slow  # it waits until a worker is taken to hang, which must be longer than another takes to start
+@pytest.mark.slow  # it waits until a worker is taken to hang, which must be longer than an answer takes on a busy machine
 @pytest.mark.parametrize("actor", HUNG)
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(reference: Trace, small, tmp_path: Path, caplog, actor: str) -> None:
-    """Its process is stopped, and answers nothing. More restarts do no harm, where a busy machine is slow to start one."""
+    """Its process is stopped, and answers nothing. More restarts do no harm, where a busy machine is slow to answer."""
     is_trained = "Aggregator" in actor
     scenario = small(*OVERRIDES, f"training.enabled={str(is_trained).lower()}")
-    patience = 20.0 if is_trained else 8.0  # torch is loaded first
-    placement = Placement(1, worker_timeout_seconds=patience, most_restarts=30, checkpoint_seconds=1e6)
+    placement = Placement(1, worker_timeout_seconds=10.0, most_restarts=30, checkpoint_seconds=1e6)
     trace = simulate(scenario, placement, tmp_path / "t", Killer(actor, MOMENTS[1:2], signal.SIGSTOP))
     assert trace.run["restarts"] >= 1
-    assert f"did not answer within {patience:g} s; it is started anew" in caplog.text
+    assert "did not answer within 10 s; it is started anew" in caplog.text
     assert trace.digest == reference.digest
     if is_trained:
         assert_same(trace, reference)

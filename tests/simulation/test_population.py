@@ -260,6 +260,7 @@ def test_runs_end_the_same_for_any_number_of_shards_by_either_sampler(small, tmp
         "population.joins_per_day=1e5", "population.lifetime_days=3.0", "rounds.max_days=2.0", "population.reach=0.5",
         "participation.round_separation=4", "participation.clock_skew_hours=0.2", "participation.timer_violators=0.1",
         "participation.max_participations=3",
+        "population.time_zones=[{utc_offset_hours=-5.0,share=0.7},{utc_offset_hours=-8.0,share=0.3}]",
     )  # fmt: skip
     digests = {simulate(scenario, Placement(shards, "in-process"), tmp_path / f"{shards}").digest for shards in (1, 2, 3, 8)}
     assert len(digests) == 1

@@ -93,7 +93,7 @@ def test_an_imported_log_has_the_log_s_patterns(tmp_path_factory, rows, kind, pa
     st.sampled_from(["each", "once"]),
     st.integers(1, 9),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_ranks_and_repeats_are_what_counting_by_hand_gives(tmp_path_factory, rows, repeats, part_rows) -> None:
     """Whatever numbers the log uses, ours are 0, 1, .. in their order; with each, a device has a round as often as the log."""
     folder = tmp_path_factory.mktemp("import")
@@ -104,6 +104,9 @@ def test_ranks_and_repeats_are_what_counting_by_hand_gives(tmp_path_factory, row
         patch.setattr("fedray.trace.log.BATCH_ROWS", 7)
         patch.setattr("fedray.trace.importer.BATCH_ROWS", 7)
         trace = import_log(log, "dev", "round", None, folder / "trace", renumber=True, repeats=repeats)
+        patch.setattr("fedray.trace.importer.BATCH_ROWS", 3)
+        again = import_log(log, "dev", "round", None, folder / "again", renumber=True, repeats=repeats)
+        assert (again.digest, again.run["parts"]) == (trace.digest, trace.run["parts"])
     expected = {f"d{device}": sorted(numbers.index(i) for d, i in rows if d == device) for device, _ in rows}
     if repeats == "once":
         expected = {name: sorted(set(rounds)) for name, rounds in expected.items()}

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -78,7 +79,7 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(gaps, tmp
 def test_gaps_in_round_numbers_are_closed(gaps, tmp_path: Path, by: str) -> None:
     """Min-sep and sensitivities are those of the released rounds, whichever way they are told."""
     path, patterns = gaps
-    options = {"renumber": True} if by == "ranks" else {"rounds_file": tmp_path / "released"}
+    options: dict[str, Any] = {"renumber": True} if by == "ranks" else {"rounds_file": tmp_path / "released"}
     times = [(START + datetime.timedelta(minutes=7 * place)).isoformat() for place in range(ATTEMPTS.size)]
     if by == "plain":
         (tmp_path / "released").write_text("\n".join(map(str, ATTEMPTS)))
@@ -101,7 +102,7 @@ def test_gaps_in_round_numbers_are_closed(gaps, tmp_path: Path, by: str) -> None
     assert (listed is not None) == (by in ("csv with times", "parquet"))
     if listed is not None:
         assert listed[0] == pytest.approx(420.0 * np.arange(ATTEMPTS.size))
-        assert listed[0] is listed[1]
+        assert listed[0].tolist() == listed[1].tolist()
         assert trace.run["times"]["origin"] == START.timestamp()
         assert trace.times(0) is None
     trace.verify()
@@ -306,6 +307,24 @@ def test_rounds_that_time_contradicts_are_reported(log) -> None:
     assert any("1 rounds ended before the round numbered before them began" in text for text in trace.assumptions)
 
 
+def test_what_is_not_known_of_a_round_s_times_makes_them_wider(log, tmp_path: Path) -> None:
+    """A timer's bound rests on the earliest and latest time of a round: too narrow an interval would promise too much."""
+    (tmp_path / "released.csv").write_text("".join(f"{index}\n" for index in range(5)))
+    text = f"dev,round,at\na,1,{TIMES[0]}\nb,1,{TIMES[1]}\nc,3,{TIMES[2]}\n"
+    found = log(text, rounds_file=tmp_path / "released.csv", time_column="at").round_times()
+    assert found is not None
+    assert found[0].tolist() == pytest.approx([-np.inf, 0.0, 0.0, SECONDS[2], SECONDS[2]])
+    assert found[1].tolist() == pytest.approx([SECONDS[1], SECONDS[1], SECONDS[2], SECONDS[2], np.inf])
+    (tmp_path / "released.csv").write_text(
+        "round,time\n" + "".join(f"{index},2026-03-0{index + 1}T12:00:00.250Z\n" for index in (0, 1, 3))
+    )
+    found = log(text, rounds_file=tmp_path / "released.csv", time_column="at").round_times()
+    assert found is not None
+    started = [0.25, 86400.25, 3 * 86400.0 + 0.25]
+    assert found[0].tolist() == pytest.approx([started[0], 0.0, SECONDS[2]])
+    assert found[1].tolist() == pytest.approx([started[0], started[1], started[2]])
+
+
 def test_rows_that_do_not_meet_the_conditions_are_filtered_not_invalid(log) -> None:
     text = "dev,round,outcome,os\na,0,accepted,x\na,,dropped,x\nb,1,late,y\nc,1,accepted,z\n,7,dropped,\nd,0,accepted,\n"
     trace = log(text, 2, where=["outcome=accepted", "outcome=late", "os=x", "os=y", "os="])
@@ -337,7 +356,7 @@ def test_several_columns_name_a_device_without_confusion(log) -> None:
         [("a\\|b|c", 0), ("a|b\\|c", 1), ("a\\\\|b\\|c", 2), ("a\\\\\\|b|c", 3), ("a|b\\|c", 4)]
     )
     assert trace.unit == "combination of 'dev' and 'month' in the log"
-    assert trace.assumptions[0].startswith("Unit of privacy: one combination of 'dev' and 'month'")
+    assert trace.assumptions[0].startswith("Whoever stands behind several of these units")
     with pytest.raises(InputError, match="2 have no device"):
         log("dev,month,round\na,,0\n,b,0\n", 1, device_column=["dev", "month"])
 
