@@ -119,6 +119,11 @@ class Plane:
     values: dict[tuple[float, float], float]
 
     @property
+    def sentence(self) -> str:
+        """What stands where."""
+        return f"{self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
+
+    @property
     def xs(self) -> list[float]:
         """The columns' x, from the least."""
         return sorted({x for x, _ in self.values})
