@@ -119,6 +119,11 @@ class Plane:
     values: dict[tuple[float, float], float]
 
     @property
+    def sentence(self) -> str:
+        """What stands where."""
+        return f"{self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
+
+    @property
     def xs(self) -> list[float]:
         """The columns' x, from the least."""
         return sorted({x for x, _ in self.values})
@@ -142,7 +147,12 @@ Shown = Figure | Plane
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ... or, over more than two decades, powers of ten."""
+    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ... or, over more than two decades, powers of ten;
+    over less than a factor of five, as many as a linear axis."""
+    if high < LOG_LINES * low:
+        step = float(f"1e{math.floor(math.log10(max(high - low, 0.1 * low)))}")
+        step *= next((each for each in (0.2, 0.5, 1.0) if (high - low) <= 6 * each * step), 2.0)
+        return [round(place * step, 12) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
     steps = (1, 2, 5) if high <= 100.0 * low else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{step}e{power}") for power in powers for step in steps]

@@ -17,12 +17,12 @@ MOST_BINS = 120
 
 def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
     """All figures of a trace and its audit, in the page's order; without a mechanism, those of participation alone."""
-    of_run = (eligible_devices, eligible_by_hour, round_durations, accuracy, loss) if isinstance(trace, Trace) else ()
+    of_run: list[Callable[[Trace], Figure | None]] = [eligible_devices, eligible_by_hour, round_durations, accuracy, loss]
     of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps]
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
-    made = [*(make(trace) for make in of_run), *(make(audit) for make in of_audit)]
-    return [figure for figure in made if figure is not None]
+    run = [make(trace) for make in of_run] if isinstance(trace, Trace) else []
+    return [figure for figure in (*run, *(make(audit) for make in of_audit)) if figure is not None]
 
 
 def eligible_devices(trace: Trace) -> Figure:
@@ -47,15 +47,15 @@ def eligible_by_hour(trace: Trace) -> Figure:
     mean = np.bincount(place, weights=counts) / np.maximum(np.bincount(place), 1)
     of_day = each_hour % 24
     days = np.bincount(of_day, minlength=24)
-    hours = np.flatnonzero(days)
-    by_hour = (np.bincount(of_day, weights=mean, minlength=24)[hours] / days[hours]).astype(np.float64)
+    hours = np.flatnonzero(days).astype(np.float64)
+    by_hour = (np.bincount(of_day, weights=mean, minlength=24)[days > 0] / days[days > 0]).astype(np.float64)
     return Figure(
         "diurnal",
         "Eligible devices by hour",
         "The mean of the same counts by hour of the day. An hour with a gap had no round on any day, so nothing is known of it.",
         Axis("Hour of the day (UTC)"),
         Axis("Devices", needs_log([by_hour])),
-        (Series("eligible", "steps", hours.astype(np.float64), by_hour, hours + 1.0),),
+        (Series("eligible", "steps", hours, by_hour, hours + np.float64(1.0)),),
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,12 @@ def _plain(value: Any) -> str:
 
 def figure_svg(figure: Shown) -> str:
     """A drawing in black on white whose words are text; the same figure gives the same bytes."""
+    if isinstance(figure, Plane):
+        return plane_svg(figure)
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    settings = {
+    settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "fedray",
         "text.parse_math": False,  # names may hold dollars
@@ -87,10 +90,7 @@ def figure_svg(figure: Shown) -> str:
     with matplotlib.rc_context(settings):
         canvas = Canvas(figsize=(7.2, 4.0), layout="constrained")
         axes = canvas.subplots()
-        if isinstance(figure, Plane):
-            _draw_plane(axes, figure)
-        else:
-            _draw(axes, figure)
+        _draw(axes, figure)
         axes.set_title(figure.title, loc="left", fontsize=10, pad=16)
         out = io.StringIO()
         canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
@@ -153,15 +153,30 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         axes.plot(series.x, series.y, color=color, marker="o", markersize=3, linestyle=dash, label=label)
 
 
-def _draw_plane(axes: Any, plane: Plane) -> None:
-    xs, ys = plane.xs, plane.ys
-    shades = np.full((len(ys), len(xs)), np.nan)
-    for (x, y), value in plane.values.items():
-        row, column = ys.index(y), xs.index(x)
-        shades[row, column] = plane.shade(value)
-        axes.text(column, row, plane.z.text(value), ha="center", va="center", fontsize=7)
-    axes.imshow(shades, cmap="Blues", vmin=0.0, vmax=1.8, aspect="auto")
-    axes.set_xticks(range(len(xs)), [plane.x.text(x) for x in xs])
-    axes.set_yticks(range(len(ys)), [plane.y.text(y) for y in ys])
-    axes.set_xlabel(plane.x.title)
-    axes.set_ylabel(plane.y.title)
+def plane_svg(plane: Plane) -> str:
+    """A grid of shaded cells with their values, as the page's table has them."""
+    xs, ys, wide, high, left, top = plane.xs, plane.ys, 74, 26, 96, 64
+    width, height = left + wide * len(xs) + 16, top + high * len(ys) + 40
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11" text-anchor="middle">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="22" font-size="14" text-anchor="start">{escape(plane.title)}</text>',
+        f'<text x="12" y="40" text-anchor="start">{escape(plane.sentence)}</text>',
+    ]
+    middle = left + wide * len(xs) / 2
+    parts.append(f'<text x="{middle}" y="{height - 10}">{escape(plane.x.title)}</text>')
+    for column, x in enumerate(xs):
+        parts.append(f'<text x="{left + wide * (column + 0.5)}" y="{height - 28}">{escape(plane.x.text(x))}</text>')
+    for row, y in enumerate(ys):
+        at = top + high * row
+        parts.append(f'<text x="{left - 8}" y="{at + 17}" text-anchor="end">{escape(plane.y.text(y))}</text>')
+        for column, x in enumerate(xs):
+            value = plane.values.get((x, y))
+            if value is not None:
+                place, shade = left + wide * column, 0.6 * plane.shade(value)
+                parts.append(
+                    f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
+                )
+                parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{escape(plane.z.text(value))}</text>')
+    return "\n".join([*parts, "</svg>\n"])

@@ -18,7 +18,7 @@ from fedray.audit.statement import privacy_statement
 from fedray.errors import InputError
 from fedray.report import tables
 from fedray.report.figure import Figure, Plane, Shown
-from fedray.report.files import figure_csv
+from fedray.report.files import figure_csv, plane_svg
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.tables import PageTable
 from fedray.trace.imported import ImportedTrace
@@ -195,7 +195,7 @@ def _for_template(figure: Shown) -> dict[str, Any]:
 
 
 def _for_script(figure: Shown) -> dict[str, Any]:
-    drawn = plotly_figure(figure) if isinstance(figure, Figure) else {}
+    drawn = plotly_figure(figure) if isinstance(figure, Figure) else {"svg": plane_svg(figure)}
     return {"title": figure.title, "csv": figure_csv(figure), **drawn}
 
 

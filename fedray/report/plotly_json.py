@@ -14,7 +14,6 @@ GREY = "#8a8f94"
 def plotly_figure(figure: Figure) -> dict[str, Any]:
     """{data, layout} for plotly.js."""
     has_legend = sum(not each.is_reference for each in figure.series) > 1
-    is_tall = len(figure.series) > 3
     return {
         "data": [_trace(figure, each, place) for place, each in enumerate(figure.series)],
         "layout": {
@@ -25,7 +24,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
             "margin": {"l": 56, "r": 24, "t": 24, "b": 48},
-            "height": 480 if is_tall else 320,
+            "height": 320 + (20 * len(figure.series) if has_legend else 0),
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "hovermode": "closest",
@@ -55,7 +54,11 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     mode = "lines+markers" if series.kind == "line" else "markers+text" if series.labels else "markers"
     marker = {"color": color, "size": 5 if series.kind == "line" else 7}
     points = {"x": _numbers(series.x), "y": _numbers(series.y), "hovertext": hover, "marker": marker, "line": line}
-    named = {"text": [escape(label) for label in series.labels], "textposition": "top center"} if series.labels else {}
+    named = (
+        {"text": [escape(label) for label in series.labels], "textposition": "top center", "textfont": {"size": 10}}
+        if series.labels
+        else {}
+    )
     return {"type": "scatter", "mode": mode, **points, **named, **common}
 
 

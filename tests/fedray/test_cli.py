@@ -169,7 +169,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["scenarios"]])
 def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
-    assert_not_loaded(["ray", "torch", "jax", "dp_accounting", "plotly", "numba"], arguments)
+    assert_not_loaded(["ray", "torch", "jax", "dp_accounting", "matplotlib", "numba"], arguments)
 
 
 def test_audit_loads_neither_ray_nor_torch_nor_jax(trace: Path) -> None:
@@ -177,7 +177,7 @@ def test_audit_loads_neither_ray_nor_torch_nor_jax(trace: Path) -> None:
 
 
 def test_report_loads_neither_ray_nor_torch_nor_jax(trace: Path, tmp_path: Path) -> None:
-    assert_not_loaded(["ray", "torch", "jax"], ["report", str(trace), "--out", str(tmp_path / "p.html")])
+    assert_not_loaded(["ray", "torch", "jax", "matplotlib"], ["report", str(trace), "--out", str(tmp_path / "p.html")])
 
 
 def assert_not_loaded(modules: list[str], arguments: list[str]) -> None:

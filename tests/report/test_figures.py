@@ -132,6 +132,7 @@ def test_an_axis_is_logarithmic_where_values_differ_by_more_than_a_factor_of_fiv
     assert needs_log([np.array([1.0, np.nan, 5.1])])
     assert not needs_log([np.array([1.0, 5.0])])
     assert not needs_log([np.array([0.0, 5.1])])
+    assert log_ticks(100.0, 190.0) == [100, 120, 140, 160, 180]
     assert log_ticks(3.0, 90.0) == [2, 5, 10, 20, 50, 100]
     assert log_ticks(1.0, 2e4) == [1, 10, 100, 1000, 10000]
 

@@ -174,7 +174,7 @@ def test_a_plane_is_a_table_whose_cells_hold_their_values() -> None:
     )
     page = render_study("t", "", [plane], [], {})
     assert "&lt;i&gt;" in page
-    cells = re.findall(r'<td style="--shade: (\d+)%">([^<]*)</td>', page)
+    cells = re.findall(r'<td style="--shade: (\d+)%" data-label="[12]">([^<]*)</td>', page)
     assert cells == [("60", "9.0000"), ("0", ""), ("0", "3.0001"), ("30", "6.0000")]
 
 
