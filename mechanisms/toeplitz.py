@@ -15,7 +15,6 @@ from mechanisms.participation import MinSep
 from mechanisms.sensitivity import any_strategy_sensitivity
 from mechanisms.strategy import Sensitivity, Strategy
 
-
 DIRECT_SUMS = 256
 """Columns, or bands, up to which a sum of columns is added up one by one; beyond, by FFT, whose rounding is below 1e-12 of it."""
 
@@ -108,7 +107,7 @@ class Toeplitz(ToeplitzStrategy):
 
 
 def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum of the columns of a Toeplitz C, [n], from its first one [n]: a convolution with the pattern's indicator, by FFT if long."""
+    """Sum of columns of a Toeplitz C, [n], from its first one [n]: a convolution with the pattern's indicator, by FFT if long."""
     n = c.size
     c = np.trim_zeros(c, "b")
     if min(c.size, pattern.size) > DIRECT_SUMS:
