@@ -24,7 +24,7 @@ def read_strategy(path: Path) -> Strategy:
     """
     document = {"kind": "matrix", "file": path.name} if path.suffix == ".npy" else read_json(path, "mechanism file")
     try:
-        return _ADAPTER.validate_python(document, context={"directory": path.parent})
+        return strategy_of(document, path.parent)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = "".join(f"{part}: " for part in [".".join(str(part) for part in problem["loc"][1:])] if part)
@@ -37,6 +37,11 @@ def write_strategy(strategy: Strategy, path: Path) -> None:
 
     Until the JSON is replaced, whole, it names the matrix that it named before.
     """
+    write_json(document_of(strategy, path), path)
+
+
+def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
+    """The strategy as JSON that is to stand at `path`; its matrix is written beside it. Raises OSError."""
     document = strategy.model_dump(mode="json")
     if isinstance(strategy, MatrixFile):
         matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
@@ -44,6 +49,16 @@ def write_strategy(strategy: Strategy, path: Path) -> None:
         np.save(buffer, strategy.matrix)
         replace_file(matrix_path, buffer.getvalue())
         document["file"] = matrix_path.name
+    return document
+
+
+def strategy_of(document: Any, directory: Path) -> Strategy:
+    """The strategy that a JSON document describes; matrices are looked for in `directory`. Raises ValueError."""
+    return _ADAPTER.validate_python(document, context={"directory": directory})
+
+
+def write_json(document: dict[str, Any], path: Path) -> None:
+    """Writes a JSON file whole. Raises OSError."""
     replace_file(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
 
 

@@ -9,6 +9,7 @@ from fedray.audit.participation import Patterns
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import SensitivityUnknown, Strategy
+from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import TriangularStrategy
 
 MOST_CERTIFICATES = 200
@@ -35,13 +36,15 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
 
     Devices are looked at by number of participations, most first. Devices with c participations obey the (b, c) schema, so
     once its sensitivity is no larger than one already found, neither theirs nor those of devices with fewer can be. (Of whole
-    matrices, and of many participations, the schema's bound costs more than looking at every device. Where no theorem gives
-    it, every device is looked at.)
+    matrices, of Toeplitz ones outside Theorem 3.1, and of many participations, the schema's bound costs more than looking at
+    every device. Where no theorem gives it, every device is looked at.)
     """
     n, b = patterns.committed_rounds, patterns.min_sep
     sensitivities = PatternSensitivities(strategy, n)
     best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
     can_stop = not isinstance(strategy, TriangularStrategy) and b >= 1  # b is 0 if a device contributed twice to a round
+    if isinstance(strategy, ToeplitzStrategy):
+        can_stop = can_stop and strategy.is_non_increasing(n)
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:

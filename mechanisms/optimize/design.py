@@ -1,18 +1,21 @@
 """One entry for every kind of mechanism: builds it, or optimises it for a schema, or finds it in the cache.
 
-The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by every input and by what computes:
-an entry is read and validated like any mechanism file, and one that cannot be is computed anew.
+The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by every input and by what computes.
+An entry holds that key and a digest of the mechanism; one that has others, or is no valid mechanism, is computed anew.
 """
 
 import hashlib
 import importlib.metadata
 import json
 import os
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from mechanisms.files import read_strategy, write_strategy
+from pydantic import ValidationError
+
+from mechanisms.files import document_of, read_json, strategy_of, write_json
 from mechanisms.loss import loss
 from mechanisms.optimize.objective import Objective, Progress, Target
 from mechanisms.participation import MinSep
@@ -59,23 +62,52 @@ class MechanismRequest:
         return self.objective or ("max" if self.kind == "blt" else "rms")
 
 
-def cached_mechanism(request: MechanismRequest, directory: Path, on_progress: Progress | None = None) -> Strategy:
-    """As `optimize_mechanism`, kept in `directory` under a digest of all inputs; a cache that cannot be written is left alone."""
-    path = directory / f"{_digest(request)}.json"
+def cached_mechanism(
+    request: MechanismRequest,
+    directory: Path,
+    on_progress: Progress | None = None,
+    on_warning: Progress = warnings.warn,
+) -> Strategy:
+    """As `optimize_mechanism`, kept in `directory` under a digest of all inputs; a cache that cannot be written is left alone.
+
+    An entry that is damaged, or that was made for another request, is computed anew and replaced; `on_warning` hears of it.
+    """
+    digest = _digest(request)
+    path = directory / f"{digest}.json"
     if path.exists():
         try:
-            return read_strategy(path)
+            return _read_entry(path, digest)
         except ValueError as error:
-            if on_progress:
-                on_progress(f"cache entry not usable, computing anew: {error}")
+            reason = " ".join(str(error).split())[:200]
+            on_warning(f"the cached mechanism {str(path)!r} cannot be used and is computed anew: {reason}")
     strategy = optimize_mechanism(request, on_progress)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        write_strategy(strategy, path)
+        document = document_of(strategy, path)
+        write_json({"request": digest, "content": _content_digest(document), "mechanism": document}, path)
     except OSError as error:
         if on_progress:
             on_progress(f"not cached: {error}")
     return strategy
+
+
+def _read_entry(path: Path, digest: str) -> Strategy:
+    """An entry of the cache, as it was written for this request. Raises ValueError."""
+    entry = read_json(path, "cache entry")
+    if not isinstance(entry, dict) or set(entry) != {"request", "content", "mechanism"}:
+        raise ValueError("it is no entry of this cache")
+    if entry["request"] != digest:
+        raise ValueError("it was made for another request")
+    if not isinstance(entry["mechanism"], dict) or entry["content"] != _content_digest(entry["mechanism"]):
+        raise ValueError("its content was changed")
+    try:
+        return strategy_of(entry["mechanism"], path.parent)  # a matrix is held to the digest in there
+    except ValidationError as error:
+        raise ValueError(error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from None
+
+
+def _content_digest(document: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def default_cache() -> Path:

@@ -246,13 +246,42 @@ def test_every_kind_is_designed_the_same_twice_cached_and_written(kind, tmp_path
     assert json.loads(json.dumps(shown.to_json(), allow_nan=False))["kind"] == strategy.kind
 
 
-def test_a_spoilt_cache_entry_is_computed_anew_and_said(tmp_path: Path) -> None:
-    request, messages = MechanismRequest("bisr", MinSep(30, 10, 3)), []
-    found = cached_mechanism(request, tmp_path, messages.append)
-    (entry,) = tmp_path.glob("*.json")
-    entry.write_text('{"kind": "bisr", "bands": -1}')
-    assert cached_mechanism(request, tmp_path, messages.append) == found
-    assert any("computing anew" in message for message in messages)
+@pytest.mark.parametrize(
+    "damage", ["another mechanism", "one digit", "of another request", "no entry", "no JSON", "the old format"]
+)
+def test_a_damaged_or_foreign_cache_entry_is_computed_anew_with_a_warning(damage: str, tmp_path: Path) -> None:
+    """Never returned: `{"kind": "identity"}` was, for a BLT."""
+    request, warned = MechanismRequest("blt", MinSep(30, 10, 3), buffers=1), []
+    found = cached_mechanism(request, tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    entry = json.loads(path.read_text())
+    match damage:
+        case "another mechanism":
+            entry["mechanism"] = {"kind": "identity"}
+        case "one digit":
+            entry["mechanism"]["theta"][0] *= 0.99
+        case "of another request":
+            cached_mechanism(MechanismRequest("blt", MinSep(30, 9, 3), buffers=1), tmp_path / "other")
+            entry = json.loads(next((tmp_path / "other").glob("*.json")).read_text())
+        case "no entry":
+            entry = [entry]
+        case "the old format":
+            entry = entry["mechanism"]
+    path.write_text("{" if damage == "no JSON" else json.dumps(entry))
+    assert cached_mechanism(request, tmp_path, on_warning=warned.append) == found
+    assert len(warned) == 1
+    assert "cannot be used and is computed anew" in warned[0]
+    assert cached_mechanism(request, tmp_path, on_warning=warned.append) == found  # replaced
+    assert len(warned) == 1
+
+
+def test_a_cached_matrix_that_was_changed_is_computed_anew(tmp_path: Path) -> None:
+    request, warned = MechanismRequest("banded", MinSep(20, 5, 3)), []
+    found = cached_mechanism(request, tmp_path)
+    (matrix,) = tmp_path.glob("*.npy")
+    np.save(matrix, np.eye(20))
+    assert cached_mechanism(request, tmp_path, on_warning=warned.append) == found
+    assert "holds another matrix" in warned[0]
 
 
 def test_the_cache_is_keyed_by_every_input(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Devices with very many participations, and mechanisms outside every theorem: exact values in memory of the rounds, or a reason."""
+
+import numpy as np
+import pytest
+
+from fedray.audit.distribution import device_sensitivities, frontier
+from fedray.audit.ledger import privacy_over_rounds
+from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import trace_sensitivity
+from mechanisms import reference
+from mechanisms.participation import MinSep
+from mechanisms.registry import BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree
+from mechanisms.sensitivity import SUMMED_FROM, PatternSensitivities
+from mechanisms.strategy import SensitivityUnknown, Strategy
+
+GOLDEN = BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866))
+ODD = Toeplitz(coefficients=(1.0, 0.2, 0.4))
+"""Outside Theorem 3.1, and with more bands than a min-sep of 1 allows."""
+
+
+def patterns_of(rounds: int, *patterns: np.ndarray) -> Patterns:
+    counts = np.array([each.size for each in patterns])
+    return Patterns(rounds, np.arange(len(patterns), dtype=np.uint64), counts, np.concatenate(patterns).astype(np.uint32))
+
+
+@pytest.mark.parametrize(
+    "strategy", [Identity(), GOLDEN, BandFHU(bands=300), BandFHU(bands=7), ODD, Tree(restarts=(100,))], ids=repr
+)
+def test_summed_columns_give_what_the_gram_gives(strategy: Strategy) -> None:
+    """On 700 rounds, both ways of adding up columns included, against the norm of the materialised columns."""
+    pattern = np.sort(np.random.default_rng(0).choice(700, 400, replace=False))
+    C = reference.strategy_matrix(strategy, 700)
+    expected = np.linalg.norm(C[:, pattern].sum(axis=1))
+    assert strategy.pattern_square(pattern, 700) == pytest.approx(expected**2, rel=1e-12)
+    found = PatternSensitivities(strategy, 700).of(pattern[None])
+    assert pattern.size > SUMMED_FROM
+    assert found.is_exact[0]
+    assert found.values[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_matrices_are_summed_too_and_signs_are_looked_for_block_by_block() -> None:
+    rng = np.random.default_rng(0)
+    C, pattern = np.tril(rng.random((600, 600))) + np.eye(600), np.arange(0, 600, 2)
+    dense = Dense.from_matrix(C, "x")
+    expected = np.linalg.norm(C[:, pattern].sum(axis=1))
+    assert PatternSensitivities(dense, 600).of(pattern[None]).values[0] == pytest.approx(expected, rel=1e-12)
+    C[5, 2] = -5000.0
+    signed = PatternSensitivities(Matrix.from_matrix(C, "y"), 600).of(pattern[None])
+    assert not signed.is_exact[0]
+    assert signed.values[0] == pytest.approx(np.sqrt(np.abs((C.T @ C)[np.ix_(pattern, pattern)]).sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [Identity(), GOLDEN, Tree(), BandFHU(bands=50)], ids=lambda s: s.kind)
+def test_a_device_of_fifty_thousand_participations_is_audited(strategy: Strategy) -> None:
+    """Its Gram would be 20 GB."""
+    heavy = np.sort(np.random.default_rng(0).choice(100_000, 50_000, replace=False))
+    patterns = patterns_of(100_000, heavy, np.array([7, 900]), np.array([5]))
+    found = trace_sensitivity(strategy, patterns)
+    square = strategy.pattern_square(heavy, 100_000)
+    assert square is not None
+    assert found.value == square**0.5
+    assert found.is_exact
+    assert (found.device_id, len(found.rounds)) == (0, 50_000)
+    assert device_sensitivities(strategy, patterns).values[0] == found.value
+    assert frontier(strategy, patterns).sensitivity >= found.value
+    assert privacy_over_rounds(strategy, patterns, 7.0, 1e-10, entries=2)[-1].sensitivity == found.value
+
+
+def test_a_heavy_device_under_a_mechanism_with_signs_is_refused_with_the_reason() -> None:
+    heavy = np.arange(10_001)
+    with pytest.raises(ValueError, match="a device took part 10,001 times, and this toeplitz strategy has negative entries"):
+        trace_sensitivity(Toeplitz(coefficients=(1.0, -0.5)), patterns_of(30_000, heavy))
+
+
+def test_the_trace_is_exact_where_no_theorem_gives_the_schema() -> None:
+    """25,000 rounds, more than the bound for any C takes."""
+    patterns = patterns_of(25_000, np.array([0, 2, 9, 400]), np.array([3, 4]), np.array([24_999]))
+    with pytest.raises(SensitivityUnknown, match="no theorem gives this toeplitz strategy's sensitivity"):
+        ODD.schema_sensitivity(MinSep(25_000, patterns.min_sep, patterns.max_participations))
+    found = trace_sensitivity(ODD, patterns)
+    assert found.is_exact
+    # Columns (1, 0.2, 0.4) of rounds 0 and 2 overlap in one place, the others in none.
+    assert found.value == pytest.approx((4 * 1.2 + 2 * 0.4) ** 0.5, rel=1e-12)
+
+
+def test_many_participations_under_a_tree_have_a_bound_above_the_exact_program() -> None:
+    from mechanisms.tree import Subtree, _counted_bound, forest_sensitivity
+
+    trees = (Subtree(0, 6, 64), Subtree(64, 4, 16))
+    for schema in (MinSep(80, 1, 80), MinSep(80, 3, 20), MinSep(80, 7, 5)):
+        exact, bound = forest_sensitivity(trees, schema), _counted_bound(trees, schema)
+        assert bound.lower_bound <= exact.value <= bound.value * (1 + 1e-12)
+        assert not bound.is_exact
+    assert not Tree().schema_sensitivity(MinSep(2000, 2, 800)).is_exact
