@@ -113,7 +113,7 @@ class Figures:
         if self.mu is None or self.rho is None or self.epsilon is None:
             return []
         rows = [
-            ("noise multiplier", up(self.noise_multiplier or 0.0, 6)),
+            ("noise multiplier", repr(self.noise_multiplier)),
             ("mu, rho", f"{up(self.mu, 6)}, {up(self.rho, 6)}"),
             (f"epsilon at delta {self.delta:g}", up(self.epsilon)),
         ]

@@ -5,7 +5,7 @@ claimed. It compares mechanisms by their error at equal privacy, never by their 
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from mechanisms.strategy import Strategy
 DEFAULT_DELTA = 1e-10
 """For logs, unless another is given."""
 
-NO_NOISE = "the trace does not say how noise was added, and no noise multiplier was given"
+NOISE_STATEMENTS = ("mechanism", "noise_multiplier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,8 @@ class Audit:
     """Those that are asked about; empty for a log of which no mechanism is known."""
     findings: tuple[Finding, ...]
     """Of the claim, if there was one."""
+    incompleteness: str
+    """Why an imported log is not complete, as a sentence; empty if it is."""
     left_out: tuple[LeftOut, ...]
     """Rows of an imported log that are no participation."""
     filtered_rows: int
@@ -199,9 +201,13 @@ class Audit:
 
     @cached_property
     def frontier(self) -> Frontier | None:
-        """Of that mechanism; computed when first asked for. None without a mechanism, or without a min-sep."""
-        has_one = bool(self.mechanisms) and self.patterns.min_sep > 0
-        return frontier(self.mechanisms[0].strategy, self.patterns) if has_one else None
+        """Of that mechanism; computed when first asked for. None without a mechanism, a min-sep, or a theorem."""
+        if not self.mechanisms or self.patterns.min_sep == 0:
+            return None
+        try:
+            return frontier(self.mechanisms[0].strategy, self.patterns)
+        except ValueError:  # what nothing is proven for
+            return None
 
     @cached_property
     def utility(self) -> list[Utility]:
@@ -259,6 +265,7 @@ class Audit:
             "participations_per_device": {str(k): v for k, v in self.participation_histogram().items()},
             "left_out": [asdict(each) for each in self.left_out],
             "filtered_rows": self.filtered_rows,
+            "incompleteness": self.incompleteness,
             "mechanisms": [mechanism.to_json() for mechanism in self.mechanisms],
             "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees] if self.mechanisms else [],
             "utility": [row.to_json() for row in self.utility],
@@ -335,11 +342,11 @@ def shown_min_sep(min_sep: int | None) -> str:
 
 def _guarantee_cells(guarantee: Guarantee) -> list[str]:
     schema, sensitivity = guarantee.participation, guarantee.sensitivity
-    if schema is None:
+    if schema is None and sensitivity is None:
         return ["unknown", "", "", "", ""]
-    limits = [shown_min_sep(guarantee.min_sep), f"{schema.max_participations:,}"]
+    limits = ["-", "-"] if schema is None else [shown_min_sep(guarantee.min_sep), f"{schema.max_participations:,}"]
     if sensitivity is None:
-        return [*limits, "not proven", "", ""]
+        return [*limits, "nothing proven", "", ""]
     rho, epsilon = guarantee.rho, guarantee.epsilon
     return [
         *limits,
@@ -385,6 +392,7 @@ def audit_trace(
     used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
     patterns = read_patterns(opened)
     names = DeviceNames(opened, show_devices)
+    imported = opened if isinstance(opened, ImportedTrace) else None
     try:
         enforced = enforced_limits(opened, scenario, claim, patterns)
         claimed = _claimed(claim, opened, patterns)
@@ -396,7 +404,13 @@ def audit_trace(
             findings = check_claim(claim, privacy, opened, patterns, found, enforced, names.of)
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
-    imported = opened if isinstance(opened, ImportedTrace) else None
+    broken = [each.statement for each in findings if each.verdict is Verdict.BROKEN and each.statement not in PRIVACY_STATEMENTS]
+    if broken:
+        mechanisms = [_refuted(each, broken) for each in mechanisms]
+    if imported is not None:
+        mechanisms = [_conditional(each, imported) for each in mechanisms]
+    elif any(each.verdict is Verdict.BROKEN and each.statement in NOISE_STATEMENTS for each in findings):
+        mechanisms = [_not_this_run(each) for each in mechanisms]
     return Audit(
         path=opened.path,
         digest=opened.digest,
@@ -404,6 +418,7 @@ def audit_trace(
         patterns=patterns,
         mechanisms=tuple(mechanisms),
         findings=findings,
+        incompleteness=imported.incompleteness if imported is not None else "",
         left_out=tuple(imported.left_out) if imported is not None else (),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
         scenario=scenario,
@@ -507,6 +522,31 @@ def _audit_mechanism(
         enforced=of_limits("enforced", enforced, strategy, z, delta, True),
         claimed=of_limits("claimed", claimed, strategy, z, delta, _is_ensured(claimed, enforced)),
     )
+
+
+def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
+    """Nothing follows from limits that the trace breaks."""
+    reason = f"this trace breaks the claimed {', '.join(broken)}"
+    claimed = replace(mechanism.claimed, sensitivity=None, may_rest_on=False, reason=reason)
+    return replace(mechanism, claimed=claimed)
+
+
+def _conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudit:
+    """What is called enforced rests on a claimed timer in a log, and on no row being left out."""
+    enforced = mechanism.enforced
+    if enforced.sensitivity is None:
+        return mechanism
+    reason = f"{enforced.reason}; it holds only if that timer was enforced, which a log cannot show"
+    if log.incompleteness:
+        reason += f". {log.incompleteness.rstrip('.')}"
+    return replace(mechanism, enforced=replace(enforced, may_rest_on=False, reason=reason))
+
+
+def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
+    """The figures of a claim whose mechanism or noise was not that of the run."""
+    said = "the run did not add the noise that is claimed, so this is no statement about it"
+    enforced, claimed = (replace(each, may_rest_on=False, reason=said) for each in (mechanism.enforced, mechanism.claimed))
+    return replace(mechanism, is_own=False, enforced=enforced, claimed=claimed)
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:

@@ -149,7 +149,12 @@ def check_claim(
         if claimed is not None:
             finding = _check_spent(what, claimed, figure, found, basis, evidence)
             spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
-    return (*noise, *participation, *spent)
+    return tuple(_without_advice(finding) for finding in (*noise, *participation, *spent))
+
+
+def _without_advice(finding: Finding) -> Finding:
+    """A statement that holds need not say anything else; least of all what was observed, which nothing ensures."""
+    return replace(finding, should_say="may stand") if finding.verdict is Verdict.HOLDS else finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +198,9 @@ def _basis(claim: Claim, trace: Trace | ImportedTrace, findings: Sequence[Findin
     broken = {finding.statement: None for finding in findings if finding.verdict is Verdict.BROKEN}
     claimed = claimed_limits(claim.model_copy(update=broken), trace)
     limits = joined(enforced, claimed, trace.committed_rounds)
+    rules = enforced.schema
+    if isinstance(trace, Trace) and rules is not None and limits.schema is not None and limits.schema.rounds == rules.rounds:
+        limits = enforced  # the rules are known, and what they do not ensure is no limit, however often it is claimed
     schema = limits.schema
     assert schema is not None
     separation = "no device twice" if schema.max_participations == 1 else f"min-sep {schema.min_sep:,}"
@@ -224,7 +232,7 @@ def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
     return [
         Finding("mechanism", _verdict(is_same), None, None, f"mechanism: {used.mechanism.kind}, as in the scenario", text),
         Finding(
-            "noise_multiplier", _verdict(holds), z, used.noise_multiplier, f"noise_multiplier = {used.noise_multiplier:g}", enough
+            "noise_multiplier", _verdict(holds), z, used.noise_multiplier, f"noise_multiplier = {used.noise_multiplier!r}", enough
         ),
     ]
 
@@ -321,14 +329,14 @@ def _check_spent(
     """Whether rho or epsilon follows from limits; if not, whether at least this trace spent no more."""
     most = claimed * (1 + ROUNDED[what])
     of_trace = figure(found.value)
-    kind = "exactly" if found.is_exact else "at most"
-    trace_text = f"the devices of this trace spent {kind} {_plain(up(of_trace))}"
+    kind = "" if found.is_exact else "at most "
+    trace_text = f"the devices of this trace spent {kind}{_plain(up(of_trace))}"
     if basis.sensitivity is None:
         of_basis, basis_text = math.inf, f"nothing is proven: {basis.said}"
     else:
         of_basis = figure(basis.sensitivity.value)
-        bound = "exactly" if basis.sensitivity.is_exact else "at most"
-        basis_text = f"{basis.said} give {bound} {_plain(up(of_basis))} ({basis.sensitivity.theorem})"
+        bound = "" if basis.sensitivity.is_exact else "at most "
+        basis_text = f"{basis.said} give {bound}{_plain(up(of_basis))} ({basis.sensitivity.theorem})"
     if of_basis <= most:
         verdict = Verdict.HOLDS
     elif of_trace > most:

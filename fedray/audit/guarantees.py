@@ -216,6 +216,8 @@ def allowed(
     """
     n = earliest.size
     rounds = np.arange(n)
+    # Rounds of a log may overlap, and a device may be in a later round first: a timer of any later round counts too.
+    earliest = np.minimum.accumulate(earliest[::-1])[::-1]
     following = np.maximum(rounds + 1, rounds + round_separation)
     if timer_seconds > 0:
         # The first round whose running maximum reaches a time is the first that reaches it.
@@ -238,14 +240,14 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
     timer = 3600.0 * participation.timer_hours if keeps_timer else 0.0
     most = participation.max_participations
     schema = allowed(*times, timer, participation.round_separation, most)
-    rules = []
+    rules, unkept = [], ""
     if timer > 0:
         rules.append(
             f"a timer of {participation.timer_hours:g} h from each {_RESET[participation.timer_resets_on]}, and the times "
             "at which rounds started"
         )
     elif participation.timer_hours > 0:
-        rules.append("no timer, since some devices ignore it or have clocks that are wrong")
+        unkept = "the timer ensures nothing, since some devices ignore it or have wrong clocks"
     if participation.round_separation > 0:
         rules.append(f"a separation of {participation.round_separation:,} rounds")
     if most is not None:
@@ -253,11 +255,12 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
     assumptions = ["The times of the rounds are as recorded, and do not depend on what a single device holds."]
     if rules:
         assumptions.append(f"Every device kept the rules: {'; '.join(rules)}.")
-    reason = (
-        f"follows from {'; '.join(rules)}"
-        if rules
-        else f"no rule was in force, so a device might have taken part in each of the {n:,} rounds"
-    )
+    reasons = [unkept] if unkept else []
+    if rules:
+        reasons.append(f"it follows from {'; '.join(rules)}")
+    else:
+        reasons.append(f"no rule that ensures anything was in force, so a device might have taken part in each of the {n:,} rounds")
+    reason = "; ".join(reasons)
     return Limits(schema, reason, tuple(assumptions))
 
 
@@ -283,7 +286,7 @@ def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:
         return Limits(None, f"the claimed timer of {timer:g} h was not kept: a device came back {down(least / 3600.0)} h later")
     return Limits(
         allowed(*times, 3600.0 * timer),
-        f"follows from the claimed timer of {timer:g} h and the recorded times of the rounds",
+        f"it follows from the claimed timer of {timer:g} h and the recorded times of the rounds",
         (
             f"Every device kept the claimed timer of {timer:g} h. The log cannot show what was enforced.",
             "No participation in a round came before the first or after the last time that is recorded of that round.",
@@ -310,16 +313,17 @@ def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     """
     n = claim.rounds or trace.committed_rounds
     stated = ", ".join(f"{name} = {value:,}" for name, value in _stated(claim))
-    if not stated:
+    if not stated and n <= trace.committed_rounds:
         return Limits(None, "the claim says nothing of participation")
     times = round_times(trace) if claim.timer_hours else None
     implied = allowed(*times, 3600.0 * claim.timer_hours) if times is not None and claim.timer_hours else None
-    if implied is None and claim.min_sep is None and claim.max_participations is None:
+    is_silent = implied is None and claim.min_sep is None and claim.max_participations is None
+    if is_silent and n <= trace.committed_rounds:
         return Limits(None, "a timer says nothing about rounds unless the times of the rounds are known")
     b, k = min(claim.min_sep or 1, n), claim.max_participations or n
     if implied is not None and implied.rounds == n:
         b, k = max(b, implied.min_sep), min(k, implied.max_participations)
-    return Limits(_schema(n, b, k), f"claimed: {stated}")
+    return Limits(_schema(n, b, k), f"claimed: {stated or f'{n:,} rounds'}")
 
 
 def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
@@ -329,7 +333,13 @@ def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
     """
     schema = claimed.schema
     if schema is None:
-        return enforced if enforced.schema is not None else Limits(MinSep(rounds, 1, rounds), "nothing is claimed or enforced")
+        return (
+            enforced
+            if enforced.schema is not None
+            else Limits(
+                MinSep(rounds, 1, rounds), "neither the rules nor any claim that this trace leaves unbroken limits participation"
+            )
+        )
     if enforced.schema is None or enforced.schema.rounds != schema.rounds:
         return claimed
     b = max(schema.min_sep, enforced.schema.min_sep)

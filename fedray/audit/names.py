@@ -12,7 +12,8 @@ class DeviceNames:
     """Names of a trace's devices.
 
     A log's device is shown as `#` and twelve hex digits of BLAKE2b over its name, keyed by the digest of the trace's list
-    of devices. Whoever holds the trace can find the device again; whoever sees the page alone cannot try names.
+    of devices. Whoever holds the trace can find the device again; whoever sees the page alone cannot try names, unless
+    the whole list of devices can be guessed.
     Simulated devices belong to nobody and are shown by their ids.
     """
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedray.audit.audit import Audit, MechanismAudit, shown_min_sep
+from fedray.audit.audit import NOISE_STATEMENTS, Audit, MechanismAudit, shown_min_sep
+from fedray.audit.findings import PRIVACY_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.errors import InputError
 from fedray.rounding import up
@@ -53,12 +54,21 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
     observed one, and the lines say which.
 
     Raises:
-        InputError: where no mechanism or no noise multiplier is known, so that there is nothing to state.
+        InputError: where no mechanism or no noise multiplier is known, where the log is not complete, and where the claim
+            names another mechanism or more noise than the run had: then there is nothing to state.
     """
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
             f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no privacy to state; give "
             "a claim, or a mechanism and a noise multiplier"
+        )
+    if audit.incompleteness:
+        raise InputError(f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Import the whole log")
+    broken = [each for each in audit.findings if each.statement in NOISE_STATEMENTS and each.verdict is Verdict.BROKEN]
+    if broken:
+        raise InputError(
+            f"the claim's {broken[0].statement} is not that of the run ({broken[0].explanation}), so there is no such statement "
+            f"to make; it should say {broken[0].should_say}"
         )
     mechanism = audit.mechanisms[0]
     stated = next(each for each in (mechanism.enforced, mechanism.claimed, mechanism.observed) if each.sensitivity is not None)
@@ -100,7 +110,7 @@ def _mechanism(audit: Audit, mechanism: MechanismAudit) -> list[Line]:
     return [
         Line("Mechanism", _described(mechanism), source),
         Line("Clip norm", clip, "the scenario that was run" if scenario is not None else UNSEEN),
-        Line("Noise multiplier", f"{mechanism.noise_multiplier:g}, times the clip norm", source),
+        Line("Noise multiplier", f"{mechanism.noise_multiplier!r}, times the clip norm", source),
         Line("Rounds", f"{audit.rounds:,}", "counted in the trace"),
     ]
 
@@ -166,8 +176,6 @@ def _verdicts(audit: Audit) -> list[Line]:
 
 
 def _findings(audit: Audit, what: str) -> str:
-    from fedray.audit.findings import PRIVACY_STATEMENTS
-
     chosen = [each for each in audit.findings if (each.statement in PRIVACY_STATEMENTS) == (what == "privacy")]
     return "; ".join(f"{each.statement}: {each.verdict} ({each.explanation})" for each in chosen)
 
@@ -214,7 +222,8 @@ def _shortened(value: Any) -> str:
 
 def _limits_text(guarantee: Guarantee) -> str:
     schema = guarantee.participation
-    assert schema is not None
+    if schema is None:
+        return "a unit may contribute more than once to a round, so no min-sep describes it"
     if schema.max_participations == 1:
         return "each device takes part at most once"
     return f"min-sep {shown_min_sep(guarantee.min_sep)}, at most {schema.max_participations:,} participations"

@@ -123,7 +123,7 @@ def report(
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
 ) -> None:
-    """Write the self-contained HTML report of a trace."""
+    """Write the self-contained HTML report of a trace. With --claim the exit code is that of the audit."""
     from fedray.report.page import write_report
     from fedray.trace.schema import REPORT_FILE
 
@@ -131,6 +131,8 @@ def report(
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
     _write_figures(opened, result, figures)
     typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
+    if not result.claim_holds:
+        raise typer.Exit(1)
 
 
 def statement(

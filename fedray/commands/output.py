@@ -118,10 +118,12 @@ def print_audit(result: Any) -> None:
         print_text("left out  ", f"{each.rows:,} rows {each.reason}, such as {each.example}")
     if result.filtered_rows:
         print_text("left out  ", f"{result.filtered_rows:,} rows that do not meet the conditions of the import")
+    if result.incompleteness:
+        print_text("WARNING   ", f"{result.incompleteness} The figures below are of what is left, and no upper bounds.")
     print_table(f"Audit of {result.path}", [list(row) for row in result.participation_rows()], first_is_head=False)
     for mechanism in result.mechanisms:
         noise = mechanism.noise_multiplier
-        known = f"noise multiplier {noise:g}" if noise is not None else "without noise multiplier"
+        known = f"noise multiplier {noise!r}" if noise is not None else "without noise multiplier"
         print_table(f"{mechanism.name}, {known}, delta {mechanism.observed.delta:g}", result.guarantee_rows(mechanism))
     if result.mechanisms:
         _print_what_to_rest_on(result.mechanisms[0])
@@ -130,6 +132,8 @@ def print_audit(result: Any) -> None:
             "No mechanism is known, so there are no privacy figures: give --mechanism FILE and "
             "--noise-multiplier Z, or --claim FILE."
         )
+    if result.claim is not None:
+        print_text("claimed   ", f"{result.mechanisms[0].claimed.reason}.")
     if result.utility:
         basis = result.to_json()["utility_basis"]
         print_table(f"Error of the prefix sums when each mechanism has the same rho ({basis} participation)", result.utility_rows())
@@ -146,12 +150,13 @@ def print_audit(result: Any) -> None:
 def _print_what_to_rest_on(mechanism: Any) -> None:
     print_text("", "observed limits: every trace with this min-sep and this many participations.")
     print_text("observed  ", f"is a statement about {mechanism.observed.scope}; {mechanism.observed.reason}.")
-    if mechanism.enforced.sensitivity is None:
-        print_text("enforced  ", f"is not known: {mechanism.enforced.reason}.")
+    enforced = mechanism.enforced
+    if enforced.sensitivity is None:
+        print_text("enforced  ", f"is not known: {enforced.reason}.")
+    elif enforced.may_rest_on:
+        print_text("enforced  ", f"holds for {enforced.scope}; a guarantee may rest on it. Why: {enforced.reason}.")
     else:
-        print_text(
-            "enforced  ", f"holds for {mechanism.enforced.scope}; a guarantee may rest on it. It {mechanism.enforced.reason}."
-        )
+        print_text("enforced  ", f"is no guarantee to rest on: {enforced.reason}.")
 
 
 def print_findings(result: Any) -> None:
@@ -163,7 +168,7 @@ def print_findings(result: Any) -> None:
             [
                 each.statement,
                 str(each.verdict),
-                "-" if each.claimed is None else f"{each.claimed:.6g}",
+                "-" if each.claimed is None else repr(each.claimed),
                 "-" if each.found is None else _found(each),
                 each.should_say,
                 each.explanation,
@@ -177,10 +182,14 @@ def print_findings(result: Any) -> None:
     privacy = result.device_privacy
     if privacy is not None:
         shares = {each.share: up(each.rho, 6) for each in privacy.quantiles}
-        print_text("  ", f"rho of the median device {shares[0.5]}, of 99 % at most {shares[0.99]}, of all at most {shares[1.0]}")
+        print_text(
+            "  ",
+            f"observed, in this trace only: rho of the median device {shares[0.5]}, of 99 % at most {shares[0.99]}, of all at most "
+            f"{shares[1.0]}",
+        )
     if result.frontier is not None:
         bound = up(result.frontier.sensitivity, 6)
-        print_text("  ", f"sensitivity by the frontier of (min-sep, participations) at most {bound}")
+        print_text("  ", f"observed, in this trace only: sensitivity by the frontier of (min-sep, participations) at most {bound}")
 
 
 def _found(finding: Any) -> str:

@@ -58,6 +58,28 @@ def test_rounds_whose_recorded_times_overlap_are_taken_from_the_safe_side() -> N
     earliest, latest = np.array([10.0, 0.0, 30.0, 40.0]), np.array([20.0, 25.0, 35.0, 50.0])
     found = allowed(earliest, latest, 30.0)
     assert (found.min_sep, found.max_participations) == (1, 2)
+    backwards = allowed(np.array([10.0, 1.0]), np.array([80.0, 60.0]), 72.0)  # in round 1 at 1 h, in round 0 at 80 h
+    assert (backwards.min_sep, backwards.max_participations) == (1, 2)
+
+
+@given(st.data(), st.integers(2, 7), st.floats(0.5, 20.0))
+@settings(max_examples=200, deadline=None)
+def test_no_pattern_that_keeps_the_timer_is_beyond_the_limits_however_rounds_overlap(data, n: int, timer: float) -> None:
+    spans = data.draw(st.lists(st.tuples(st.floats(0, 40), st.floats(0, 15)), min_size=n, max_size=n))
+    earliest = np.array([start for start, _ in spans])
+    latest = earliest + np.array([length for _, length in spans])
+    found = allowed(earliest, latest, timer)
+    for size in range(2, n + 1):
+        for order in itertools.permutations(range(n), size):
+            at = -np.inf
+            for index in order:  # as early as the timer permits
+                at = max(earliest[index], at + timer)
+                if at > latest[index]:
+                    break
+            else:
+                pattern = sorted(order)
+                assert size <= found.max_participations
+                assert min(np.diff(pattern)) >= found.min_sep
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +105,6 @@ def test_the_observed_guarantee_may_be_far_better_than_the_enforced_one(far_bett
     assert found.enforced.epsilon > 1.2 * found.observed.epsilon
     assert found.enforced.may_rest_on
     assert not found.observed.may_rest_on
-    assert "devices" not in found.enforced.reason
     assert "timer of 1 h" in found.enforced.reason
 
 
@@ -137,7 +158,7 @@ def test_a_timer_that_some_devices_do_not_keep_ensures_nothing(trace_of, small, 
     scenario = small("participation.timer_hours=0.05", f"participation.{key}")
     found = audit_trace(trace_of([[0, 3, 6], [1, 4], [2, 5]], 7, scenario)).mechanisms[0].enforced
     assert found.participation == MinSep(7, 1, 7)
-    assert "no timer" in found.reason
+    assert "the timer ensures nothing" in found.reason
 
 
 def test_rules_that_a_device_broke_ensure_nothing(trace_of, small) -> None:
@@ -211,7 +232,6 @@ def test_a_claim_that_says_less_never_holds_more_easily(trace_of, small, timer: 
     for less, more in itertools.product(passed, passed):
         if set(less) <= set(more):
             assert passed[less] <= passed[more], (less, more)
-    assert len({frozenset(each) for each in passed.values()}) > 1 or timer > 0
 
 
 def test_a_claim_that_only_this_trace_supports_is_no_pass(trace_of, small) -> None:

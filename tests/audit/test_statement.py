@@ -43,7 +43,9 @@ CHECKLIST = [
 
 @pytest.fixture
 def trace(trace_of, small):
-    return trace_of(PATTERNS, 7, small("participation.timer_hours=0.0694", "privacy.delta=1e-6"))
+    return trace_of(
+        PATTERNS, 7, small("participation.timer_hours=0.0694", "privacy.delta=1e-6", 'privacy.mechanism={kind = "tree"}')
+    )
 
 
 @pytest.fixture
@@ -78,6 +80,14 @@ def test_a_claim_about_a_log_is_stated_as_claimed(log) -> None:
     assert lines["The claim, participation"].says == "holds"
 
 
+def test_limits_that_the_log_breaks_are_never_stated(log) -> None:
+    claim = Claim(mechanism=Tree(), noise_multiplier=7.0, min_sep=5, epsilon=20.0)
+    audit = audit_trace(log, claim=claim)
+    assert audit.mechanisms[0].claimed.sensitivity is None
+    lines = {line.what for line in privacy_statement(log, audit).lines}
+    assert "Participation (observed)" in lines
+
+
 def test_there_is_nothing_to_state_without_a_mechanism(log) -> None:
     audit = audit_trace(log)
     assert audit.max_participations == 3
@@ -108,5 +118,8 @@ def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_comm
     assert json.loads((tmp_path / "statement.json").read_text())["lines"][0]["what"] == "Unit of privacy"
     rows = [line for line in (tmp_path / "statement.md").read_text().splitlines() if line.startswith("|")]
     assert all(line.replace("\\|", "").count("|") == 4 for line in rows)
+    (tmp_path / "other.toml").write_text('mechanism = {kind = "tree"}\nnoise_multiplier = 100.0\n')
+    code, _, err = fedray_command("statement", str(trace.path), "--claim", str(tmp_path / "other.toml"), "--out", str(tmp_path))
+    assert (code, "noise_multiplier is not that of the run" in err) == (2, True)
     code, _, err = fedray_command("statement", str(trace.path), "--out", str(tmp_path / "none"))
     assert (code, "is not a directory" in err) == (2, True)
