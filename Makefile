@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check bench bench-population bench-audit canary faults peers reproduce gboard clean
+.PHONY: help run test check bench bench-population bench-audit canary faults peers reproduce gboard fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -32,6 +32,9 @@ faults: .venv/.tests  ## Every fault at three moments: killed actors, nodes and 
 
 canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; audits of 1,000 random traces by brute force
 	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/simulation/test_canary.py tests/audit/test_distribution.py
+
+fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs: traces, logs, scenarios, mechanisms, options (half an hour)
+	$(BIN)/python tests/fuzz/fuzz.py --cases 100000
 
 bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cells (ten minutes, 10 GB of disk)
 	$(BIN)/python tests/benchmarks/bench_audit.py

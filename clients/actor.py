@@ -1,4 +1,4 @@
-"""The Ray shell around PopulationShard and LocalTrainer: placement, `remote`, gauges, and a new actor for one that died."""
+"""The Ray shell around PopulationShard and LocalTrainer: placement, `remote`, gauges, and a new actor for one that was lost."""
 
 import logging
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ray.util.metrics import Gauge
 
 from clients.population import part_count, shard_ranges
 from clients.shard import PopulationShard
-from fedray.answers import RayAnswer
+from fedray.answers import RayAnswer, Start
 from fedray.errors import ShardLost
 from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, ShardUse, TrainOrder, TrainReport
 from fedray.placement import Placement
@@ -21,7 +21,7 @@ from fedray.scenario import Scenario
 from fedray.trace.schema import part_ranges
 
 REVIVED_CPUS = 0.0
-"""What a new actor asks for in the place of one that died: nothing, since its node may be gone and the others full."""
+"""What a new actor asks for in the place of one that was lost: nothing, since its node may be gone and the others full."""
 
 
 class _ShardBody:
@@ -85,17 +85,27 @@ def _gauge(name: str, text: str, tags: dict[str, str]) -> Gauge:
 
 
 class RayShard:
-    """A shard, and a trainer, in an actor of its own. One that dies is replaced: the new one hears all settlements again."""
+    """A shard, and a trainer, in an actor of its own. One that dies or hangs is replaced: the new one hears all settlements again.
+
+    scenario: as `ray.put` gives it, so that it travels once to every node.
+    """
 
     def __init__(
-        self, scenario: Scenario, first_device: int, end_device: int, cpus: float, placement: Placement, history: History
+        self,
+        scenario: Any,
+        device_ids: int,
+        first_device: int,
+        end_device: int,
+        cpus: float,
+        placement: Placement,
+        history: History,
     ) -> None:
         self.first_device, self.end_device = first_device, end_device
         self.restarts = 0
         self._scenario, self._placement, self._history = scenario, placement, history
-        self._parts = part_ranges(scenario.device_ids, first_device, end_device)
+        self._parts = part_ranges(device_ids, first_device, end_device)
         self._who = f"the shard of devices {first_device} to {end_device}"
-        self._actor: Any = self._start(cpus)
+        self._start(cpus)
 
     def check_ins(self, order: CheckInOrder) -> RayAnswer[CheckIns]:
         """See fedray.protocols.Shard."""
@@ -137,30 +147,32 @@ class RayShard:
         """Ends the actor."""
         ray.kill(self._actor)
 
-    def _start(self, cpus: float) -> Any:
+    def _start(self, cpus: float) -> None:
         body: Any = ray.remote(_ShardBody).options(num_cpus=cpus, scheduling_strategy="SPREAD")
-        return body.remote(self._scenario, self.first_device, self.end_device)
+        self._actor: Any = body.remote(self._scenario, self.first_device, self.end_device)
+        self._started = Start(self._actor.use.remote())
 
     def _call(self, method: str, *arguments: Any) -> RayAnswer[Any]:
         """Calls are pure, or applied once however often they are made, so that any may be made again."""
         reference = getattr(self._actor, method).remote(*arguments)
         again = partial(self._again, self.restarts, method, arguments)
-        return RayAnswer(reference, self._who, self._placement.answer_timeout_seconds, ShardLost, again)
+        return RayAnswer(reference, self._started, self._placement.worker_timeout_seconds, again)
 
-    def _again(self, restarts: int, method: str, arguments: tuple[Any, ...], reason: str) -> RayAnswer[Any]:
+    def _again(self, restarts: int, method: str, arguments: tuple[Any, ...], what: str) -> RayAnswer[Any]:
         if restarts == self.restarts:  # else another call has brought it back already
-            self._revive(reason)
+            self._revive(what)
         return self._call(method, *arguments)
 
-    def _revive(self, reason: str) -> None:
+    def _revive(self, what: str) -> None:
         if self.restarts >= self._placement.most_restarts:
             raise ShardLost(
-                f"{self._who} died ({reason}), after {self.restarts} restarts; run again, with more memory if that was it"
+                f"{self._who} {what}, after {self.restarts} restarts; run again, with more memory, more shards or a longer worker "
+                "timeout, if that was it"
             )
         self.restarts += 1
-        logging.getLogger("fedray").warning("fedray: %s died (%s); it is started anew", self._who, reason)
+        logging.getLogger("fedray").warning("fedray: %s %s; it is started anew", self._who, what)
         ray.kill(self._actor)
-        self._actor = self._start(REVIVED_CPUS)
+        self._start(REVIVED_CPUS)
         for settlements in self._history(self.first_device, self.end_device):
             self._call("settle", settlements).result()
 
@@ -173,4 +185,5 @@ def start_shards(scenario: Scenario, placement: Placement, cpus: float, history:
     devices = scenario.device_ids
     count = min(placement.shards or max(1, int(cpus)), part_count(devices))
     each = max(0.001, min(1.0, cpus / count))
-    return [RayShard(scenario, first, end, each, placement, history) for first, end in shard_ranges(devices, count)]
+    once = ray.put(scenario)
+    return [RayShard(once, devices, first, end, each, placement, history) for first, end in shard_ranges(devices, count)]

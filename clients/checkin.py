@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from clients.availability.runs import Runs, joined
 from clients.device_map import DeviceMap, value_of
-from clients.population import DeviceModel, is_reachable
-from fedray.messages import CheckInOrder
+from clients.population import DeviceModel, Presence, is_reachable, joined_before, joined_in_block
+from fedray.messages import NEVER, CheckInOrder
 from fedray.rng import Key, draw, exponential, uniform
 from fedray.trace.schema import BLOCK_DEVICES
 
@@ -265,16 +265,24 @@ def bits_of(indices: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
 
 
 def draw_candidates(
-    model: DeviceModel, key: Key, first_device: int, end_device: int, order: CheckInOrder
+    model: DeviceModel, presence: Presence, key: Key, first_device: int, end_device: int, order: CheckInOrder
 ) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-    """Candidates (device of the shard, time) [C] of every block at its whole rate, on devices that the task can use."""
+    """Candidates (device of the shard, time) [C] of every block at its whole rate, on devices that the task can use.
+
+    Only on devices that have joined before the window's end, which are the first of each block.
+    """
     seconds = order.ask_until_seconds - order.start_seconds
-    expected = (end_device - first_device) * order.checkins_per_hour / 3600.0 * seconds
+    blocks = np.arange(first_device, end_device, BLOCK_DEVICES)
+    sizes = np.minimum(end_device - blocks, BLOCK_DEVICES)
+    if presence.seconds_per_join < np.inf:
+        joined = joined_before(presence, order.ask_until_seconds)
+        sizes = np.array([joined_in_block(presence.order, block // BLOCK_DEVICES, joined) for block in blocks.tolist()], np.int64)
+    expected = int(sizes.sum()) * order.checkins_per_hour / 3600.0 * seconds
     capacity = int(expected + 10.0 * np.sqrt(expected) + 100.0)
     while True:
         index, time = np.empty(capacity, np.uint32), np.empty(capacity)
         total = _candidates(
-            model, key, first_device, end_device, order.window, order.start_seconds, order.ask_until_seconds,
+            model, key, first_device, blocks, sizes, order.window, order.start_seconds, order.ask_until_seconds,
             order.checkins_per_hour / 3600.0, index, time,
         )  # fmt: skip
         if total <= capacity:
@@ -283,12 +291,14 @@ def draw_candidates(
 
 
 @njit(cache=True, nogil=True)
-def _candidates(model, key, first_device, end_device, window, window_start, ask_until, rate, out_index, out_time):
+def _candidates(model, key, first_device, blocks, sizes, window, window_start, ask_until, rate, out_index, out_time):
     total = 0
     if rate == 0.0:
         return total
-    for block in range(first_device, end_device, BLOCK_DEVICES):
-        size = min(end_device - block, BLOCK_DEVICES)
+    for place in range(blocks.size):
+        block, size = blocks[place], sizes[place]
+        if size == 0:
+            continue
         mean_gap = 1.0 / (rate * size)
         time, arrival = window_start, 0
         while True:
@@ -321,15 +331,18 @@ def first_of_each_run(which: NDArray[np.uint32], time: NDArray[np.float64], end:
 
 @njit(cache=True, nogil=True)
 def count_at(runs: Runs, reopen, last_rounds, time: float, held_back: int):
-    """(runs that hold `time`, of them those whose device's timer is open, of them those whose last round + 1 is <= held_back)."""
+    """How many runs hold `time`; of them, those whose device's timer is open; of these, those whose last round + 1 is at most
+    held_back; and of the first, those of devices that may not take part again."""
     index, start, end = runs
     dense, keys, values = reopen
     last_dense, last_keys, last_values = last_rounds
-    eligible, is_open, is_free = 0, 0, 0
+    eligible, is_open, is_free, is_spent = 0, 0, 0, 0
     for run in range(index.size):
         if start[run] <= time < end[run]:
             eligible += 1
-            if value_of(dense, keys, values, index[run]) <= time:
+            opens = value_of(dense, keys, values, index[run])
+            is_spent += opens == NEVER
+            if opens <= time:
                 is_open += 1
                 is_free += value_of(last_dense, last_keys, last_values, index[run]) <= held_back
-    return eligible, is_open, is_free
+    return eligible, is_open, is_free, is_spent

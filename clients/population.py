@@ -1,7 +1,8 @@
 """Who the devices are: every attribute is a pure function of (seed, device), computed when asked for.
 
 Devices live in fixed blocks of 65,536 ids (fedray/trace/schema.py). A shard is a contiguous run of whole blocks; blocks never
-depend on shards.
+depend on shards. Where devices join, ids are dealt to the blocks in the order of joining, one each in turn: all blocks, and so all
+shards, have the same share of the devices at any time, and those of a block that have joined are its first ids.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from fedray.errors import InputError
 from fedray.rng import Key, Stream, draw, exponential, normal, stream_key, uniform
 from fedray.scenario import Scenario
-from fedray.trace.schema import part_devices
+from fedray.trace.schema import BLOCK_DEVICES, part_devices
 
 # Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER: (0, 0).
 _REACH, _SPEED = 0, 1
@@ -133,11 +134,52 @@ def speed_of(model, device):
     )
 
 
+class JoinOrder(NamedTuple):
+    """How ids are dealt to blocks in the order of joining: one to each block in turn, until the last block is full, then one to
+    each of the others."""
+
+    blocks: int
+    block_devices: int
+    last_block_devices: int
+
+
+@njit(inline="always")
+def join_rank(order, device):
+    """How many devices join before a device, by its id."""
+    block, offset = device // order.block_devices, device % order.block_devices
+    if offset < order.last_block_devices:
+        return offset * order.blocks + block
+    return order.last_block_devices * order.blocks + (offset - order.last_block_devices) * (order.blocks - 1) + block
+
+
+def devices_of_ranks(order: JoinOrder, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ids [N] of the devices with join ranks [N]; the inverse of `join_rank`."""
+    dealt_to_all = order.last_block_devices * order.blocks
+    is_late, others = ranks >= dealt_to_all, max(1, order.blocks - 1)
+    turn = np.where(is_late, ranks - dealt_to_all, ranks)
+    offset, block = np.divmod(turn, np.where(is_late, others, order.blocks))
+    return block * order.block_devices + offset + np.where(is_late, order.last_block_devices, 0)
+
+
+@njit(cache=True, nogil=True)
+def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
+    """How many devices of a block are among the first `joined` of all: its first ids."""
+    dealt_to_all = order.last_block_devices * order.blocks
+    if joined <= dealt_to_all:
+        return max(0, -((block - joined) // order.blocks))
+    if block == order.blocks - 1:
+        return order.last_block_devices
+    late = -((block - (joined - dealt_to_all)) // (order.blocks - 1))
+    return min(order.block_devices, order.last_block_devices + max(0, late))
+
+
 class Presence(NamedTuple):
     """When devices are there: the first `devices` from the start, the others join one after the other; infinity for never."""
 
     key: Key
+    order: JoinOrder
     devices: int
+    devices_at_the_end: int
     seconds_per_join: float
     lifetime_seconds: float
 
@@ -149,13 +191,25 @@ class Presence(NamedTuple):
 
 def presence_of(scenario: Scenario) -> Presence:
     """Joins and lifetimes of a scenario."""
-    population = scenario.population
+    population, devices = scenario.population, scenario.device_ids
+    block_devices = BLOCK_DEVICES if population.joins_per_day else devices  # without joins, ids are in order already
+    blocks = -(-devices // block_devices)
     return Presence(
         key=stream_key(scenario.seed, Stream.PRESENCE),
+        order=JoinOrder(blocks, block_devices, devices - (blocks - 1) * block_devices),
         devices=population.devices,
+        devices_at_the_end=devices,
         seconds_per_join=86_400.0 / population.joins_per_day if population.joins_per_day else math.inf,
         lifetime_seconds=86_400.0 * population.lifetime_days if population.lifetime_days is not None else math.inf,
     )
+
+
+def joined_before(presence: Presence, seconds: float) -> int:
+    """How many devices, in the order of joining, hold all that have joined before a time."""
+    if presence.seconds_per_join == math.inf:
+        return presence.devices
+    # One more than there can be, so that no rounding leaves one out.
+    return min(presence.devices_at_the_end, presence.devices + math.ceil(seconds / presence.seconds_per_join) + 1)
 
 
 @njit(cache=True, nogil=True)
@@ -165,8 +219,9 @@ def present_between(presence: Presence, device_ids: NDArray[np.uint64]) -> tuple
     for index in range(device_ids.size):
         device = np.int64(device_ids[index])
         w0, w1, _, _ = draw(presence.key, device, 0, 0)
-        if device >= presence.devices:
-            joins[index] = (device - presence.devices + uniform(w0)) * presence.seconds_per_join
+        rank = join_rank(presence.order, device)
+        if rank >= presence.devices:
+            joins[index] = (rank - presence.devices + uniform(w0)) * presence.seconds_per_join
         if presence.lifetime_seconds < np.inf:
             leaves[index] = joins[index] + presence.lifetime_seconds * exponential(w1)
     return joins, leaves

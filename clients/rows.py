@@ -28,7 +28,8 @@ class RowStore:
     """
 
     def __init__(self) -> None:
-        self._recent: list[Settlement] = []
+        self._recent: list[tuple[int, dict[str, NDArray]]] = []
+        """Rounds, with copies of their rows: a settlement's own arrays may be views that keep a whole message in memory."""
         self._recent_rows = 0
         self._chunks: list[dict[str, NDArray]] = []
         self._mappings: list[mmap.mmap] = []
@@ -36,7 +37,8 @@ class RowStore:
 
     def add(self, settlement: Settlement) -> None:
         """Takes the rows of a settlement."""
-        self._recent.append(settlement)
+        rows = {name: getattr(settlement, name).copy() for name in _COLUMNS if name != "rounds"}
+        self._recent.append((settlement.round_index, rows))
         self._recent_rows += settlement.device_ids.size
         self.rows += settlement.device_ids.size
         if self._recent_rows >= CHUNK_ROWS:
@@ -67,9 +69,9 @@ class RowStore:
         """Recent rows become a chunk, sorted by device, in a file of its own, column after column."""
         if not self._recent_rows:
             return
-        rows, sizes = self._recent_rows, [settlement.device_ids.size for settlement in self._recent]
-        columns = {name: np.concatenate([getattr(each, name) for each in self._recent]) for name in _COLUMNS if name != "rounds"}
-        columns["rounds"] = np.repeat(np.array([each.round_index for each in self._recent], np.uint32), sizes)
+        rows, sizes = self._recent_rows, [each["device_ids"].size for _, each in self._recent]
+        columns = {name: np.concatenate([each[name] for _, each in self._recent]) for name in _COLUMNS if name != "rounds"}
+        columns["rounds"] = np.repeat(np.array([round_index for round_index, _ in self._recent], np.uint32), sizes)
         self._recent, self._recent_rows = [], 0
         order = _by_device(columns["device_ids"])
         try:

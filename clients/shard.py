@@ -26,7 +26,10 @@ from clients.latency import latency_model, work_seconds
 from clients.population import (
     are_reachable,
     device_model,
+    devices_of_ranks,
     examples_on,
+    joined_before,
+    joined_in_block,
     presence_of,
     present_between,
     reachable_among,
@@ -41,7 +44,7 @@ from fedray.trace.schema import BLOCK_DEVICES, part_ranges
 from fedray.trace.writer import encode_part, write_part
 
 CENSUS_DEVICES = 65_536
-"""Devices whose sessions are always listed, timer or not, to estimate how many are eligible: every stride-th id."""
+"""Devices whose sessions are always listed, timer or not, to estimate how many are eligible: every stride-th to join."""
 
 KNOWN_BYTES = 160 * 2**20
 """Memory of a shard for what stays the same of devices, so that it need not be drawn at every listing."""
@@ -76,8 +79,9 @@ class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
     State: for devices that ever took part the second from which their timer is open (and, if rounds must be separated, their last
-    round), see clients/device_map.py; the runs of the period, while check-ins are enumerated; the rows for the trace, on disk.
-    Everything else is derived. Windows are asked for in order; the present one may be asked for again.
+    round; if participations are capped, how many they had), see clients/device_map.py; the runs of the period, while check-ins are
+    enumerated; the rows for the trace, on disk. Everything else is derived. Windows are asked for in order; the present one may be
+    asked for again.
     """
 
     def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:
@@ -90,9 +94,12 @@ class PopulationShard:
         self._check_in_key = stream_key(scenario.seed, Stream.CHECK_IN)
         self._thinning_key = stream_key(scenario.seed, Stream.THINNING)
         self._separation = scenario.participation.round_separation
+        self._is_capped = scenario.participation.max_participations is not None
         self._reopen = DeviceMap(end_device - first_device)
         self._last_rounds = DeviceMap(end_device - first_device)
         """Last round + 1; filled only where rounds must be separated."""
+        self._contributions = DeviceMap(end_device - first_device)
+        """Accepted reports; filled only where they are capped."""
         self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
         self._known_room = KNOWN_BYTES
         self._prepared: _Prepared | None = None
@@ -100,9 +107,9 @@ class PopulationShard:
         """Devices whose timers were started since `_listed` was last told."""
         self._listed: ListedRuns | None = None
         self._census_stride = max(1, scenario.device_ids // CENSUS_DEVICES)
-        first = -(-first_device // self._census_stride) * self._census_stride
-        sample = np.arange(first, end_device, self._census_stride, dtype=np.uint64)
-        self._census_members = (sample[are_reachable(self._devices, sample)] - np.uint64(first_device)).astype(np.uint32)
+        sample = self._census_sample(scenario.device_ids)
+        self._census_members = (sample - np.uint64(first_device)).astype(np.uint32)
+        self._census_joins = present_between(self._presence, sample)[0]
         self._census_day, self._census_runs = -1, joined([])
         self._settled, self._window = -1, -1
         self.busy_seconds = 0.0
@@ -113,7 +120,7 @@ class PopulationShard:
     def prepare(self, order: CheckInOrder) -> None:
         """Does ahead what can be done for a window before the one in progress is settled. It changes no answer."""
         begun = time.perf_counter()
-        self._prepared = (self._thin if not order.is_enumerated else self._enumerate)(order)
+        self._prepared = self._prepare(order)
         self.busy_seconds += time.perf_counter() - begun
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
@@ -121,10 +128,9 @@ class PopulationShard:
         begun = time.perf_counter()
         self._window = order.window
         self.settle(order.settlements)
-        if self._prepared is None or not self._prepared.is_for(order):
-            self.prepare(order)
         prepared, self._prepared = self._prepared, None
-        assert prepared is not None
+        if prepared is None or not prepared.is_for(order):
+            prepared = self._prepare(order)
         listed = self._settle_enumerated(prepared) if order.is_enumerated else self._settle_thinned(prepared)
         answer = self._answer(listed, self._take_census(order))
         self.busy_seconds += time.perf_counter() - begun
@@ -140,11 +146,16 @@ class PopulationShard:
             self._reopen.raise_to(local, settlement.reopen_seconds)
             if self._listed is not None:
                 self._moved.append(local[settlement.reopen_seconds > 0])
+            kept = local[settlement.remembers_round]
             if self._separation:
-                kept = local[settlement.remembers_round]
                 self._last_rounds.raise_to(kept, np.full(kept.size, settlement.round_index + 1, np.uint32))
+            if self._is_capped:
+                self._contributions.raise_to(kept, self._contributions.get(kept) + np.uint32(1))
             if local.size:
                 self._rows.add(settlement)
+
+    def _prepare(self, order: CheckInOrder) -> "_Prepared":
+        return self._enumerate(order) if order.is_enumerated else self._thin(order)
 
     def _enumerate(self, order: CheckInOrder) -> "_Prepared":
         """From the runs of the period, which are listed when it is first asked for."""
@@ -191,8 +202,12 @@ class PopulationShard:
     def _list_runs(self, low: float, high: float) -> Runs:
         """Runs that touch [low, high) of all devices whose timer opens before its end, block by block."""
         listed: list[Runs] = []
+        total = joined_before(self._presence, high)
         for block in range(self.first_device, self.end_device, BLOCK_DEVICES):
             offsets, known = self._members_of(block)
+            if self._presence.seconds_per_join < np.inf:  # those that have joined come first
+                here = joined_in_block(self._presence.order, block // BLOCK_DEVICES, total)
+                offsets = offsets[: np.searchsorted(offsets, here)]
             if offsets.size:
                 local = offsets + np.uint32(block - self.first_device)
                 opens = self._reopen.get(local.astype(np.int64)).astype(np.float64)
@@ -230,7 +245,9 @@ class PopulationShard:
     def _thin(self, order: CheckInOrder) -> "_Prepared":
         """From candidates: cheap tests first. Runs that were listed before are forgotten, and with them who was moved since."""
         self._forget_listed()
-        which, time = draw_candidates(self._devices, self._thinning_key, self.first_device, self.end_device, order)
+        which, time = draw_candidates(
+            self._devices, self._presence, self._thinning_key, self.first_device, self.end_device, order
+        )  # fmt: skip
         is_open = self._reopen.get(which.astype(np.int64)) <= time
         which, time = which[is_open], time[is_open]
         device_ids = which + np.uint64(self.first_device)
@@ -254,6 +271,13 @@ class PopulationShard:
         first = still[first_of_each_run(which[still], time[still], stretches.end[places][still])]
         return _Listed(stretches, places[first], before.fixed_seconds[first], before.training_seconds[first])
 
+    def _census_sample(self, devices: int) -> NDArray[np.uint64]:
+        """Ids of this shard's devices that are counted: of every stride-th to join, those that the task can use."""
+        ranks = np.arange(0, devices, self._census_stride)
+        ids = np.sort(devices_of_ranks(self._presence.order, ranks)).astype(np.uint64)
+        here = ids[slice(*np.searchsorted(ids, np.array([self.first_device, self.end_device], np.uint64)))]
+        return here[are_reachable(self._devices, here)]
+
     def _take_census(self, order: CheckInOrder) -> Census:
         """Counts the census devices, each of which stands for a stride of ids."""
         day, stride = int(order.start_seconds // DAY), self._census_stride
@@ -263,11 +287,12 @@ class PopulationShard:
             self._census_runs = self._runs_of(self._census_members, opens, day * DAY, (day + 1) * DAY)
         # Devices that are held back by their last round; none before it is that many rounds ago.
         held_back = self._separation and max(0, order.round_index - self._separation + 1)
-        eligible, is_open, is_free = count_at(
+        eligible, is_open, is_free, is_spent = count_at(
             self._census_runs, self._reopen.table, self._last_rounds.table, order.start_seconds, held_back
         )
-        listed = int((self._reopen.get(self._census_members.astype(np.int64)) < order.list_until_seconds).sum())
-        return Census(eligible * stride, is_open * stride, is_free * stride, listed * stride)
+        opens = self._reopen.get(self._census_members.astype(np.int64))
+        listed = int((np.maximum(opens, self._census_joins) < order.list_until_seconds).sum())
+        return Census(eligible * stride, is_open * stride, is_free * stride, listed * stride, is_spent * stride)
 
     def _answer(self, listed: "_Listed", census: Census) -> CheckIns:
         stretches, places = listed.stretches, listed.places
@@ -281,6 +306,7 @@ class PopulationShard:
             training_seconds=listed.training_seconds,
             last_rounds=self._last_rounds.get(local).astype(np.int32) - 1 if self._separation else np.empty(0, np.int32),
             timer_seconds=np.empty(0) if self._timers.is_exact else timer_seconds_of(self._timers, device_ids),
+            contributions=self._contributions.get(local) if self._is_capped else np.empty(0, np.uint32),
             census=census,
         )
 

@@ -8,16 +8,27 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fedray.errors import FedrayError, RunFailed
+from fedray.errors import FedrayError, InputError, RunFailed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_whole(file: Path, content: bytes, what: str, error: type[FedrayError] = RunFailed) -> None:
     """Writes a file whole or not at all. Raises `error`, naming `what`, when it cannot be written."""
-    new = file.with_name(f".{file.name[:180]}.{secrets.token_hex(8)}.new")
+    try:
+        replace_file(file, content)
+    except OSError as problem:
+        remedy = "free space there and run again" if problem.errno in _FULL else "name a place that can be written"
+        raise error(f"{what} cannot be written ({problem.strerror or problem}); {remedy}") from None
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Writes a file whole or not at all. Raises OSError."""
+    new = _new_name(file)
     try:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with open(handle, "wb") as stream:
@@ -26,11 +37,37 @@ def write_whole(file: Path, content: bytes, what: str, error: type[FedrayError] 
             os.fsync(handle)
         new.replace(file)
         sync_directory(file.parent)
-    except OSError as problem:
+    except OSError:
         with contextlib.suppress(OSError):
             new.unlink()
-        remedy = "free space there and run again" if problem.errno in _FULL else "name a place that can be written"
-        raise error(f"{what} cannot be written ({problem.strerror or problem}); {remedy}") from None
+        raise
+
+
+@contextlib.contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """A new directory to fill, which gets the name `directory` when the block ends, and is removed if it fails. Raises OSError."""
+    new = _new_name(directory)
+    new.mkdir(parents=True)
+    try:
+        yield new
+        new.rename(directory)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files, by name, into a new directory. Raises InputError if it exists already, or cannot be written."""
+    what = f"output {str(directory)!r}"
+    if os.path.lexists(directory):
+        raise InputError(f"{what} exists already; name a new directory, or remove it first")
+    try:
+        with whole_directory(directory) as new:
+            for name, content in files.items():
+                write_whole(new / name, content, what, InputError)
+        sync_directory(directory.parent)
+    except OSError as error:
+        raise InputError(f"{what} cannot be written ({error.strerror or error}); name a writable directory") from None
 
 
 def sync_directory(directory: Path) -> None:
@@ -40,3 +77,7 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _new_name(file: Path) -> Path:
+    return file.with_name(f".{file.name[:180]}.{secrets.token_hex(8)}.new")

@@ -1,5 +1,7 @@
 """The `fedray` command: thin; every behaviour is in the package. Exit codes: 0 done, 1 a run failed, 2 bad usage or input."""
 
+import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -7,12 +9,12 @@ from typing import Any
 
 import typer
 
-from fedray.commands.audits import audit, canary, report
+from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.imports import import_
-from fedray.commands.mechanisms import mechanism, optimize
+from fedray.commands.mechanisms import calibrate, mechanism, optimize
 from fedray.commands.runs import fit, reproduce, run, scenarios, schema
 from fedray.commands.studies import plan, stress
-from fedray.errors import FedrayError, InputError
+from fedray.errors import FedrayError, InputError, one_line
 
 app = typer.Typer(
     add_completion=False,
@@ -20,7 +22,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Simulate private cross-device federated learning, and audit what really happened.",
 )
-for _command in (run, audit, import_, report, canary, stress, plan, optimize, mechanism, reproduce, fit, scenarios, schema):
+for _command in (
+    run,
+    audit,
+    import_,
+    report,
+    statement,
+    canary,
+    stress,
+    plan,
+    optimize,
+    mechanism,
+    calibrate,
+    reproduce,
+    fit,
+    scenarios,
+    schema,
+):
     app.command(name=_command.__name__.rstrip("_"))(_command)
 
 # Click's own errors, by way of typer: some releases carry click inside.
@@ -31,6 +49,12 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 def main() -> None:
     """The console script: turns errors into one line and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # names of files and devices may be no text
     sys.exit(_exit_code(lambda: app(standalone_mode=False)))
 
 
@@ -42,6 +66,7 @@ def _interrupt(number: int, frame: Any) -> None:
 def _exit_code(command: Callable[[], Any]) -> int:
     try:
         code = command()
+        sys.stdout.flush()
         return _interrupted() if code == 130 else code if isinstance(code, int) else 0
     except SystemExit as done:  # Ray's handler of SIGTERM
         return _interrupted() if done.code == signal.SIGTERM else int(done.code or 0)
@@ -58,6 +83,14 @@ def _exit_code(command: Callable[[], Any]) -> int:
         return _fail(_message(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        _forget_output(sys.stdout)
+        return 1
+    except OSError as error:  # files have messages of their own: what is left is the output
+        _forget_output(sys.stdout)
+        return _fail(f"standard output, or what was being read, failed ({error}); free space there, or give another place", 1)
+    except MemoryError:
+        return _fail("the memory of this machine does not suffice; close other programs, or take a larger one", 1)
 
 
 def _interrupted() -> int:
@@ -69,5 +102,14 @@ def _message(error: Any) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    typer.echo(f"fedray: {' '.join(message.split())}", err=True)
+    try:
+        typer.echo(f"fedray: {one_line(message)}", err=True)
+    except OSError:
+        _forget_output(sys.stderr)
     return code
+
+
+def _forget_output(stream: Any) -> None:
+    """What cannot be written is dropped, so that the interpreter does not try again when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,7 @@
-"""Starts a local Ray cluster, or joins one, with fedray's code on every worker's path; leaves nothing running afterwards."""
+"""Starts a local Ray cluster, or joins one, with fedray's code on every worker's path; leaves nothing running afterwards.
+
+A local cluster listens on the loopback interface alone, and by Ray's own default asks every client for a token.
+"""
 
 import contextlib
 import itertools
@@ -41,13 +44,14 @@ def cluster(placement: Placement) -> Iterator[float]:
         return
     on_termination = signal.getsignal(signal.SIGTERM)
     if placement.address is None:
-        with _python_path_for_children():  # a runtime environment would do the same, seconds later
+        # A runtime environment would set the path too, seconds later.
+        with _python_path_for_children(), _loopback_only():
             ray.init(
                 address="local",  # else it would join whatever cluster was started last on this machine
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",  # a local cluster talks to nobody else
+                _node_ip_address="127.0.0.1",
                 object_store_memory=placement.object_store_megabytes * 1024 * 1024,
             )
     else:
@@ -87,6 +91,23 @@ def _probe(address: str) -> None:
     if separator and port.isdigit():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
             pass
+
+
+@contextlib.contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Within: a node that Ray starts at 127.0.0.1 stays there.
+
+    Else Ray replaces that address by the machine's own, and its processes (GCS, raylet, workers, this one) listen on all
+    interfaces. It does not on systems for which it has no clusters of several machines; this has it think so.
+    """
+    import ray._private.ray_constants as constants
+
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager

@@ -17,6 +17,35 @@
 Every message names the argument, its value, the rule it breaks and the remedy, on one line.
 """
 
+import re
+
+SHOWN_CHARACTERS = 80
+"""Of a value, in a message."""
+_WORD_CHARACTERS, _LINE_CHARACTERS = 300, 2000  # a path's name has up to 255, and is cut by nobody
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: its repr, cut to 80 characters; for every value, however large."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints; nesting
+        return f"a {type(value).__name__} beyond printing"
+    return _cut(text, SHOWN_CHARACTERS)
+
+
+def one_line(message: str) -> str:
+    """A message as the command prints it: one line of printable characters, cut in the middle where it is beyond reading."""
+    words = re.sub(rf"\S{{{_WORD_CHARACTERS},}}", lambda word: _cut(word[0], SHOWN_CHARACTERS), message)
+    line = _cut(" ".join(words.split()), _LINE_CHARACTERS)
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+
+
+def _cut(text: str, characters: int) -> str:
+    if len(text) <= characters:
+        return text
+    end = characters // 3
+    return f"{text[: characters - end - 3]}...{text[-end:]}"
+
 
 class FedrayError(Exception):
     """Root of every error fedray raises on purpose."""

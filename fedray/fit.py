@@ -3,8 +3,9 @@
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from fedray.audit.participation import read_patterns
 from fedray.errors import FitFailed, InputError, Starved
@@ -21,16 +22,31 @@ PUBLISHED_GOAL = 6500
 
 @dataclass(frozen=True, slots=True)
 class FittedRun:
-    """One simulated run of the search. min_sep: None where the run starved, which counts as too small."""
+    """One simulated run of the search. min_sep: the gap; None where the run starved, which counts as too small, and the number
+    of rounds where no device came twice, which counts as too large."""
 
     value: float
     min_sep: int | None
     max_participations: int | None
 
+    @property
+    def has_min_sep(self) -> bool:
+        """Whether a device took part twice, so that there is a min-sep to compare."""
+        return self.max_participations is not None and self.max_participations > 1
+
+    @property
+    def shown_min_sep(self) -> str:
+        """As in tables."""
+        return shown_min_sep(self.min_sep if self.has_min_sep else None) if self.max_participations else "starved"
+
+    def to_json(self) -> dict[str, Any]:
+        """min_sep is null where no device took part twice."""
+        return {**asdict(self), "min_sep": self.min_sep if self.has_min_sep else None}
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The value whose run came nearest, its run, and all runs in order."""
+    """The value whose run came nearest, its run, and all runs in order. target: the min-sep (gap) that was observed."""
 
     key: str
     target: int
@@ -42,6 +58,21 @@ class Fit:
         """Of the best run's min-sep."""
         assert self.best.min_sep is not None
         return self.best.min_sep / self.target - 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `fedray fit --json`."""
+        return {
+            "key": self.key,
+            "target": self.target,
+            "best": self.best.to_json(),
+            "runs": [run.to_json() for run in self.runs],
+            "relative_error": self.relative_error,
+        }
+
+
+def shown_min_sep(min_sep: float | None) -> str:
+    """A min-sep as text; None where no device took part twice, so that there is none."""
+    return "none (k = 1)" if min_sep is None else f"{min_sep:g}"
 
 
 def fit_min_sep(
@@ -55,14 +86,19 @@ def fit_min_sep(
 ) -> Fit:
     """Finds the value of `key` at which the run's min-sep is the one observed, within a relative tolerance.
 
+    min_sep: the gap, least difference of two rounds of one device; `gap_of` converts rounds that were counted in between.
+
     Regula falsi in the logarithms (min-sep is nearly proportional to reach while supply is short), kept within a bracket.
     `scale` shrinks the population and the report goal alike, which leaves min-sep nearly as it is: 0.1 is ten times as fast, and
     off by a percent or two. Raises FitFailed if no value in the range gives it, InputError for arguments that make no sense.
     """
     if key not in RANGES:
         raise InputError(f"key={key!r} cannot be fitted; take one of {', '.join(RANGES)}")
-    if not 1 <= min_sep <= scenario.rounds.count:
-        raise InputError(f"min_sep={min_sep} must be within 1 and the {scenario.rounds.count} rounds; give what was observed")
+    if not 1 <= min_sep < scenario.rounds.count:
+        raise InputError(
+            f"min_sep={min_sep} must be at least 1 and less than the {scenario.rounds.count} rounds, since no two are "
+            "further apart; give what was observed"
+        )
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance={tolerance} must be between 0 and 1; 0.01 is one percent")
     smaller = scaled(scenario, scale)
@@ -77,7 +113,7 @@ def fit_min_sep(
         return run
 
     def is_near(run: FittedRun) -> bool:
-        return run.min_sep is not None and abs(run.min_sep / min_sep - 1.0) <= tolerance
+        return run.has_min_sep and run.min_sep is not None and abs(run.min_sep / min_sep - 1.0) <= tolerance
 
     low, high = RANGES[key]
     top = try_value(high)
@@ -93,7 +129,10 @@ def fit_min_sep(
             above = run
         else:
             below = run
-    best = min(runs, key=lambda run: math.inf if run.min_sep is None else abs(run.min_sep - min_sep))
+    compared = [(abs(run.min_sep - min_sep), run) for run in runs if run.has_min_sep and run.min_sep is not None]
+    if not compared:
+        raise FitFailed(f"min_sep={min_sep} is out of reach: at no {key} that was tried did a device take part twice; check rounds")
+    best = min(compared, key=lambda each: each[0])[1]
     return Fit(key, min_sep, best, tuple(runs))
 
 
@@ -116,7 +155,7 @@ def scenario_to_fit(
     if file is not None:
         return Scenario.from_toml(file, [*settings, *overrides])
     missing = [
-        option for option, value in (("--devices", devices), ("--timer", timer_hours), ("--rounds", rounds)) if value is None
+        option for option, value in (("--population", devices), ("--timer", timer_hours), ("--rounds", rounds)) if value is None
     ]
     if missing:
         raise InputError(f"{', '.join(missing)} missing; give them, or a scenario file")
@@ -146,9 +185,12 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
 
 
 def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """Population, joins and report goal so many times as large, untrained. Raises InputError for goals below 20."""
+    """Population, joins and report goal so many times as large, untrained; at scale 1 as they are. Raises InputError for smaller
+    goals below 20."""
     if not 0 < scale <= 1:
         raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
+    if scale == 1:
+        return scenario.with_overrides("training.enabled=false")
     goal = round(scenario.rounds.report_goal * scale)
     if goal < 20:
         raise InputError(

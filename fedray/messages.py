@@ -1,5 +1,6 @@
 """Frozen values that cross the boundary between clients and server. Arrays are numpy; times are seconds since start."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,12 +23,17 @@ class Outcome(IntEnum):
     """Its report arrived in time, but the round was abandoned; nothing of it was used."""
 
 
+NEVER = 2**32 - 1
+"""The second at which the timer of a device opens that may not take part again; no simulated time reaches it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """Selected devices of one attempt whose fate the server has decided, sorted by device id; [S] each.
 
     attempt: number of the attempt, which counts them all; a shard applies each attempt once.
-    reopen_seconds: whole second from which the device's timer is open again; 0 where no timer was started.
+    reopen_seconds: whole second from which the device's timer is open again; 0 where no timer was started, NEVER for a device
+        that has taken part as often as it may.
     remembers_round: whether the device keeps the round as its last one (it does when its report was accepted).
     """
 
@@ -83,7 +89,8 @@ class CheckIns:
 
     fixed_seconds, training_seconds: time from being selected to having reported: a fixed part (setup, transfers), and the training
         time, which varies between rounds. last_rounds: last round that the device remembers (-1 for none); empty unless rounds
-        must be separated. timer_seconds: how long the device really waits; empty where all keep the timer.
+        must be separated. timer_seconds: how long the device really waits; empty where all keep the timer. contributions: how many
+        reports of the device were accepted, as it remembers; empty unless participations are capped.
     """
 
     device_ids: NDArray[np.uint64]
@@ -93,18 +100,24 @@ class CheckIns:
     training_seconds: NDArray[np.float32]
     last_rounds: NDArray[np.int32]
     timer_seconds: NDArray[np.float64]
+    contributions: NDArray[np.uint32]
     census: "Census"
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Estimates of whole numbers of devices from a fixed sample: those at a window's start that are eligible, and of them those
-    whose timer is open; of those, that no round separation holds back; and usable devices whose timer opens before list_until."""
+    """Estimates of whole numbers of devices, from a fixed sample.
+
+    eligible: devices that are eligible at the window's start. open_eligible: of them, those whose timer is open. free_eligible: of
+    those, the ones that no round separation holds back. listed: usable devices whose timer opens before list_until.
+    spent_eligible: eligible devices that have taken part as often as they may.
+    """
 
     eligible: int
     open_eligible: int
     free_eligible: int
     listed: int
+    spent_eligible: int = 0
 
     def __add__(self, other: "Census") -> "Census":
         return Census(
@@ -112,6 +125,7 @@ class Census:
             self.open_eligible + other.open_eligible,
             self.free_eligible + other.free_eligible,
             self.listed + other.listed,
+            self.spent_eligible + other.spent_eligible,
         )
 
 
@@ -189,13 +203,14 @@ class Evaluation:
 class ShardPart:
     """One partition of the trace: the rows of a run of device blocks as a Parquet file, and the digest of its columns.
 
-    parquet: None where the shard has written the file itself.
+    column_digests: of each column alone, by name. parquet: None where the shard has written the file itself.
     """
 
     first_device: int
     end_device: int
     rows: int
     digest: str
+    column_digests: Mapping[str, str]
     parquet: bytes | None
 
 

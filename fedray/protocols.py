@@ -83,7 +83,7 @@ class Aggregator(Protocol):
         ...
 
     def restore(self, state: dict[str, NDArray]) -> Pending[None]:
-        """Takes up a checkpoint."""
+        """Takes up a checkpoint. Raises CheckpointError if it is of another kind of device."""
         ...
 
     def restart(self) -> None:
@@ -91,5 +91,5 @@ class Aggregator(Protocol):
         ...
 
     def checkpoint(self) -> Pending[dict[str, NDArray]]:
-        """The whole state as named arrays: parameters, optimiser, noise, next round."""
+        """The whole state as named arrays: parameters, optimiser, noise, next round; `device`, the kind of device it ran on."""
         ...

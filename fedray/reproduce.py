@@ -10,9 +10,10 @@ from typing import Any
 from fedray.audit.audit import audit_trace
 from fedray.errors import InputError
 from fedray.placement import Placement
+from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.participation import MinSep
 from mechanisms.registry import Tree
@@ -21,21 +22,25 @@ from scenarios.gboard import PublishedRun, select
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a run. published: None where it is not."""
+    """One figure of a run. observed: None where there is none, such as the min-sep of a run in which no device came twice.
+    published: None where it is not."""
 
-    observed: float
+    observed: float | None
     published: float | None
 
     @property
     def relative_difference(self) -> float | None:
         """observed / published - 1."""
-        return None if self.published is None else self.observed / self.published - 1.0
+        return None if self.published is None or self.observed is None else self.observed / self.published - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReproducedRun:
-    """One row. rho and epsilon are of tree aggregation for the observed (min-sep, max participations), as the paper reports them;
-    trace_rho is exact for the trace. wall_seconds: simulation, without the audit."""
+    """One row.
+
+    min_sep: the gap; the published one is converted by `gap_of`. rho and epsilon are of tree aggregation for the observed (min-sep,
+    max participations), as the paper reports them; trace_rho is exact for the trace. wall_seconds: simulation, without the audit.
+    """
 
     name: str
     reach: float
@@ -79,22 +84,22 @@ def reproduce_gboard(
 
 
 GAP_NOTE = (
-    "Published min-seps count the rounds strictly between two participations, so the gap is one more; fedray's min-sep is the gap. "
-    "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at delta 1e-10."
+    "Published min-seps count the rounds strictly between two participations, so the gap is one more; fedray's min-sep is the gap."
 )
+TREE_NOTE = "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at delta 1e-10."
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPrivacy:
     """rho and epsilon of a published row from its rounds, min-sep, max participations and noise multiplier alone.
 
-    gap: least difference of two rounds of a device, published min-sep + 1. exact_rho: unrounded; epsilon: at delta 1e-10, by PLD of
+    min_sep: the gap. exact_rho: unrounded; epsilon: at delta 1e-10, by PLD of
     the rho that is printed, since the printed epsilons are those of rounded rhos; None where none is printed.
     """
 
     name: str
     rounds: int
-    gap: int
+    min_sep: int
     max_participations: int
     squared_sensitivity: float
     exact_rho: float
@@ -114,31 +119,31 @@ class PublishedPrivacy:
 
 
 def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:
-    """Of the chosen rows; see `GAP_NOTE` for the convention. Raises InputError for unknown rows."""
+    """Of the chosen rows; see `GAP_NOTE` and `TREE_NOTE` for the conventions. Raises InputError for unknown rows."""
     return [_privacy_of(run) for run in _chosen(rows)]
 
 
 def privacy_table(results: Sequence[PublishedPrivacy]) -> list[list[str]]:
     """What is printed: a heading, then a row per run."""
-    heading = ["run", "rounds", "gap", "max part.", "sensitivity^2", "rho", "printed", "epsilon", "printed", "agrees"]
+    heading = ["run", "rounds", "min-sep (gap)", "max part.", "sensitivity^2", "rho", "printed", "epsilon", "printed", "agrees"]
 
     def cells(result: PublishedPrivacy) -> list[str]:
-        epsilon = ["-", "-"] if result.epsilon is None else [f"{result.epsilon:.4f}", f"{result.published_epsilon:.2f}"]
-        counts = [str(result.rounds), str(result.gap), str(result.max_participations), f"{result.squared_sensitivity:.0f}"]
-        rho = [f"{result.exact_rho:.4f}", f"{result.published_rho:.2f}"]
+        epsilon = ["-", "-"] if result.epsilon is None else [up(result.epsilon), f"{result.published_epsilon:.2f}"]
+        counts = [str(result.rounds), str(result.min_sep), str(result.max_participations), f"{result.squared_sensitivity:.0f}"]
+        rho = [up(result.exact_rho), f"{result.published_rho:.2f}"]
         return [result.name, *counts, *rho, *epsilon, "yes" if result.agrees else "NO"]
 
     return [heading, *(cells(result) for result in results)]
 
 
 def _privacy_of(run: PublishedRun) -> PublishedPrivacy:
-    schema = MinSep(run.rounds, run.min_sep + 1, run.max_participations)
+    schema = MinSep(run.rounds, run.min_sep, run.max_participations)
     sensitivity = Tree().schema_sensitivity(schema).value
     epsilon = None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1.0, 1e-10)
     return PublishedPrivacy(
         name=run.name,
         rounds=run.rounds,
-        gap=schema.min_sep,
+        min_sep=schema.min_sep,
         max_participations=schema.max_participations,
         squared_sensitivity=sensitivity**2,
         exact_rho=gaussian_rho(sensitivity, run.noise_multiplier),
@@ -157,13 +162,20 @@ def _chosen(rows: str | None) -> list[PublishedRun]:
 
 def table_rows(results: Sequence[ReproducedRun]) -> list[list[str]]:
     """What is printed: a heading, then a row per run; each figure observed / published and their relative difference."""
-    heading = ["run", "reach", "min-sep", "", "max part.", "rho, (b, k)", "", "epsilon, (b, k)", "", "rho, trace", "days"]
+    heading = ["run", "reach", "min-sep (gap)", "", "max part.", "rho, (b, k)", "", "epsilon, (b, k)", "", "rho, trace", "days"]
     return [heading, *(_cells(result) for result in results)]
 
 
 def _cells(result: ReproducedRun) -> list[str]:
-    def pair(figure: Figure, form: str) -> str:
-        return f"{figure.observed:{form}} / {'-' if figure.published is None else format(figure.published, form)}"
+    def pair(figure: Figure, shown: Callable[[float], str]) -> str:
+        observed = "none (k = 1)" if figure.observed is None else shown(figure.observed)
+        return f"{observed} / {'-' if figure.published is None else f'{figure.published:g}'}"
+
+    def whole(value: float) -> str:
+        return f"{value:.0f}"
+
+    def loss(value: float) -> str:
+        return up(value, 2)
 
     def difference(figure: Figure) -> str:
         return "" if figure.relative_difference is None else f"{100 * figure.relative_difference:+.1f} %"
@@ -171,14 +183,14 @@ def _cells(result: ReproducedRun) -> list[str]:
     return [
         result.name,
         f"{result.reach:g}",
-        pair(result.min_sep, ".0f"),
+        pair(result.min_sep, whole),
         difference(result.min_sep),
-        pair(result.max_participations, ".0f"),
-        pair(result.rho, ".2f"),
+        pair(result.max_participations, whole),
+        pair(result.rho, loss),
         difference(result.rho),
-        pair(result.epsilon, ".2f"),
+        pair(result.epsilon, loss),
         difference(result.epsilon),
-        f"{result.trace_rho:.3f}",
+        up(result.trace_rho, 3),
         f"{result.days:.1f}",
     ]
 
@@ -186,16 +198,17 @@ def _cells(result: ReproducedRun) -> list[str]:
 def _reproduce(published: PublishedRun, overrides: Sequence[str], trace_path: Path, placement: Placement | None) -> ReproducedRun:
     scenario = Scenario.from_toml(published.file, overrides)
     trace = simulate(scenario, placement, trace_path)
-    audit = audit_trace(trace)
-    tree = next(mechanism for mechanism in audit.mechanisms if mechanism.name == "tree")
+    audit = audit_trace(trace, mechanism=Tree())
+    tree = audit.mechanisms[0]
+    assert tree.observed.rho is not None  # a run of ours has a noise multiplier
     return ReproducedRun(
         name=published.name,
         reach=scenario.population.reach,
-        min_sep=Figure(audit.min_sep, published.min_sep),
+        min_sep=Figure(audit.min_sep if audit.max_participations > 1 else None, published.min_sep),
         max_participations=Figure(audit.max_participations, published.max_participations),
-        rho=Figure(tree.schema_rho, published.rho),
-        epsilon=Figure(tree.schema_epsilon, published.epsilon),
-        trace_rho=tree.rho,
+        rho=Figure(tree.observed_limits.rho, published.rho),
+        epsilon=Figure(tree.observed_limits.epsilon, published.epsilon),
+        trace_rho=tree.observed.rho,
         days=float(trace.rounds["closed"][-1]) / 86_400.0,
         ended=trace.run["ended"],
         digest=trace.digest,

@@ -18,11 +18,13 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from fedray.availability import MODELS, Availability, ContentFile, HabitAvailability
-from fedray.errors import ScenarioError
+from fedray.availability import MODELS, Availability, ContentFile, CustomAvailability, HabitAvailability
+from fedray.errors import ScenarioError, one_line, shown
+from fedray.parsing import parse_toml
 from fedray.table import Positive, PositiveShare, Share, Spread, Table
+from mechanisms.files import read_strategy
 from mechanisms.registry import BLT, AnyStrategy
 from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import MatrixFile
@@ -53,7 +55,7 @@ class Population(Table):
     unreachable: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of devices that are never eligible; 0.20 when `devices` counts installs, 0 when it counts devices seen."""
     joins_per_day: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """Devices that join in a day, evenly; their ids follow those of `devices`."""
+    """Devices that join in a day, evenly. Ids are given in turn to each block of 65,536, in the order of joining."""
     lifetime_days: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Mean days until a device leaves for good (exponential); none: nobody leaves."""
     examples_median: Annotated[float, Field(gt=0, le=1e6)] = 60.0
@@ -61,7 +63,7 @@ class Population(Table):
     examples_sigma: Spread = 0.6
     """Log-standard deviation of the examples between devices."""
     examples_max: Annotated[int, Field(gt=0, lt=2**32)] = 400
-    """Most examples a device uses in one round."""
+    """Most examples that a device holds; the rest of the log-normal's tail is cut."""
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:
@@ -80,6 +82,10 @@ class Participation(Table):
     """Least difference between the numbers of two rounds of one device, which it remembers; 0 for none."""
     timer_resets_on: Literal["accepted", "reported", "selected"] = "accepted"
     """What starts the timer: its report is accepted; it reports at all (late included); it is selected."""
+    max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """Most contributions of a device, which counts its accepted reports and never takes part again after that many; none: no cap.
+    Reports accepted in rounds that were abandoned later count too, since the device cannot know. Devices that ignore the timer
+    keep the cap."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
@@ -135,7 +141,10 @@ class Rounds(Table):
     """Longest wait for enough devices; then the round goes on if at least report_goal wait, else it is abandoned."""
     report_timeout_minutes: Annotated[float, Field(ge=1)] = 30.0
     """Longest wait for the reports; then the round is abandoned."""
-    max_checkins_per_hour: Annotated[float, Field(gt=0, le=60)] = 6.0
+    min_minutes_between: Annotated[float, Field(gt=0, le=87_840)] | None = None
+    """Least minutes from the start of a committed round to the start of the next; none: a round starts as soon as it can.
+    144 makes at most ten rounds a day. Devices that check in before wait."""
+    max_checkins_per_hour: Annotated[float, Field(ge=0.01, le=60)] = 6.0
     """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are plenty)."""
     pace_multiple: Annotated[float, Field(ge=1)] = 1.25
     """Check-ins that pace steering asks for per device that rounds at full speed could select."""
@@ -180,10 +189,11 @@ class SGD(Table):
 
     learning_rate: Positive = 1.0
     """Step size of the local steps."""
-    batch_size: Annotated[int, Field(gt=0)] = 8
+    batch_size: Annotated[int, Field(gt=0, lt=2**31)] = 8
     """Examples per local step."""
-    local_steps: Annotated[int, Field(gt=0)] = 2
-    """Local steps per round; a device with fewer examples goes round again."""
+    local_steps: Annotated[int, Field(gt=0, lt=2**31)] = 2
+    """Local steps per round: a device trains on the first batch_size x local_steps of its examples; one that holds fewer goes round
+    again."""
 
 
 class FedAvgMomentum(Table):
@@ -208,9 +218,9 @@ class Training(Table):
     """Optimiser on the device."""
     server: FedAvgMomentum = FedAvgMomentum()
     """Optimiser on the server."""
-    evaluate_every: Annotated[int, Field(gt=0)] = 10
+    evaluate_every: Annotated[int, Field(gt=0, lt=2**31)] = 10
     """Rounds between two evaluations on held-out text."""
-    checkpoint_every: Annotated[int, Field(gt=0)] = 100
+    checkpoint_every: Annotated[int, Field(gt=0, lt=2**31)] = 100
     """Rounds between two checkpoints of the aggregator (model.npz, with the trace once that is written)."""
 
 
@@ -219,7 +229,8 @@ class Privacy(Table):
 
     mechanism: AnyStrategy = Field(
         default=BLT(kind="blt", theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)),
-        description="Strategy matrix C: a table with `kind` and that kind's parameters (see mechanisms/README.md).",
+        description="Strategy matrix C: a table with `kind` and that kind's parameters (see mechanisms/README.md), or the name of "
+        "a mechanism file beside the scenario's.",
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
     """Noise standard deviation over the clip norm, for C of unit scale (z of mechanisms/README.md)."""
@@ -227,6 +238,13 @@ class Privacy(Table):
     """Largest L2 norm of a device's update."""
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
     """Delta at which epsilon is reported."""
+
+    @field_validator("mechanism", mode="before")
+    @classmethod
+    def _from_file(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return read_strategy((info.context or {}).get("directory", Path()) / value)
+        return value
 
 
 class Scenario(Table):
@@ -259,6 +277,11 @@ class Scenario(Table):
         return self.population.devices + math.ceil(self.population.joins_per_day * self.rounds.max_days)
 
     @property
+    def trains_a_sample(self) -> bool:
+        """Whether a model is trained on fewer devices than a round accepts, with the noise on their sum scaled to that."""
+        return self.training.enabled and self.training.cohort_sample < self.rounds.report_goal
+
+    @property
     def usable_share(self) -> float:
         """Share of the devices that the task can use and that are eligible at all."""
         return self.population.reach * (1 - self.population.unreachable)
@@ -266,7 +289,7 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
         usable = self.device_ids * self.usable_share
-        if self.availability.model == "custom" and self.rounds.sampler == "thinning":
+        if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
             raise ValueError(
                 "rounds.sampler='thinning': a function of your own lists runs only, which is enumeration; leave the sampler out"
             )
@@ -310,22 +333,28 @@ class Scenario(Table):
         return self
 
     @classmethod
-    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
-        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError."""
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Self:
+        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError.
+
+        A custom availability whose code is found by its digest, as in traces, raises InputError unless `trust_code`.
+        """
         file = Path(path)
         try:
-            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+            tables = parse_toml(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ScenarioError(f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ScenarioError(f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file") from None
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # of the syntax, of numbers or nesting beyond reason
             raise ScenarioError(f"scenario {str(file)!r} is not valid TOML: {error}; correct that line") from None
         if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
             tables.setdefault("name", file.stem)
         for override in [overrides] if isinstance(overrides, str) else overrides:
             _apply_override(tables, override)
-        return cls.from_tables(tables, source=str(file), directory=file.parent)
+        scenario = cls.from_tables(tables, source=str(file), directory=file.parent)
+        if isinstance(scenario.availability, CustomAvailability) and not trust_code:
+            scenario.availability.demand_trust()
+        return scenario
 
     @classmethod
     def from_tables(cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()) -> Self:
@@ -340,7 +369,7 @@ class Scenario(Table):
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:
-            raise ScenarioError(f"{source}: {_explain(error, tables)}") from None
+            raise ScenarioError(one_line(f"{source}: {_explain(error, tables)}")) from None
 
     def to_tables(self) -> dict[str, Any]:
         """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what is none is left out."""
@@ -355,7 +384,8 @@ class Scenario(Table):
         tables = self.to_tables()
         for override in overrides:
             _apply_override(tables, override)
-        mechanism, new = self.privacy.mechanism, tables["privacy"]["mechanism"]
+        privacy = tables["privacy"]
+        mechanism, new = self.privacy.mechanism, privacy.get("mechanism") if isinstance(privacy, dict) else None
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         _forget_digest_of_another_file(mechanism, new)
         availability, table = self.availability, tables["availability"]
@@ -372,9 +402,14 @@ class Scenario(Table):
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
-def _forget_digest_of_another_file(before: Any, table: dict[str, Any]) -> None:
+def _forget_digest_of_another_file(before: Any, table: Any) -> None:
     """Where an override names another file, that file's content is meant."""
-    if table.get("sha256") and table.get("sha256") == getattr(before, "sha256", None) and table.get("file") != before.file:
+    if (
+        isinstance(table, dict)
+        and table.get("sha256")
+        and table.get("sha256") == getattr(before, "sha256", None)
+        and table.get("file") != before.file
+    ):
         del table["sha256"]
 
 
@@ -393,24 +428,26 @@ def _apply_override(tables: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not separator or not all(names):
-        raise ScenarioError(f"--set {override!r}: must read table.key=value, for example rounds.report_goal=3000")
+        raise ScenarioError(f"--set {shown(override)}: must read table.key=value, for example rounds.report_goal=3000")
     table = tables
     for name in names[:-1]:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            raise ScenarioError(f"--set {override!r}: {name!r} is a value, not a table; name one of its own keys")
-    value = _parse_value(text.strip())
-    if names == ["availability", "model"] and value in MODELS:  # another model has other keys
+            raise ScenarioError(f"--set {shown(override)}: {shown(name)} is a value, not a table; name one of its own keys")
+    value = _parse_value(text.strip(), override)
+    if names == ["availability", "model"] and isinstance(value, str) and value in MODELS:  # another model has other keys
         for key in [key for key in table if key not in MODELS[value].model_fields]:
             del table[key]
     table[names[-1]] = value
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str, override: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text  # a bare word, such as timer_resets_on=selected
+    except ValueError as error:
+        raise ScenarioError(f"--set {shown(override)}: {error}; give a simpler value") from None
 
 
 def _explain(error: ValidationError, tables: dict[str, Any]) -> str:
@@ -430,18 +467,18 @@ def _explain_one(problem: Any, tables: dict[str, Any]) -> str:
             table, known = _table_of(location, tables)
             close = difflib.get_close_matches(str(location[-1]), known, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else f"the keys here are {', '.join(known)}"
-            return f"unknown key {key} = {problem['input']!r} in {table}; {remedy}"
+            return f"unknown key {key} = {shown(problem['input'])} in {table}; {remedy}"
         case "missing":
             return f"{key} is missing; add it ({_description_of(location, tables)})"
         case "union_tag_invalid" if key == "availability":
             model = problem["input"].get("model") if isinstance(problem["input"], dict) else problem["input"]
-            return f"availability.model = {model!r} is not one of {', '.join(MODELS)}; take one of them"
+            return f"availability.model = {shown(model)} is not one of {', '.join(MODELS)}; take one of them"
         case "value_error":
             return f"{key}: {rule}" if location else rule
         case _:
             description = _description_of(location, tables)
             remedy = f"correct it ({description})" if description else "correct it; `fedray schema` lists every key"
-            return f"{key} = {problem['input']!r}: {rule[0].lower() + rule[1:]}; {remedy}"
+            return f"{key} = {shown(problem['input'])}: {rule[0].lower() + rule[1:]}; {remedy}"
 
 
 def _key_path(location: tuple[Any, ...], tables: dict[str, Any]) -> list[Any]:
@@ -487,4 +524,4 @@ def _description_of(location: list[Any], tables: dict[str, Any]) -> str:
             break
         description = field.description or ""
         model = _model_inside(model, str(part), tables)
-    return description.rstrip(".")
+    return " ".join(description.split()).partition(". ")[0].rstrip(".")  # the first sentence says what it is

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from clients.tasks.registry import check_task_name
-from fedray.availability import ContentFile
+from fedray.availability import ContentFile, CustomAvailability
 from fedray.cluster import cluster
-from fedray.errors import FedrayError, InputError, Starved
+from fedray.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.messages import RoundRecord, RunProgress, ShardPart
 from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
-from fedray.trace.unfinished import Journal, load_checkpoint, read_unfinished, save_checkpoint, write_unfinished
+from fedray.trace.unfinished import Journal, load_checkpoint, partial_directory, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from mechanisms.triangular import MatrixFile
 
@@ -46,21 +47,23 @@ def simulate(
     placement: Placement | None = None,
     out: str | Path | None = None,
     on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> Trace:
     """Runs a scenario and writes its trace to `out` (a new directory; by default one under runs/).
 
-    The trace is a function of the scenario alone. A run whose devices do not suffice ends early: its trace says so in
-    `run["ended"]`. Shards and the aggregator are started anew when they die. Raises Starved if not even one round was committed,
-    InputError for an unusable `out`, ShardLost or AggregatorLost when they die too often, RunFailed when a file cannot be written.
-    What was reached by the last checkpoint is then kept beside `out`, for `resume`; without one, nothing is left behind.
+    `on_start` is called when the workers are there. The trace is a function of the scenario alone. A run whose devices do not
+    suffice ends early: its trace says so in `run["ended"]`. Shards and the aggregator are started anew when they die. Raises
+    Starved if not even one round was committed, InputError for an unusable `out`, ShardLost or AggregatorLost when they die too
+    often, RunFailed when a file cannot be written. What was reached by the last checkpoint is then kept beside `out`, for
+    `resume`; without one, nothing is left behind.
     """
     placement = placement or Placement()
     _check(scenario, placement)
     with TraceWriter(out or default_directory(scenario)) as writer:
         tables = json.loads(json.dumps(scenario.to_tables()))
-        write_unfinished(writer.partial, tables, scenario.digest)
+        journal = write_unfinished(writer.partial, tables, scenario.digest)
         _save_contents(scenario, writer)
-        return _finish(scenario, placement, writer, Journal(writer.partial), {}, on_progress)
+        return _finish(scenario, placement, writer, journal, {}, on_progress, on_start)
 
 
 def resume(
@@ -68,26 +71,49 @@ def resume(
     placement: Placement | None = None,
     scenario: Scenario | None = None,
     on_progress: ProgressListener | None = None,
+    *,
+    trust_code: bool = False,
 ) -> Trace:
     """Goes on with the run whose trace was to be `directory`, from its last checkpoint: the trace is that of an undisturbed run.
 
-    Where it goes on (shards, cluster) is free. Raises CheckpointError if there is nothing to go on with, or `scenario` is given
-    and is another one; else as `simulate`.
+    Where it goes on (shards, cluster) is free. trust_code: whether the code of a custom availability, which lies in the directory,
+    may be run where `scenario` is not given. Raises CheckpointError if there is nothing to go on with, or `scenario` is given and
+    is another one; InputError for code that is not trusted; else as `simulate`.
     """
     placement = placement or Placement()
-    partial, document = read_unfinished(Path(os.path.abspath(directory)))
+    partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     kept = Scenario.from_tables(document["scenario"], source=str(partial), directory=partial)
+    for other in (document.get("scenario_digest"), kept.digest if scenario is None else scenario.digest):
+        if other != kept.digest:
+            raise CheckpointError(
+                f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one that was started or given "
+                f"({str(other)[:12]}); leave the scenario out, or give the one it was started with"
+            )
+    if isinstance(kept.availability, CustomAvailability) and scenario is None and not trust_code:
+        kept.availability.demand_trust()
     _check(kept, placement)
-    journal, state = load_checkpoint(partial, (scenario or kept).digest)
     with TraceWriter(partial.with_name(partial.name.removesuffix(".partial")), is_resumed=True) as writer:
+        journal, state = load_checkpoint(partial, run)
         return _finish(kept, placement, writer, journal, state, on_progress)
 
 
 def default_directory(scenario: Scenario) -> Path:
-    """runs/<name>-<UTC time>, with a number behind it where that is taken."""
+    """runs/<name>-<UTC time>, with a number behind it where that is taken. Raises InputError.
+
+    The directory of the unfinished run is made here, so that of several runs in one second each has a name of its own.
+    """
     base = Path("runs") / f"{scenario.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
-    return next(candidate for candidate in candidates if not candidate.exists())
+    for each in itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))):
+        if each.exists():
+            continue
+        try:
+            partial_directory(each).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"output {str(each)!r} cannot be made ({error}); name a writable directory by --out") from None
+        return each
+    raise AssertionError
 
 
 def _check(scenario: Scenario, placement: Placement) -> None:
@@ -119,11 +145,14 @@ def _finish(
     journal: Journal,
     state: dict[str, NDArray],
     on_progress: ProgressListener | None,
+    on_start: Callable[[], None] | None = None,
 ) -> Trace:
     """From a state (empty: from the start) to the trace."""
     started = time.perf_counter()
     try:
         with _workers(scenario, placement, journal.settlements) as workers:
+            if on_start is not None:
+                on_start()
             run = _Run(scenario, placement, writer, journal, workers, on_progress)
             if state:
                 run.load(state)
@@ -141,10 +170,13 @@ def _finish(
                 "scenario": json.loads(json.dumps(scenario.to_tables())),
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - started, 3),
+                "samplers": run.samplers,
                 "shards": len(workers.shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
                 "restarts": restarts,
+                "notes": journal.notes,
+                "aggregator_device": run.aggregator_device,
             },
         )
     except Starved:
@@ -190,11 +222,28 @@ class _Run:
         """Every attempt so far."""
         return self._coordinator.records
 
+    @property
+    def samplers(self) -> dict[str, int]:
+        """See server.coordinator.Coordinator.samplers."""
+        return self._coordinator.samplers
+
+    @property
+    def aggregator_device(self) -> str | None:
+        """The kind of device that the aggregator ran on; None without training."""
+        return self._training.device if self._training is not None else None
+
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a checkpoint: the shards hear of all that was settled before it."""
-        for shard in self._shards:
-            for settlements in self._journal.settlements(shard.first_device, shard.end_device):
-                shard.settle(settlements).result()
+        pending: list[Any] = []
+        for batch in self._journal.batches():  # read once; while the shards apply a batch, the next is read
+            for answer in pending:
+                answer.result()
+            pending = [
+                shard.settle(tuple(each.slice_of_devices(shard.first_device, shard.end_device) for each in batch))
+                for shard in self._shards
+            ]
+        for answer in pending:
+            answer.result()
         self._coordinator.load(_under("coordinator.", state))
         if self._training is not None:
             self._training.load(_under("training.", state))
@@ -244,7 +293,7 @@ class _Run:
         state = {f"coordinator.{name}": array for name, array in self._coordinator.state().items()}
         if self._training is not None:
             state |= {f"training.{name}": array for name, array in self._training.state().items()}
-        save_checkpoint(self._writer.partial, self._journal, self._scenario.digest, state)
+        self._journal.save(state)
         self._last_checkpoint = time.monotonic()
 
 
@@ -265,6 +314,36 @@ def _parts(shards: Sequence[Any], partial: str, token: str) -> Iterator[ShardPar
             return
 
 
+def _for_shards(scenario: Scenario) -> Scenario:
+    """The scenario without the mechanism's matrix, and without what was computed here from the availability's file."""
+    return _with(scenario, _without_content(scenario.privacy.mechanism), _as_given(scenario.availability))
+
+
+def _for_aggregator(scenario: Scenario) -> Scenario:
+    """The scenario without what is in the availability's file."""
+    return _with(scenario, scenario.privacy.mechanism, _without_content(scenario.availability))
+
+
+def _with(scenario: Scenario, mechanism: BaseModel, availability: BaseModel) -> Scenario:
+    privacy = scenario.privacy.model_copy(update={"mechanism": mechanism})
+    return scenario.model_copy(update={"privacy": privacy, "availability": availability})
+
+
+def _without_content(table: BaseModel) -> BaseModel:
+    """A copy of a table that names its file and has nothing of what is in it: reading that is an AttributeError."""
+    if not isinstance(table, MatrixFile | ContentFile):
+        return table
+    return type(table).model_construct(**{name: getattr(table, name) for name in type(table).model_fields})
+
+
+def _as_given(table: BaseModel) -> BaseModel:
+    """A copy of a table without its cached properties, which would travel too."""
+    copy = table.model_copy()
+    for name in set(vars(copy)) - set(type(table).model_fields):
+        del vars(copy)[name]
+    return copy
+
+
 @contextlib.contextmanager
 def _workers(scenario: Scenario, placement: Placement, history: History) -> Iterator[_Workers]:
     """Shards and aggregator, closed at the end."""
@@ -275,17 +354,19 @@ def _workers(scenario: Scenario, placement: Placement, history: History) -> Iter
 
             yield _Workers(
                 start_in_process(scenario, placement.shards or 1),
-                InProcessAggregator(scenario) if scenario.training.enabled else None,
+                InProcessAggregator(scenario, "cuda" if placement.aggregator_gpus else "cpu")
+                if scenario.training.enabled
+                else None,
             )
             return
         cpus = stack.enter_context(cluster(placement))
         from clients.actor import start_shards
         from server.actor import RayAggregator
 
-        shards = start_shards(scenario, placement, cpus, history)
+        shards = start_shards(_for_shards(scenario), placement, cpus, history)
         for shard in shards:
             stack.callback(shard.close)
-        aggregator = RayAggregator(scenario, placement) if scenario.training.enabled else None
+        aggregator = RayAggregator(_for_aggregator(scenario), placement) if scenario.training.enabled else None
         if aggregator is not None:
             stack.callback(aggregator.close)
         yield _Workers(shards, aggregator)

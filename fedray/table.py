@@ -1,12 +1,12 @@
 """What every table of a file is: a frozen value that refuses what it does not know; the number types of its keys; reading one."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedray.errors import InputError
+from fedray.parsing import parse_toml
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -28,10 +28,10 @@ _Table = TypeVar("_Table", bound=Table)
 def read_table_file(kind: type[_Table], path: Path, what: str, remedy: str) -> _Table:
     """A TOML file that is one table; validators are told its directory. Raises InputError in one line, with the remedy."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of the syntax, of UTF-8, of numbers or nesting beyond reason
         raise InputError(f"{what} {str(path)!r} is not valid TOML ({error}); correct that place") from None
     try:
         return kind.model_validate(tables, context={"directory": path.parent})

@@ -2,13 +2,14 @@
 
 import io
 import json
-import secrets
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from fedray.atomic import replace_file
+from fedray.parsing import parse_json
 from mechanisms.registry import AnyStrategy
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import MatrixFile
@@ -46,7 +47,7 @@ def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
         matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
         buffer = io.BytesIO()
         np.save(buffer, strategy.matrix)
-        _replace(matrix_path, buffer.getvalue())
+        replace_file(matrix_path, buffer.getvalue())
         document["file"] = matrix_path.name
     return document
 
@@ -58,27 +59,16 @@ def strategy_of(document: Any, directory: Path) -> Strategy:
 
 def write_json(document: dict[str, Any], path: Path) -> None:
     """Writes a JSON file whole. Raises OSError."""
-    _replace(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+    replace_file(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path, what: str) -> Any:
     """What a JSON file holds. Raises ValueError, with the name of the file."""
     try:
-        return json.loads(path.read_bytes().decode())
+        return parse_json(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{what} {str(path)!r} cannot be read ({error}); name a JSON file") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{what} {str(path)!r} is not valid JSON ({error}); correct that place") from None
-    except (ValueError, RecursionError) as error:  # numbers or nesting beyond reason
+    except ValueError as error:  # numbers or nesting beyond reason
         raise ValueError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """By another name, which nobody can guess or have made before."""
-    partial = path.with_name(f".{path.name[:180]}.{secrets.token_hex(8)}.new")
-    try:
-        with open(partial, "xb") as stream:
-            stream.write(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

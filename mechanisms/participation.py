@@ -8,6 +8,15 @@ MOST_ROUNDS = 1 << 22
 """Longest run that has a meaning here; noise has no address beyond."""
 
 
+def gap_of(rounds_between: int) -> int:
+    """The min-sep b of devices that are kept apart by so many rounds strictly between two participations.
+
+    Published min-seps (MinS of Xu et al. 2023, and their code) count the rounds between; b is the difference of the two
+    rounds' numbers, which is one more.
+    """
+    return rounds_between + 1
+
+
 @dataclass(frozen=True, slots=True)
 class MinSep:
     """(b, k)-min-sep participation over `rounds` rounds (Choquette-Choo et al. 2023, "(Amplified) banded MF", section 2).

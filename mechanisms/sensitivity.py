@@ -65,11 +65,15 @@ class PatternSensitivities:
         self._table: NDArray[np.float64] | None = None
 
     def of(self, patterns: NDArray[np.int64]) -> PatternValues:
-        """Of patterns [P, c], each row strictly increasing within [0, rounds). Raises ValueError."""
+        """Of patterns [P, c], each row in order within [0, rounds). Raises ValueError.
+
+        A round that stands twice is one in which the device contributed twice, each time clipped by itself: the sum over i, j
+        runs over the rounds as they stand, so that both count with each other too.
+        """
         patterns = np.asarray(patterns, dtype=np.int64)
         is_inside = bool((patterns >= 0).all() and (patterns < self._rounds).all())
-        if not (is_inside and (np.diff(patterns, axis=1) > 0).all()):
-            raise ValueError(f"patterns must increase strictly within 0 to rounds-1={self._rounds - 1}; sort them, drop repeats")
+        if not (is_inside and (np.diff(patterns, axis=1) >= 0).all()):
+            raise ValueError(f"patterns must not decrease, and lie within 0 to rounds-1={self._rounds - 1}; sort them")
         if len(patterns) < patterns.shape[1]:
             squared, is_exact = self._row_by_row(patterns)
         elif self._rounds <= GRAM_TABLE_ROUNDS:
@@ -150,7 +154,7 @@ class PatternSensitivities:
 
 
 def pattern_sensitivity(strategy: "Strategy", pattern: NDArray[np.int64], rounds: int) -> Sensitivity:
-    """Of one device's strictly increasing pattern of rounds [c]; see `PatternSensitivities.exact`."""
+    """Of one device's pattern of rounds [c] in order; see `PatternSensitivities`."""
     return PatternSensitivities(strategy, rounds).exact(np.asarray(pattern, dtype=np.int64))
 
 

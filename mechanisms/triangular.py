@@ -61,9 +61,7 @@ class TriangularStrategy(Strategy):
         self.check_rounds(rounds)
         if not self.is_non_negative:
             return None
-        indicator = np.zeros(rounds)
-        indicator[pattern] = 1.0
-        column = self.matrix[:rounds, :rounds] @ indicator
+        column = self.matrix[:rounds, :rounds] @ np.bincount(pattern, minlength=rounds).astype(np.float64)
         return float(column @ column)
 
     @cached_property
@@ -112,6 +110,8 @@ class MatrixFile(TriangularStrategy):
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
+        if (self.__pydantic_private__ or {}).get("_matrix") is not None:
+            return self  # read already, and now made part of another value
         context: dict[str, Any] = info.context or {}
         given = context.get("matrix", context.get("matrices", {}).get(self.sha256))
         C = _checked(_load(Path(context.get("directory", ".")), self.file, self.sha256) if given is None else given, self.file)
@@ -134,8 +134,8 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
     path = by_content if sha256 and by_content.exists() else directory / file
     try:
         return np.lib.format.open_memmap(path, mode="r")  # .npy only, no pickles; nothing is read before shape and type are checked
-    except (OSError, ValueError, EOFError, SyntaxError, OverflowError, tokenize.TokenError) as error:
-        reason = " ".join(str(error).split())
+    except (OSError, ValueError, TypeError, EOFError, SyntaxError, OverflowError, RecursionError, tokenize.TokenError) as error:
+        reason = " ".join(str(error).split())[:100]
         raise ValueError(f"file={str(path)!r} cannot be read as a .npy matrix ({reason}); save it with numpy.save") from None
 
 

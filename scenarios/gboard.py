@@ -1,8 +1,9 @@
-"""The published runs of Gboard's language models (Xu et al. 2023, table 3): one scenario file per row of `gboard/published.csv`.
+"""The published runs of Gboard's language models (Xu et al. 2023): one scenario file per row of `gboard/published.csv`.
 
+NWP rows are next-word prediction (table 1), OTF rows on-the-fly rescoring (table 2).
 Files bear their row's name (`nwp_pt_br.toml`). `reach`, the share of a locale's devices that the task can use, is not published:
-each locale has one value, fitted by `fedray fit` on the min-sep of its next-word (NWP) row, or of its out-of-vocabulary (OTF) row
-where there is no other; 1 where the availability model alone comes near.
+each locale has one value, fitted by `fedray fit --rounds-between` on its NWP row, or on its OTF row where there is no other;
+1 where the availability model alone comes near.
 """
 
 import csv
@@ -10,12 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from mechanisms.participation import gap_of
+
 FOLDER = Path(__file__).resolve().parent / "gboard"
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A row of the table. rho, epsilon (at delta 1e-10, where printed): of online tree aggregation at the noise multiplier."""
+    """A row of the tables. rounds_between: the printed MinS, rounds strictly between two participations of a device. rho,
+    epsilon (at delta 1e-10, where printed): of online tree aggregation at the noise multiplier."""
 
     task: str
     locale: str
@@ -23,7 +27,7 @@ class PublishedRun:
     rounds: int
     report_goal: int
     timer_hours: float
-    min_sep: int
+    rounds_between: int
     max_participations: int
     noise_multiplier: float
     rho: float
@@ -34,6 +38,11 @@ class PublishedRun:
         """As on the command line: nwp-pt-BR."""
         return f"{self.task.lower()}-{self.locale}"
 
+    @property
+    def min_sep(self) -> int:
+        """The min-sep that a simulated run should have: the gap."""
+        return gap_of(self.rounds_between)
+
     @cached_property
     def file(self) -> Path:
         """Its scenario."""
@@ -41,7 +50,7 @@ class PublishedRun:
 
 
 def published_runs() -> list[PublishedRun]:
-    """All rows, in the table's order."""
+    """All rows, in the tables' order."""
     with (FOLDER / "published.csv").open(newline="", encoding="utf-8") as file:
         return [
             PublishedRun(
@@ -51,7 +60,7 @@ def published_runs() -> list[PublishedRun]:
                 rounds=int(row["rounds"]),
                 report_goal=int(row["report_goal"]),
                 timer_hours=float(row["timer_hours"]),
-                min_sep=int(row["min_sep"]),
+                rounds_between=int(row["rounds_between"]),
                 max_participations=int(row["max_participations"]),
                 noise_multiplier=float(row["noise_multiplier"]),
                 rho=float(row["zcdp"]),

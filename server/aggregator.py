@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedray.errors import CheckpointError, InputError
 from fedray.messages import FIXED_POINT_BITS, TrainReport
 from fedray.scenario import Scenario
 from server.noise import NoiseStream, noise_stream
@@ -18,10 +19,14 @@ from server.optimizers import MomentumStep
 
 
 class ModelAggregator:
-    """Parameters, noise and optimiser of one run, on the GPU if there is one."""
+    """Parameters, noise and optimiser of one run, on one device ("cpu", "cuda"). Raises InputError where that is not there.
 
-    def __init__(self, scenario: Scenario, device: str | None = None) -> None:
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device_kind: "cpu", or "cuda" and the model of GPU. Noise is the same on devices of one kind, and differs between kinds.
+    """
+
+    def __init__(self, scenario: Scenario, device: str = "cpu") -> None:
+        self._device = torch.device(device)
+        self.device_kind = _kind_of(self._device)
         self._scenario = scenario
         training, privacy = scenario.training, scenario.privacy
         self._clip_norm = privacy.clip_norm
@@ -48,24 +53,38 @@ class ModelAggregator:
 
     def release(self, reports: Sequence[TrainReport]) -> torch.Tensor:
         """The noised sum [D] of the next round; advances the noise."""
-        total = np.zeros(self._parameters_D.numel(), np.int64)
+        total_D = torch.zeros(self._parameters_D.numel(), dtype=torch.int64, device=self._device)
         for report in reports:
-            total += report.sum_fixed_point
+            total_D += torch.tensor(report.sum_fixed_point, device=self._device)
         step = self._clip_norm / 2.0**FIXED_POINT_BITS
-        sum_D = torch.from_numpy(total.astype(np.float64) * step).to(self._device, torch.float32)
+        sum_D = total_D.to(torch.float64).mul_(step).to(torch.float32)
         return sum_D.add_(self._noise.next(), alpha=self._noise_deviation)
 
     def checkpoint(self) -> dict[str, NDArray]:
         """The whole state as named arrays."""
         noise = {f"noise.{name}": array for name, array in self._noise.state().items()}
         optimizer = {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
-        return {"parameters": self._parameters_D.cpu().numpy().copy(), **noise, **optimizer}
+        parameters = self._parameters_D.cpu().numpy().copy()
+        return {"parameters": parameters, "device": np.array(self.device_kind), **noise, **optimizer}
 
     def restore(self, state: dict[str, NDArray]) -> None:
-        """Takes up a checkpoint of the same scenario."""
+        """Takes up a checkpoint of the same scenario. Raises CheckpointError if another kind of device wrote it."""
+        if str(state["device"]) != self.device_kind:
+            raise CheckpointError(
+                f"the model was trained on {str(state['device'])!r}, and its noise goes on only there; this aggregator is on "
+                f"{self.device_kind!r}: give it the same number of GPUs as before, of that model"
+            )
         self.start(state["parameters"].astype(np.float32))
         self._noise.load(_under("noise.", state))
         self._optimizer.load(_under("optimizer.", state))
+
+
+def _kind_of(device: torch.device) -> str:
+    if device.type != "cuda":
+        return device.type
+    if not torch.cuda.is_available():
+        raise InputError("aggregator_gpus is not 0 but torch sees no GPU; install torch's CUDA build, or leave it out for the CPU")
+    return f"cuda {torch.cuda.get_device_name(device)}"
 
 
 def _under(prefix: str, state: dict[str, NDArray]) -> dict[str, NDArray]:

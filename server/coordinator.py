@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import Starved
+from fedray.errors import CheckpointError, Starved
 from fedray.messages import Census, CheckInOrder, CheckIns, RoundRecord, Settlement
 from fedray.protocols import Pending, Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
-from server.pace import Pace
+from server.pace import COSTS_VERSION, Pace
 from server.rounds import RoundRules, draw_fates, resolve_reporting
 from server.selection import CLOSED, EXHAUSTED, FULL, Selection, Window
 
@@ -51,6 +51,8 @@ class Coordinator:
         self._coming: CheckInOrder | None = None
         """The order for the next window, without settlements; it follows from the census of the present one."""
         self._unsent: list[Settlement] = []
+        self._windows = {True: 0, False: 0}
+        """How many windows were drawn by enumeration (True) and by thinning."""
         self.records: list[RoundRecord] = []
         self._selection.open(0.0, ready_at=0.0)
 
@@ -79,8 +81,24 @@ class Coordinator:
                 self._round_index += 1
                 self._since_commit = Census(0, 0, 0, 0)
             self._opened = time
-            self._selection.open(time, ready_at=closed.record.closed)
+            self._selection.open(time, ready_at=self._ready_at(closed.record))
             yield closed
+
+    @property
+    def samplers(self) -> dict[str, int]:
+        """By which sampler the windows were drawn, and the version of the predicted costs that chose; for run.json."""
+        return {
+            "costs_version": COSTS_VERSION,
+            "enumerated_windows": self._windows[True],
+            "thinned_windows": self._windows[False],
+        }
+
+    def _ready_at(self, record: RoundRecord) -> float:
+        """When the round after this attempt may start, seconds: an abandoned one may be tried again at once."""
+        minutes = self._scenario.rounds.min_minutes_between
+        if minutes is None or not record.is_committed:
+            return record.closed
+        return max(record.closed, record.started + 60.0 * minutes)
 
     def finish(self) -> None:
         """Tells the shards what they have not heard yet. Call once, when no more rounds are wanted."""
@@ -99,11 +117,21 @@ class Coordinator:
             "opened": np.array([self._opened]),
             "census": np.array([dataclasses.astuple(self._census), dataclasses.astuple(self._since_commit)]),
             "listed_until": np.array([self._pace.listed_until]),
+            "samplers": np.array(list(self.samplers.values())),
             "records": np.array(records, np.float64).reshape(len(records), len(names)),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state. The shards must have been told of every settlement before it."""
+        """Takes up a state. The shards must have been told of every settlement before it.
+
+        Raises CheckpointError if the samplers were chosen by other predicted costs: the rest of the run would not be the same.
+        """
+        version, self._windows[True], self._windows[False] = state["samplers"].tolist()
+        if version != COSTS_VERSION:
+            raise CheckpointError(
+                f"the checkpoint was written with predicted costs of version {version}, this release has {COSTS_VERSION}; go on "
+                "with the release that began the run, or run it again"
+            )
         prefix = "selection."
         self._selection.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
         number, *seconds = state["window"].tolist()
@@ -119,7 +147,8 @@ class Coordinator:
         reporting = resolve_reporting(selected, fates, time, attempt, self._round_index, self._rules)
         settlement = reporting.settlement
         remembered = np.where(settlement.remembers_round, self._round_index, -1).astype(np.int32)
-        self._selection.let_go(selected, reporting.busy_until, settlement.reopen_seconds, remembered)
+        contributions = selected.contributions + settlement.remembers_round.astype(np.uint32)
+        self._selection.let_go(selected, reporting.busy_until, settlement.reopen_seconds, remembered, contributions)
         self._unsent.append(settlement)
         record = RoundRecord(
             round_index=self._round_index,
@@ -144,7 +173,8 @@ class Coordinator:
         """Those who wait are let go until a time."""
         released = self._selection.take()
         size = released.device_ids.size
-        self._selection.let_go(released, np.full(size, until), np.zeros(size, np.uint32), np.full(size, -1, np.int32))
+        busy, none, no_round = np.full(size, until), np.zeros(size, np.uint32), np.full(size, -1, np.int32)
+        self._selection.let_go(released, busy, none, no_round, released.contributions)
 
     def _next_window(self) -> None:
         """Makes the next window the selection's present one."""
@@ -158,6 +188,7 @@ class Coordinator:
         for shard in self._shards:  # they work on it while this window is gone through
             shard.prepare(self._coming)
         self._since_commit += check_ins.census
+        self._windows[order.is_enumerated] += 1
         self._window = Window(number, order.start_seconds, order.end_seconds, order.ask_until_seconds, order.checkins_per_hour)
         self._selection.start_window(check_ins, self._window)
 
@@ -181,16 +212,20 @@ class Coordinator:
             )
         census, participation = self._since_commit, scenario.participation
         total = max(1, census.eligible)
-        by_timer, by_round = (census.eligible - census.open_eligible) / total, (census.open_eligible - census.free_eligible) / total
-        if census.eligible and by_timer + by_round > 0.5:
-            rule = (
-                f"participation.timer_hours={participation.timer_hours:g}"
-                if by_timer >= by_round
-                else f"participation.round_separation={participation.round_separation}"
+        by_cap = census.spent_eligible / total
+        by_timer = (census.eligible - census.open_eligible) / total - by_cap
+        by_round = (census.open_eligible - census.free_eligible) / total
+        if census.eligible and by_cap + by_timer + by_round > 0.5:
+            remedies = (
+                (by_timer, f"lower participation.timer_hours={participation.timer_hours:g}"),
+                (by_round, f"lower participation.round_separation={participation.round_separation}"),
+                (by_cap, f"raise participation.max_participations={participation.max_participations}"),
             )
+            _, remedy = max(remedies, key=lambda each: each[0])
+            cap = f", the cap on participations {100 * by_cap:.0f} %" if participation.max_participations is not None else ""
             return text + (
-                f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round separation {100 * by_round:.0f} %, "
-                f"so lower {rule}, or raise population.devices={scenario.population.devices}"
+                f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round separation {100 * by_round:.0f} %"
+                f"{cap}, so {remedy}, or raise population.devices={scenario.population.devices}"
             )
         return text + (
             f"too few devices checked in, so lower rounds.report_goal={rounds.report_goal} or participation.timer_hours="
@@ -229,5 +264,6 @@ def _merge(lists: Sequence[CheckIns]) -> CheckIns:
         training_seconds=merged("training_seconds"),
         last_rounds=merged("last_rounds"),
         timer_seconds=merged("timer_seconds"),
+        contributions=merged("contributions"),
         census=census,
     )

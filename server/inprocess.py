@@ -16,8 +16,8 @@ class InProcessAggregator:
 
     restarts = 0
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._aggregator = ModelAggregator(scenario)
+    def __init__(self, scenario: Scenario, device: str) -> None:
+        self._aggregator = ModelAggregator(scenario, device)
 
     def start(self, parameters: NDArray[np.float32]) -> Ready[None]:
         """See fedray.protocols.Aggregator."""

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.messages import Outcome, Settlement
+from fedray.messages import NEVER, Outcome, Settlement
 from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 
@@ -38,8 +38,8 @@ class RoundRules:
     round_separation: int
     fates: FateModel
     outages: NDArray[np.float64]
-    has_own_timers: bool = False
-    """Whether devices wait as long as they say (violators, skewed clocks) rather than the timer's length."""
+    max_participations: int | None = None
+    """Accepted reports after which a device may not take part again; none: as often as it likes."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
@@ -56,7 +56,7 @@ class RoundRules:
             round_separation=participation.round_separation,
             fates=FateModel(stream_key(scenario.seed, Stream.TRAINING_TIME), latency.speed_within, latency.failure_probability),
             outages=np.array(outages, np.float64).reshape(-1, 2),
-            has_own_timers=participation.timer_violators > 0.0 or participation.clock_skew_hours > 0.0,
+            max_participations=participation.max_participations,
         )
 
 
@@ -64,8 +64,9 @@ class RoundRules:
 class Selected:
     """The devices a round starts with, sorted by device id; [S] each.
 
-    Times are seconds since start; fixed and training seconds are the device's own parts of its work. rows: places in the present
-    window's list, -1 for those that have waited longer. timer_seconds: empty where all keep the timer.
+    Times are seconds since start; fixed and training seconds are the device's own parts of its work. timer_seconds: how long each
+    waits before it may be selected again. contributions: reports accepted so far (0 where they are not counted). rows: places in
+    the present window's list, -1 for those that have waited longer.
     """
 
     device_ids: NDArray[np.uint64]
@@ -74,6 +75,7 @@ class Selected:
     fixed_seconds: NDArray[np.float32]
     training_seconds: NDArray[np.float32]
     timer_seconds: NDArray[np.float64]
+    contributions: NDArray[np.uint32]
     rows: NDArray[np.int64]
 
 
@@ -144,6 +146,9 @@ def resolve_reporting(
     outcomes[on_time] = Outcome.ACCEPTED if is_committed else Outcome.ABANDONED
 
     reopen = _reopen_seconds(report_times, started, reports, on_time, selected.timer_seconds, rules)
+    if rules.max_participations is not None:
+        is_spent = on_time & (selected.contributions + 1 >= rules.max_participations)
+        reopen = np.where(is_spent, np.uint32(NEVER), reopen)
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.session_ends))
     settlement = Settlement(
         attempt=attempt,
@@ -184,5 +189,5 @@ def _reopen_seconds(
             resets, since = reports, report_times
         case _:
             resets, since = np.ones_like(reports), np.full_like(report_times, started)
-    waits = timer_seconds if timer_seconds.size else np.full(reports.size, rules.timer)
-    return np.where(resets & (waits > 0.0), np.ceil(np.where(resets, since, 0.0) + waits), 0.0).astype(np.uint32)
+    is_started = resets & (timer_seconds > 0.0)
+    return np.where(is_started, np.ceil(np.where(resets, since, 0.0) + timer_seconds), 0.0).astype(np.uint32)

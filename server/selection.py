@@ -49,6 +49,7 @@ class _Waiting(NamedTuple):
     fixed: NDArray[np.float32]
     training: NDArray[np.float32]
     timer: NDArray[np.float64]
+    contributions: NDArray[np.uint32]
     row: NDArray[np.int64]
 
 
@@ -59,6 +60,7 @@ _BLOCKED = np.dtype(
         ("reopen", np.float64),
         ("known_from", np.int32),
         ("last_round", np.int32),
+        ("contributions", np.uint32),
         ("is_waiting", np.bool_),
     ],
     align=True,
@@ -66,8 +68,9 @@ _BLOCKED = np.dtype(
 """An entry of the hash table of who may not check in now, as far as the shards' lists do not account for it.
 
 busy_until: waiting, training or reporting until then; no list accounts for that. is_waiting: it waits, so that it may be free
-sooner or later than that. reopen: the timer opens then. known_from: first window whose lists account for the timer and the last
-round. last_round: -1 for none. Entries are whole records, so that a look at one touches one line of the cache.
+sooner or later than that. reopen: the timer opens then. known_from: first window whose lists account for the timer, the last
+round and the contributions. last_round: -1 for none. contributions: accepted reports. Entries are whole records, so that a look
+at one touches one line of the cache.
 """
 
 
@@ -95,6 +98,7 @@ class Selection:
             fixed=np.zeros(size, np.float32),
             training=np.zeros(size, np.float32),
             timer=np.zeros(size),
+            contributions=np.zeros(size, np.uint32),
             row=np.full(size, -1, np.int64),
         )
         self._blocked = _blocked_table(64)
@@ -132,7 +136,8 @@ class Selection:
         outage_start = outages[self._outage, 0] if self._outage < len(outages) else np.inf
         status, self._cursor, self._is_ready, time = _advance(
             check_ins.times, check_ins.device_ids, check_ins.session_ends, check_ins.fixed_seconds, check_ins.training_seconds,
-            check_ins.last_rounds, check_ins.timer_seconds, self._cursor, self._window, self._rules.selection_target,
+            check_ins.last_rounds, check_ins.timer_seconds, check_ins.contributions, self._rules.timer, self._cursor, self._window,
+            self._rules.selection_target,
             self._ready_at, self._is_ready, self._deadline, outage_start, self._down_until, round_index,
             self._rules.round_separation, self._waiting, self._blocked, self._next, self._key,
         )  # fmt: skip
@@ -164,7 +169,8 @@ class Selection:
             session_ends=waiting.end[slots],
             fixed_seconds=waiting.fixed[slots],
             training_seconds=waiting.training[slots],
-            timer_seconds=waiting.timer[slots] if self._rules.has_own_timers else np.empty(0),
+            timer_seconds=waiting.timer[slots],
+            contributions=waiting.contributions[slots],
             rows=waiting.row[slots],
         )
 
@@ -174,13 +180,15 @@ class Selection:
         busy_until: NDArray[np.float64],
         reopen: NDArray[np.uint32],
         remembered_round: NDArray[np.int32],
+        contributions: NDArray[np.uint32],
     ) -> None:
         """Devices [S] that waited are busy, or their timer closed, until then; and check in again afterwards, if they still can.
 
-        remembered_round [S] is -1 where the device keeps none. The next window's lists will account for timers and rounds.
+        remembered_round [S] is -1 where the device keeps none; contributions [S] are its accepted reports, the last round's
+        included. The next window's lists will account for timers, rounds and contributions.
         """
         known_from = self._window.number + 1
-        _block_all(self._blocked, selected.device_ids, busy_until, reopen, remembered_round, known_from)
+        _block_all(self._blocked, selected.device_ids, busy_until, reopen, remembered_round, contributions, known_from)
         _come_again(
             self._next, self._key, self._window, selected.rows, selected.device_ids, selected.session_ends, busy_until, reopen
         )
@@ -242,7 +250,7 @@ def _stays(table, window, window_start):
     for place in range(table.size):
         entry = table[place]
         if entry.device != _EMPTY:
-            is_over = entry.reopen <= window_start and entry.last_round < 0
+            is_over = entry.reopen <= window_start and entry.last_round < 0 and entry.contributions == 0
             stays[place] = entry.busy_until > window_start or not (entry.known_from <= window or is_over)
     return stays
 
@@ -255,13 +263,14 @@ def _carry_over(old, new, stays):
 
 
 @njit(cache=True)
-def _block_all(table, devices, busy_until, reopen, remembered_round, known_from):
+def _block_all(table, devices, busy_until, reopen, remembered_round, contributions, known_from):
     for row in range(devices.size):
         entry = table[_find(table, devices[row])]
         entry.device = devices[row]
         entry.busy_until = busy_until[row]
         entry.is_waiting = False
         entry.reopen = max(entry.reopen, np.float64(reopen[row]))
+        entry.contributions = contributions[row]
         entry.known_from = known_from
         if remembered_round[row] >= 0:
             entry.last_round = remembered_round[row]
@@ -277,8 +286,8 @@ def _come_again(following, key, window, rows, devices, ends, busy_until, reopen)
 
 @njit(cache=True)
 def _advance(
-    times, devices, ends, fixed, training, last_rounds, timers, cursor, window, target, ready_at, is_ready, deadline, outage_start,
-    down_until, round_index, separation, waiting, blocked, following, key,
+    times, devices, ends, fixed, training, last_rounds, timers, contributions, timer, cursor, window, target, ready_at, is_ready,
+    deadline, outage_start, down_until, round_index, separation, waiting, blocked, following, key,
 ):  # fmt: skip
     # Arrays taken out of their tuples once: compiled code counts references anew wherever it reaches into a tuple.
     counts, heap, end = waiting.counts, waiting.heap, waiting.end
@@ -329,10 +338,13 @@ def _advance(
         if counts[0] >= target or not is_apart:
             _draw_next(following, key, window, row, device, ends[row], time)
             continue
+        # What the device says counts; where the lists say nothing, all keep the timer and nobody counts.
+        wait = timers[row] if timers.size else timer
+        contributed = max(entry.contributions, contributions[row]) if contributions.size else np.uint32(0)
         entry.device = device
         entry.busy_until = ends[row]
         entry.is_waiting = True
-        _join(waiting, device, time, ends[row], fixed[row], training[row], timers[row] if timers.size else 0.0, row)
+        _join(waiting, device, time, ends[row], fixed[row], training[row], wait, contributed, row)
         if is_ready and counts[0] >= target:
             return FULL, cursor, is_ready, time
 
@@ -386,11 +398,12 @@ def _pop(following):
 
 
 @njit(forceinline=True)
-def _join(waiting, device, time, end, fixed, training, timer, row):
+def _join(waiting, device, time, end, fixed, training, timer, contributions, row):
     waiting.counts[1] -= 1
     slot = waiting.free[waiting.counts[1]]
     waiting.device[slot], waiting.checkin[slot], waiting.end[slot] = device, time, end
     waiting.fixed[slot], waiting.training[slot], waiting.timer[slot], waiting.row[slot] = fixed, training, timer, row
+    waiting.contributions[slot] = contributions
     place = waiting.counts[0]
     waiting.counts[0] += 1
     while place > 0:

@@ -30,8 +30,8 @@ class TrainingLoop:
     def __init__(self, scenario: Scenario, trainers: Sequence[Trainer], aggregator: Aggregator, save_model: SaveModel) -> None:
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
         self._save_model = save_model
-        self._parameters = trainers[0].initial_parameters().result()
-        aggregator.start(self._parameters).result()
+        self._is_aggregator_up = False
+        """Whether the aggregator has been told of the model; it is when it is first needed."""
         self.metrics: list[TrainingMetrics] = []
         self.last_evaluation: TrainingMetrics | None = None
         self._evaluations: dict[int, Pending[Evaluation]] = {}
@@ -67,25 +67,28 @@ class TrainingLoop:
         """Takes up a state."""
         prefix = "aggregator."
         self._saved = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-        self._aggregator.restore(self._saved).result()
-        self._parameters = self._saved["parameters"]
+        self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
         self.metrics = [TrainingMetrics(int(row[0]), *row[1:]) for row in state["metrics"].tolist()]
         evaluated = [row for row in self.metrics if not math.isnan(row.evaluation_loss)]
         self.last_evaluation = evaluated[-1] if evaluated else None
 
+    @property
+    def device(self) -> str:
+        """The kind of device that the aggregator runs on, as of its last checkpoint."""
+        return str(self._saved["device"])
+
     def _steadily(self, act: Callable[[], None]) -> None:
-        """Acts; when the aggregator dies, brings it back, as often as it may, and acts again."""
-        is_there = True
+        """Acts; when the aggregator is lost, brings it back, as often as it may, and acts again."""
         while True:
-            if not is_there:
-                self._aggregator.restart()  # raises when it has died too often
             try:
-                if not is_there:
+                if not self._is_aggregator_up:
                     self._catch_up()
+                    self._is_aggregator_up = True
                 return act()
             except AggregatorLost as lost:
                 logging.getLogger("fedray").warning("fedray: %s; it is started anew", lost)
-                is_there = False
+                self._is_aggregator_up = False
+                self._aggregator.restart()  # raises when it was lost too often
 
     def _catch_up(self) -> None:
         """Tells a new aggregator what is saved, and trains the rounds since again."""

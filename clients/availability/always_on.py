@@ -10,8 +10,6 @@ from clients.availability.runs import Runs
 class AlwaysOnModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
-    can_be_thinned = True
-
     def list_runs(
         self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
     ) -> Runs:

@@ -16,8 +16,6 @@ from fedray.scenario import Scenario
 class CustomModel(NothingKnown):
     """See clients.availability.model.Availability; it lists runs only, so that check-ins are drawn by enumeration."""
 
-    can_be_thinned = False
-
     def __init__(self, scenario: Scenario, table: CustomAvailability) -> None:
         self._seed, self._parameters = scenario.seed, table.parameters
         self._name = f"{table.file}:{table.function}"
@@ -38,7 +36,7 @@ class CustomModel(NothingKnown):
         return Runs(index[keep].astype(np.uint32), start[keep], end[keep])
 
     def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Not there: `can_be_thinned` is False."""
+        """Not there, as the table's `can_be_thinned` says: only enumeration is ever ordered."""
         raise AssertionError
 
     def _check(

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import special
 
-from clients.availability.runs import HOUR, JOIN_SECONDS, Runs, keep_touching, merge
+from clients.availability.runs import DAY, HOUR, JOIN_SECONDS, Runs, keep_touching, merge
 from clients.population import zone_index, zones_of
 from fedray.availability import HabitAvailability
 from fedray.errors import ScenarioError
@@ -34,6 +34,8 @@ from fedray.rng import (
 from fedray.scenario import Scenario
 
 MAX_SESSIONS = 512
+LONGEST_RUN_DAYS = 60
+"""Habits that keep a device eligible for longer on end are refused, since a run that has no end would be followed for ever."""
 
 # Address b within Stream.HABIT at (device, a = 0): static attributes.
 _STATIC = 0
@@ -154,7 +156,6 @@ def habit_tables(scenario: Scenario, table: HabitAvailability) -> HabitTables:
 class HabitAvailabilityModel:
     """See clients.availability.model.Availability."""
 
-    can_be_thinned = True
     bytes_to_know = 36
 
     def __init__(self, scenario: Scenario, table: HabitAvailability) -> None:
@@ -288,6 +289,11 @@ def runs_between(model, habit, device, low, high, starts, ends):
     covered = high
     while ends[kept - 1] > covered:  # the last run goes on: look at what it touches further on
         covered = ends[kept - 1]
+        if covered > high + DAY * LONGEST_RUN_DAYS:
+            raise ValueError(
+                "a device is eligible for more than 60 days on end; lower availability.day_sessions, day_length_minutes or "
+                "night_length_hours, raise day_habit_shape, or take model always_on"
+            )
         count = kept + _gather(model, habit, device, covered, covered + 2.0 * JOIN_SECONDS, starts[kept:], ends[kept:])
         for session in range(kept, count):
             if starts[session] <= covered + JOIN_SECONDS:

@@ -12,9 +12,6 @@ from clients.availability.runs import Runs
 class Availability(Protocol):
     """Says when devices are eligible: a pure function of device and time, for any devices, asked in any order."""
 
-    can_be_thinned: bool
-    """Whether `run_ends` is there."""
-
     bytes_to_know: int
     """Memory that `known_of` takes per device; 0 where there is nothing that is worth keeping."""
 
@@ -27,12 +24,15 @@ class Availability(Protocol):
     ) -> Runs:
         """Runs of devices [N] that touch [max(low, opens), high); none of devices with opens >= high.
 
-        known: what `known_of` gave for the same devices; it changes no answer.
+        known: what `known_of` gave for the same devices, or for these and more that come after them; it changes no answer.
         """
         ...
 
     def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For each pair of device and time [C]: the end of the run that holds the time, -infinity where there is none."""
+        """For each pair of device and time [C]: the end of the run that holds the time, -infinity where there is none.
+
+        Asked only of models whose table says `can_be_thinned`.
+        """
         ...
 
 

@@ -28,8 +28,6 @@ class _Model(NamedTuple):
 class PoissonModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
-    can_be_thinned = True
-
     def __init__(self, scenario: Scenario, table: PoissonAvailability) -> None:
         self._model = _Model(
             key=stream_key(scenario.seed, Stream.SESSIONS),

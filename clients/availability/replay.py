@@ -30,12 +30,11 @@ class _Record(NamedTuple):
     zone_offsets: NDArray[np.float64]
     shift_key: Key
     shift_days: int
+    jitter_seconds: float
 
 
 class ReplayModel(NothingKnown):
     """See clients.availability.model.Availability."""
-
-    can_be_thinned = True
 
     def __init__(self, scenario: Scenario, table: ReplayAvailability) -> None:
         device, start, end = _joined(table)
@@ -50,6 +49,7 @@ class ReplayModel(NothingKnown):
             zone_offsets=zones.offsets,
             shift_key=stream_key(scenario.seed, Stream.REPLAY),
             shift_days=round(period / DAY) if table.day_shift == "uniform" else 1,
+            jitter_seconds=60.0 * (table.jitter_minutes or 0.0),
         )
 
     def list_runs(
@@ -74,48 +74,56 @@ def _joined(table: ReplayAvailability) -> tuple[NDArray[np.int64], NDArray[np.fl
 
     A device that is on from wrap to wrap gets one run without an end.
     """
-    recording, period = table.recording, table.period_seconds
-    rows: list[tuple[int, float, float]] = []
-    edges = np.searchsorted(recording.device, np.arange(recording.devices + 1))
-    for device in range(recording.devices):
-        runs: list[list[float]] = []
-        here = slice(edges[device], edges[device + 1])
-        for start, end in zip(recording.start[here].tolist(), recording.end[here].tolist(), strict=True):
-            if runs and start <= runs[-1][1] + JOIN_SECONDS:
-                runs[-1][1] = max(runs[-1][1], end)
+    recording = table.recording
+    device, start, end = recording.device.copy(), recording.start.copy(), recording.end.copy()
+    total = _join(device, start, end, table.period_seconds)
+    return device[:total], start[:total], end[:total]
+
+
+@njit(cache=True)
+def _join(devices, starts, ends, period):
+    """Joins the sessions [S] to runs, in place; how many. Sorted by (device, start), before and after."""
+    kept, session = 0, 0
+    while session < devices.size:
+        device, first = devices[session], kept
+        while session < devices.size and devices[session] == device:
+            if kept > first and starts[session] <= ends[kept - 1] + JOIN_SECONDS:
+                ends[kept - 1] = max(ends[kept - 1], ends[session])
             else:
-                runs.append([start, end])
-        if runs[0][0] + period <= runs[-1][1] + JOIN_SECONDS:
-            if len(runs) == 1:
-                runs = [[0.0, np.inf]]
-            else:
-                first = runs.pop(0)
-                runs[-1][1] = period + first[1]
-        rows.extend((device, start, end) for start, end in runs)
-    columns = list(zip(*rows, strict=True))
-    return np.array(columns[0], np.int64), np.array(columns[1]), np.array(columns[2])
+                devices[kept], starts[kept], ends[kept] = device, starts[session], ends[session]
+                kept += 1
+            session += 1
+        if starts[first] + period > ends[kept - 1] + JOIN_SECONDS:
+            continue
+        if kept - first == 1:
+            starts[first], ends[first] = 0.0, np.inf
+        else:  # the last run goes on into the first of the next period
+            ends[kept - 1] = period + ends[first]
+            starts[first : kept - 1], ends[first : kept - 1] = starts[first + 1 : kept].copy(), ends[first + 1 : kept].copy()
+            kept -= 1
+    return kept
 
 
 @njit(forceinline=True)
-def _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, device):
+def _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device):
     """Seconds by which a device's record lies later than recorded."""
     shift = -HOUR * zone_offsets[zone_index(zone_key, zone_edges, device)]
-    if shift_days > 1:
-        word, _, _, _ = draw(shift_key, device, 0, 0)
-        shift += DAY * np.floor(uniform(word) * shift_days)
+    if shift_days > 1 or jitter_seconds > 0.0:
+        w0, w1, _, _ = draw(shift_key, device, 0, 0)
+        shift += DAY * np.floor(uniform(w0) * shift_days) + jitter_seconds * uniform(w1)
     return shift
 
 
 @njit(cache=True, nogil=True)
 def _list_runs(record, device_ids, opens, low, high, out_index, out_start, out_end):
-    first, starts, ends, period, zone_key, zone_edges, zone_offsets, shift_key, shift_days = record
+    first, starts, ends, period, zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds = record
     total = 0
     for index in range(device_ids.size):
         if opens[index] >= high:
             continue
         device = device_ids[index]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        shift = _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, device)
+        shift = _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device)
         from_time = max(low, opens[index])
         if ends[first[recorded]] == np.inf:
             if total < out_index.size:
@@ -135,12 +143,12 @@ def _list_runs(record, device_ids, opens, low, high, out_index, out_start, out_e
 
 @njit(cache=True, nogil=True)
 def _run_ends(record, device_ids, times):
-    first, starts, ends, period, zone_key, zone_edges, zone_offsets, shift_key, shift_days = record
+    first, starts, ends, period, zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds = record
     out = np.full(device_ids.size, -np.inf)
     for index in range(device_ids.size):
         device = device_ids[index]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        shift = _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, device)
+        shift = _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device)
         if ends[first[recorded]] == np.inf:
             out[index] = np.inf
             continue

@@ -1,6 +1,10 @@
-"""The audit of a trace: participation, exact sensitivities, and the privacy that follows, with what it rests on."""
+"""The audit of a trace: participation, exact sensitivities, and the privacy that follows, with what it rests on.
 
-from concurrent.futures import ThreadPoolExecutor
+An audit states three guarantees side by side (fedray/audit/guarantees.py): what was observed, what was enforced, and what is
+claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
+"""
+
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,80 +12,94 @@ from typing import Any
 
 import numpy as np
 
+from fedray.audit.assumptions import assumptions_of
 from fedray.audit.claims import Claim
 from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
-from fedray.audit.findings import Finding, Verdict, check_claim
+from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Summary, Verdict, check_claim
+from fedray.audit.guarantees import (
+    REPEATED,
+    Guarantee,
+    Limits,
+    claimed_limits,
+    enforced_limits,
+    observed,
+    of_limits,
+)
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
+from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt
+from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
-from mechanisms.accounting import pld
-from mechanisms.accounting.pld import check_delta, gaussian_epsilon
-from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
+from mechanisms.accounting.gdp import check_delta
+from mechanisms.accounting.zcdp import check_noise_multiplier
+from mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from mechanisms.participation import MinSep
 from mechanisms.registry import Identity, Tree
-from mechanisms.strategy import Sensitivity, Strategy
+from mechanisms.strategy import Strategy
 
 DEFAULT_DELTA = 1e-10
 """For logs, unless another is given."""
 
-ASSUMPTIONS = (
-    "Unit of privacy: one device and all its updates; adjacency: one device's updates replaced by zeros (zero-out).",
-    "Every model after every round is released, and the aggregator that adds the noise is trusted (central model).",
-    "Every update was clipped to the clip norm, and the noise is the mechanism's with the stated multiplier.",
-    "When devices took part is not protected: the trace's patterns are taken as they happened, and as not depending on the "
-    "updates of the device in question. If taking part depends on released models (an app that is used more, or less, because of "
-    "them), a guarantee holds for every pattern that was enforced beforehand, by timers and limits, not for the observed one "
-    "alone: then state the (b, k) figures of what was enforced.",
-    "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for.",
-)
+NO_NOISE = "the trace does not say how noise was added, and no noise multiplier was given"
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismAudit:
-    """One mechanism on this trace. `is_used` tells the mechanism that is asked about (the run's own, unless
-    another was given or claimed) from those shown for comparison.
+    """One mechanism on this trace.
 
-    trace: exact, or an upper bound, as it says. schema: of the (min-sep, max participations) that the trace obeys, likewise.
-    rho, epsilon: from the trace's sensitivity; schema_rho, schema_epsilon: from the schema's.
+    is_own: whether it is the run's own mechanism, or the one that is claimed.
+    noise_multiplier: None where neither the trace nor the caller says how much noise there was.
+    trace: sensitivity of this trace, with the device that attains it; exact or an upper bound, as it says.
+    binding_device: what that device is called.
+    observed_limits: the guarantee of every pattern with the min-sep and participations that this trace shows.
+    observed, enforced, claimed: the three guarantees.
     """
 
-    name: str
-    is_used: bool
-    noise_multiplier: float
+    strategy: Strategy
+    is_own: bool
+    noise_multiplier: float | None
     trace: TraceSensitivity
     binding_device: str
-    schema: Sensitivity
-    rho: float
-    epsilon: float
-    schema_rho: float
-    schema_epsilon: float
-    delta: float
+    observed: Guarantee
+    observed_limits: Guarantee
+    enforced: Guarantee
+    claimed: Guarantee
+
+    @property
+    def name(self) -> str:
+        """Its kind."""
+        return self.strategy.kind
+
+    @property
+    def rho(self) -> float | None:
+        """Of this trace."""
+        return self.observed.rho
+
+    @property
+    def epsilon(self) -> float | None:
+        """Of this trace."""
+        return self.observed.epsilon
+
+    @property
+    def guarantees(self) -> tuple[Guarantee, Guarantee, Guarantee]:
+        """Observed, enforced, claimed."""
+        return self.observed, self.enforced, self.claimed
 
     def to_json(self) -> dict[str, Any]:
         """As in `fedray audit --json`."""
         return {
             "name": self.name,
-            "is_used": self.is_used,
+            "is_own": self.is_own,
+            "parameters": _parameters(self.strategy),
             "noise_multiplier": self.noise_multiplier,
-            "sensitivity": {
-                "trace_exact": self.trace.value,
-                "trace_is_exact": self.trace.is_exact,
-                "schema": self.schema.value,
-                "schema_is_exact": self.schema.is_exact,
-                "schema_theorem": self.schema.theorem,
-                "schema_lower_bound": self.schema.lower_bound,
-            },
             "binding_device": self.binding_device,
             "binding_rounds": list(self.trace.rounds),
-            "rho": self.rho,
-            "epsilon": self.epsilon,
-            "schema_rho": self.schema_rho,
-            "schema_epsilon": self.schema_epsilon,
-            "delta": self.delta,
+            "observed_limits": self.observed_limits.to_json(),
+            "guarantees": [each.to_json() for each in self.guarantees],
         }
 
 
@@ -93,49 +111,48 @@ class Audit:
     digest: str
     ended: str
     patterns: Patterns
-    strategy: Strategy
-    """That of `mechanisms[0]`."""
     mechanisms: tuple[MechanismAudit, ...]
+    """Those that are asked about; empty for a log of which no mechanism is known."""
     findings: tuple[Finding, ...]
     """Of the claim, if there was one."""
     left_out: tuple[LeftOut, ...]
     """Rows of an imported log that are no participation."""
+    filtered_rows: int
+    """Rows of an imported log that did not meet the conditions of the import."""
     scenario: Scenario | None
     """What was run; None for an imported log."""
+    claim: Claim | None
+    assumptions: tuple[str, ...]
+    """What the figures rest on, in plain words."""
 
     @property
     def claim_holds(self) -> bool:
         """Whether every statement of the claim that could be checked holds; False if none could."""
         verdicts = [finding.verdict for finding in self.findings]
-        return not verdicts or (Verdict.HOLDS in verdicts and set(verdicts) <= {Verdict.HOLDS, Verdict.UNCHECKED})
+        passes = {Verdict.HOLDS, Verdict.UNCHECKED}
+        return not verdicts or (Verdict.HOLDS in verdicts and set(verdicts) <= passes)
+
+    @property
+    def verdicts(self) -> dict[str, Summary]:
+        """How the claim fared in privacy and in participation; empty without a claim."""
+        privacy = [each for each in self.findings if each.statement in PRIVACY_STATEMENTS]
+        participation = [each for each in self.findings if each not in privacy]
+        summaries = {
+            "privacy": Summary.of("privacy", privacy),
+            "participation": Summary.of("participation", participation),
+        }
+        return {what: summary for what, summary in summaries.items() if summary is not None}
 
     @property
     def claim_sentence(self) -> str:
-        """How the claim fared, in words."""
-        counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in Verdict}
-        told = ", ".join(f"{count} {'hold' if verdict is Verdict.HOLDS else verdict}" for verdict, count in counts.items() if count)
-        return f"the claim {'holds as far as it can be checked' if self.claim_holds else 'does not hold'}: {told}"
+        """How the claim fared, in words: one verdict on privacy, one on participation."""
+        return "; ".join(summary.text for summary in self.verdicts.values())
 
     @property
     def trained_with_scaled_noise(self) -> bool:
         """Whether a model was trained on a sample of each cohort, with noise to scale."""
-        return self.scenario is not None and self.scenario.training.enabled
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What the figures rest on, in plain words."""
-        if self.scenario is None:
-            return (*ASSUMPTIONS, "The log that was imported names every participation, and no device under two names.")
-        if not self.scenario.training.enabled:
-            return ASSUMPTIONS
-        sample, goal = self.scenario.training.cohort_sample, self.scenario.rounds.report_goal
-        return (
-            *ASSUMPTIONS,
-            f"In each round {sample} of the {goal} accepted devices really trained, and the noise on their sum was scaled by "
-            f"{sample} / {goal}, so that the signal-to-noise ratio is that of the full cohort, as is the practice of DP-FTRL "
-            "studies. The privacy stated is that of the full cohort with full noise; this simulation's own model has no such "
-            "guarantee.",
-        )
+        scenario = self.scenario
+        return scenario is not None and scenario.training.enabled and scenario.training.cohort_sample < scenario.rounds.report_goal
 
     @property
     def rounds(self) -> int:
@@ -153,9 +170,9 @@ class Audit:
         return self.patterns.participations
 
     @property
-    def min_sep(self) -> int:
-        """Least difference of two rounds of a device; the number of rounds if none took part twice."""
-        return self.patterns.min_sep
+    def min_sep(self) -> int | None:
+        """Least difference of two rounds of a device; None if no device took part twice (k = 1)."""
+        return None if self.max_participations == 1 else self.patterns.min_sep
 
     @property
     def max_participations(self) -> int:
@@ -164,26 +181,72 @@ class Audit:
 
     @cached_property
     def ledger(self) -> list[LedgerEntry]:
-        """Privacy over rounds of the run's own mechanism; computed when first asked for."""
+        """Privacy over rounds of the first mechanism; computed when first asked for. Empty without noise."""
+        if not self._has_noise:
+            return []
         used = self.mechanisms[0]
-        return privacy_over_rounds(self.strategy, self.patterns, used.noise_multiplier, used.delta)
+        assert used.noise_multiplier is not None
+        return privacy_over_rounds(used.strategy, self.patterns, used.noise_multiplier, used.observed.delta)
 
     @cached_property
-    def device_privacy(self) -> DevicePrivacy:
-        """What the devices got of that mechanism; computed when first asked for."""
-        return DevicePrivacy.of(device_sensitivities(self.strategy, self.patterns), self.mechanisms[0].noise_multiplier)
+    def device_privacy(self) -> DevicePrivacy | None:
+        """What the devices got of that mechanism; computed when first asked for. None without noise."""
+        if not self._has_noise:
+            return None
+        used = self.mechanisms[0]
+        assert used.noise_multiplier is not None
+        return DevicePrivacy.of(device_sensitivities(used.strategy, self.patterns), used.noise_multiplier)
 
     @cached_property
-    def frontier(self) -> Frontier:
-        """Of that mechanism; computed when first asked for."""
-        return frontier(self.strategy, self.patterns)
+    def frontier(self) -> Frontier | None:
+        """Of that mechanism; computed when first asked for. None without a mechanism, or without a min-sep."""
+        has_one = bool(self.mechanisms) and self.patterns.min_sep > 0
+        return frontier(self.mechanisms[0].strategy, self.patterns) if has_one else None
+
+    @cached_property
+    def utility(self) -> list[Utility]:
+        """The mechanisms, and independent noise and the tree, by their error at equal privacy; least error first.
+
+        Sensitivity and loss are of one schema: the enforced one where it is known, else the observed one. The common rho
+        is that of the first mechanism there. Empty where there is no noise or no such schema.
+        """
+        basis = self._utility_basis
+        if basis is None or basis.rho is None or basis.rho <= 0.0:
+            return []
+        schema = basis.participation
+        assert schema is not None
+        strategies = [each.strategy for each in self.mechanisms]
+        kinds = {strategy.kind for strategy in strategies}
+        strategies += [other for other in (Identity(), Tree()) if other.kind not in kinds]
+        rows = []
+        for strategy in strategies:
+            try:
+                sensitivity = strategy.schema_sensitivity(schema).value
+                rows.append(utility(strategy, schema.rounds, sensitivity, basis.rho))
+            except ValueError:  # what nothing is proven for has no place in the comparison
+                continue
+        return sorted(rows, key=lambda row: row.rms_prefix_error)
+
+    @property
+    def _utility_basis(self) -> Guarantee | None:
+        if not self._has_noise:
+            return None
+        used = self.mechanisms[0]
+        found = used.enforced if used.enforced.sensitivity is not None else used.observed_limits
+        return found if found.sensitivity is not None else None
+
+    @property
+    def _has_noise(self) -> bool:
+        return bool(self.mechanisms) and self.mechanisms[0].noise_multiplier is not None
 
     def participation_histogram(self) -> dict[int, int]:
         """Devices by number of participations, from 1."""
-        return {count: int(devices) for count, devices in enumerate(np.bincount(self.patterns.counts)) if count and devices}
+        counts = enumerate(np.bincount(self.patterns.counts))
+        return {count: int(devices) for count, devices in counts if count and devices}
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
+        basis = self._utility_basis
         return {
             "trace": str(self.path),
             "digest": self.digest,
@@ -194,20 +257,28 @@ class Audit:
             "min_sep": self.min_sep,
             "max_participations": self.max_participations,
             "participations_per_device": {str(k): v for k, v in self.participation_histogram().items()},
-            "mechanisms": [mechanism.to_json() for mechanism in self.mechanisms],
             "left_out": [asdict(each) for each in self.left_out],
+            "filtered_rows": self.filtered_rows,
+            "mechanisms": [mechanism.to_json() for mechanism in self.mechanisms],
+            "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees] if self.mechanisms else [],
+            "utility": [row.to_json() for row in self.utility],
+            "utility_basis": basis.name if basis is not None else None,
+            "utility_rho": basis.rho if basis is not None else None,
+            "utility_note": NOT_COMPARABLE,
+            "verdicts": {what: summary.to_json() for what, summary in self.verdicts.items()} or None,
+            "claim_holds": self.claim_holds,
+            "claim_sentence": self.claim_sentence,
+            "findings": [finding.to_json() for finding in self.findings],
             "assumptions": list(self.assumptions),
         }
 
     def to_json_in_full(self) -> dict[str, Any]:
-        """`to_json`, and what takes longer: the findings, what each device got, the frontier, privacy over rounds."""
+        """`to_json`, and what takes longer: what each device got, the frontier, privacy over rounds."""
+        privacy, frontier_ = self.device_privacy, self.frontier
         return {
             **self.to_json(),
-            "claim_holds": self.claim_holds,
-            "claim_sentence": self.claim_sentence if self.findings else "",
-            "findings": [finding.to_json() for finding in self.findings],
-            "device_privacy": self.device_privacy.to_json(),
-            "frontier": self.frontier.to_json(),
+            "device_privacy": privacy.to_json() if privacy is not None else None,
+            "frontier": frontier_.to_json() if frontier_ is not None else None,
             "ledger": [asdict(entry) for entry in self.ledger],
         }
 
@@ -217,71 +288,144 @@ class Audit:
             ("rounds (committed)", f"{self.rounds:,}"),
             ("devices (took part)", f"{self.devices:,}"),
             ("participations (accepted)", f"{self.participations:,}"),
-            ("min-sep b (rounds)", f"{self.min_sep:,}"),
+            ("min-sep b (rounds)", shown_min_sep(self.min_sep)),
             ("max participations k", f"{self.max_participations:,}"),
         ]
 
-    def mechanism_rows(self) -> list[list[str]]:
-        """What is printed of the mechanisms: a heading, then (what, one value per mechanism)."""
-        columns = [_mechanism_column(mechanism) for mechanism in self.mechanisms]
-        heads = ["", *(m.name + ("" if m.is_used else " (comparison)") for m in self.mechanisms)]
-        return [heads, *([what, *(column[what] for column in columns)] for what in columns[0])]
+    def guarantee_rows(self, mechanism: MechanismAudit) -> list[list[str]]:
+        """What is printed of a mechanism's guarantees: a heading, then a row each. Privacy is rounded up."""
+        named = [
+            ("observed", mechanism.observed),
+            ("observed limits", mechanism.observed_limits),
+            ("enforced", mechanism.enforced),
+        ]
+        if self.claim is not None:
+            named.append(("claimed", mechanism.claimed))
+        heads = ["guarantee", "min-sep", "part.", "sensitivity", "rho", "epsilon"]
+        return [heads, *([name, *_guarantee_cells(each)] for name, each in named)]
+
+    def utility_rows(self) -> list[list[str]]:
+        """What is printed of mechanisms side by side: a heading, then a row each, least error first."""
+        heads = ["mechanism", "rms error", "max error", "RmsLoss", "MaxLoss", "noise multiplier"]
+        return [
+            heads,
+            *(
+                [
+                    row.name,
+                    f"{row.rms_prefix_error:.4f}",
+                    f"{row.max_prefix_error:.4f}",
+                    f"{row.rms_loss:.4f}",
+                    f"{row.max_loss:.4f}",
+                    up(row.noise_multiplier),
+                ]
+                for row in self.utility
+            ),
+        ]
 
     def __str__(self) -> str:
-        rows = [*([what, value] for what, value in self.participation_rows()), [], *self.mechanism_rows()]
-        widths = [
-            max((len(row[place]) for row in rows if len(row) > place), default=0) for place in range(len(self.mechanisms) + 1)
-        ]
-        return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows)
+        tables: list[list[list[str]]] = [[[what, value] for what, value in self.participation_rows()]]
+        tables += [[[f"{each.name}:"], *self.guarantee_rows(each)] for each in self.mechanisms]
+        return "\n\n".join(_aligned(table) for table in tables)
+
+
+def shown_min_sep(min_sep: int | None) -> str:
+    """A min-sep as text; None means that no device took part twice."""
+    return "none (k = 1)" if min_sep is None else f"{min_sep:,}"
+
+
+def _guarantee_cells(guarantee: Guarantee) -> list[str]:
+    schema, sensitivity = guarantee.participation, guarantee.sensitivity
+    if schema is None:
+        return ["unknown", "", "", "", ""]
+    limits = [shown_min_sep(guarantee.min_sep), f"{schema.max_participations:,}"]
+    if sensitivity is None:
+        return [*limits, "not proven", "", ""]
+    rho, epsilon = guarantee.rho, guarantee.epsilon
+    return [
+        *limits,
+        f"{up(sensitivity.value, 6)} {'exact' if sensitivity.is_exact else 'bound'}",
+        "-" if rho is None else up(rho, 6),
+        "-" if epsilon is None else up(epsilon),
+    ]
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    table = [row for row in rows if len(row) > 1]
+    widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    return "\n".join(lines)
 
 
 def audit_trace(
     trace: Trace | ImportedTrace | str | Path,
     noise_multiplier: float | None = None,
     delta: float | None = None,
-    mechanism: Strategy | None = None,
+    mechanism: Strategy | Sequence[Strategy] | None = None,
     claim: Claim | None = None,
+    show_devices: bool = False,
 ) -> Audit:
     """Audits a trace, opened or by path; against a claim if one is given.
 
-    Mechanism, multiplier and delta are the claim's, or else the run's own, unless given. Raises InputError for impossible
-    figures, and for an imported log if they are missing; TraceError for what cannot be read.
+    Args:
+        trace: of ours or imported.
+        noise_multiplier: instead of the run's own.
+        delta: of epsilon, instead of the run's own; 1e-10 for logs.
+        mechanism: one or several, all audited, instead of the run's own.
+        claim: names mechanism, noise multiplier and delta itself.
+        show_devices: whether devices of a log are named; else they are shown by a keyed hash.
+
+    An imported log without a mechanism shows its participation alone, and without a noise multiplier no rho or epsilon.
+
+    Raises:
+        InputError: for impossible figures.
+        TraceError: for what cannot be read.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     scenario = _scenario_of(opened) if isinstance(opened, Trace) else None
     used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(pld.load)  # while the parts are read
-        patterns = read_patterns(opened)
-    others = [other for other in (Identity(), Tree()) if other.kind != used.strategy.kind]
+    patterns = read_patterns(opened)
+    names = DeviceNames(opened, show_devices)
     try:
-        mechanisms = [
-            _audit_mechanism(each, each is used.strategy, patterns, used.noise_multiplier, used.delta, opened)
-            for each in (used.strategy, *others)
-        ]
-        privacy = scenario.privacy if scenario is not None else None
-        findings = check_claim(claim, privacy, opened, patterns, mechanisms[0].trace) if claim is not None else ()
+        enforced = enforced_limits(opened, scenario, claim, patterns)
+        claimed = _claimed(claim, opened, patterns)
+        mechanisms = [_audit_mechanism(strategy, used, patterns, enforced, claimed, names) for strategy in used.strategies]
+        findings: tuple[Finding, ...] = ()
+        if claim is not None:
+            privacy = scenario.privacy if scenario is not None else None
+            found = mechanisms[0].trace
+            findings = check_claim(claim, privacy, opened, patterns, found, enforced, names.of)
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
+    imported = opened if isinstance(opened, ImportedTrace) else None
     return Audit(
         path=opened.path,
         digest=opened.digest,
         ended=opened.run["ended"] if isinstance(opened, Trace) else "imported",
         patterns=patterns,
-        strategy=used.strategy,
         mechanisms=tuple(mechanisms),
         findings=findings,
-        left_out=tuple(opened.left_out) if isinstance(opened, ImportedTrace) else (),
+        left_out=tuple(imported.left_out) if imported is not None else (),
+        filtered_rows=imported.filtered_rows if imported is not None else 0,
         scenario=scenario,
+        claim=claim,
+        assumptions=_assumptions(scenario, imported, mechanisms),
     )
+
+
+def _assumptions(
+    scenario: Scenario | None, imported: ImportedTrace | None, mechanisms: Sequence[MechanismAudit]
+) -> tuple[str, ...]:
+    own = [f"Enforced: {text}" for text in mechanisms[0].enforced.assumptions] if mechanisms else []
+    return (*assumptions_of(scenario, imported), *own)
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What the figures are computed for."""
+    """What the figures are computed for. strategies: the run's own or claimed one first, where there is one."""
 
-    strategy: Strategy
-    noise_multiplier: float
+    strategies: tuple[Strategy, ...]
+    own: Strategy | None
+    noise_multiplier: float | None
     delta: float
 
     @classmethod
@@ -290,28 +434,29 @@ class _Used:
         trace: Trace | ImportedTrace,
         scenario: Scenario | None,
         claim: Claim | None,
-        mechanism: Strategy | None,
+        mechanism: Strategy | Sequence[Strategy] | None,
         noise_multiplier: float | None,
         delta: float | None,
     ) -> "_Used":
+        given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
         if claim is not None:
-            if (mechanism, noise_multiplier, delta) != (None, None, None):
-                raise InputError("a claim names its mechanism, noise multiplier and delta: leave them out beside --claim")
-            used = cls(claim.mechanism, claim.noise_multiplier, claim.delta)
+            if given or noise_multiplier is not None or delta is not None:
+                raise InputError("a claim names its mechanism, noise multiplier and delta: leave them out beside the claim")
+            used = cls((claim.mechanism,), claim.mechanism, claim.noise_multiplier, claim.delta)
         else:
             privacy = scenario.privacy if scenario is not None else None
-            strategy = mechanism or (privacy.mechanism if privacy else None)
-            multiplier = noise_multiplier if noise_multiplier is not None else privacy.noise_multiplier if privacy else None
-            if strategy is None or multiplier is None:
-                raise InputError(
-                    f"trace {str(trace.path)!r} was imported from a log, which does not say how noise was added; give --mechanism "
-                    "FILE and --noise-multiplier Z, or --claim FILE"
-                )
-            used = cls(strategy, multiplier, delta if delta is not None else privacy.delta if privacy else DEFAULT_DELTA)
+            own = privacy.mechanism if privacy is not None else None
+            if noise_multiplier is None and privacy is not None:
+                noise_multiplier = privacy.noise_multiplier
+            if delta is None:
+                delta = privacy.delta if privacy is not None else DEFAULT_DELTA
+            used = cls(given or ((own,) if own is not None else ()), own, noise_multiplier, delta)
         try:
-            check_noise_multiplier(used.noise_multiplier)
+            if used.noise_multiplier is not None:
+                check_noise_multiplier(used.noise_multiplier)
             check_delta(used.delta)
-            used.strategy.check_rounds(trace.committed_rounds)
+            for strategy in used.strategies:
+                strategy.check_rounds(trace.committed_rounds)
         except ValueError as error:
             raise InputError(str(error)) from None
         return used
@@ -328,35 +473,50 @@ def _scenario_of(trace: Trace) -> Scenario:
     return scenario
 
 
+def _claimed(claim: Claim | None, trace: Trace | ImportedTrace, patterns: Patterns) -> Limits:
+    if claim is None:
+        return Limits(None, "nothing is claimed")
+    return claimed_limits(claim, trace) if patterns.min_sep > 0 else Limits(None, REPEATED)
+
+
 def _audit_mechanism(
-    strategy: Strategy, is_used: bool, patterns: Patterns, noise_multiplier: float, delta: float, source: Trace | ImportedTrace
+    strategy: Strategy,
+    used: _Used,
+    patterns: Patterns,
+    enforced: Limits,
+    claimed: Limits,
+    names: DeviceNames,
 ) -> MechanismAudit:
-    schema = strategy.schema_sensitivity(MinSep(patterns.committed_rounds, patterns.min_sep, patterns.max_participations))
+    z, delta = used.noise_multiplier, used.delta
+    n, k = patterns.committed_rounds, patterns.max_participations
+    if patterns.min_sep:
+        schema = MinSep(n, patterns.min_sep, k)
+        limits = Limits(schema, "the least gap and the most participations that this trace shows")
+    else:
+        schema = None
+        limits = Limits(None, REPEATED)
     trace = trace_sensitivity(strategy, patterns)
     return MechanismAudit(
-        name=strategy.kind,
-        is_used=is_used,
-        noise_multiplier=noise_multiplier,
+        strategy=strategy,
+        is_own=strategy is used.own,
+        noise_multiplier=z,
         trace=trace,
-        binding_device=source.name_of(trace.device_id),
-        schema=schema,
-        rho=gaussian_rho(trace.value, noise_multiplier),
-        epsilon=gaussian_epsilon(trace.value, noise_multiplier, delta),
-        schema_rho=gaussian_rho(schema.value, noise_multiplier),
-        schema_epsilon=gaussian_epsilon(schema.value, noise_multiplier, delta),
-        delta=delta,
+        binding_device=names.of(trace.device_id),
+        observed=observed(trace, schema, z, delta),
+        observed_limits=of_limits("observed", limits, strategy, z, delta, False),
+        enforced=of_limits("enforced", enforced, strategy, z, delta, True),
+        claimed=of_limits("claimed", claimed, strategy, z, delta, _is_ensured(claimed, enforced)),
     )
 
 
-def _mechanism_column(mechanism: MechanismAudit) -> dict[str, str]:
-    kind = "exact" if mechanism.schema.is_exact else "upper bound"
-    trace_kind = "exact" if mechanism.trace.is_exact else "upper bound"
-    return {
-        "noise multiplier": f"{mechanism.noise_multiplier:g}",
-        "sensitivity, trace": f"{mechanism.trace.value:.6f} ({trace_kind})",
-        "sensitivity, (b, k)": f"{mechanism.schema.value:.6f} ({kind})",
-        "rho, trace": f"{mechanism.rho:.6f}",
-        "rho, (b, k)": f"{mechanism.schema_rho:.6f}",
-        f"epsilon at delta={mechanism.delta:g}, trace": f"{mechanism.epsilon:.4f}",
-        f"epsilon at delta={mechanism.delta:g}, (b, k)": f"{mechanism.schema_epsilon:.4f}",
-    }
+def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
+    """Whether the claimed participation is no tighter than what was enforced."""
+    if claimed.schema is None or enforced.schema is None:
+        return False
+    a, b = claimed.schema, enforced.schema
+    return a.rounds == b.rounds and a.min_sep <= b.min_sep and a.max_participations >= b.max_participations
+
+
+def _parameters(strategy: Strategy) -> dict[str, Any]:
+    """The mechanism's own parameters, as in its file."""
+    return {key: value for key, value in strategy.model_dump(mode="json").items() if key not in ("kind", "file")}

@@ -13,6 +13,8 @@ from mechanisms.sensitivity import PatternSensitivities, PatternValues
 from mechanisms.strategy import Sensitivity, Strategy
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+CURVE_STEPS = 200
+"""Of the curve of rho over devices."""
 MOST_ENTRIES, MOST_SPANS = 16, 64
 """Of the frontier, and of an entry's spans; were there more numbers of participations, neighbouring ones share an entry."""
 
@@ -41,24 +43,28 @@ class Quantile:
 class DevicePrivacy:
     """rho over the devices that took part. A device's rho protects that device as long as its pattern is not its secret.
 
+    curve: rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS.
     is_exact: False when some devices' values are upper bounds.
     """
 
     quantiles: tuple[Quantile, ...]
+    curve: tuple[float, ...]
     mean_rho: float
     is_exact: bool
 
     @classmethod
     def of(cls, values: PatternValues, noise_multiplier: float) -> "DevicePrivacy":
         """From the devices' sensitivities; quantiles are values that devices have (the least with at least that share below)."""
-        places = np.maximum(np.ceil(np.array(SHARES) * values.values.size).astype(int) - 1, 0)
-        chosen = np.partition(values.values, places)[places]
+        shares = np.concatenate([SHARES, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS])
+        places = np.maximum(np.ceil(shares * values.values.size).astype(int) - 1, 0)
+        chosen = np.partition(values.values, np.unique(places))[places].tolist()
         quantiles = [
-            Quantile(share, float(each), gaussian_rho(float(each), noise_multiplier))
-            for share, each in zip(SHARES, chosen, strict=True)
+            Quantile(share, each, gaussian_rho(each, noise_multiplier))
+            for share, each in zip(SHARES, chosen[: len(SHARES)], strict=True)
         ]
+        curve = tuple(gaussian_rho(each, noise_multiplier) for each in chosen[len(SHARES) :])
         mean = float((values.values**2).mean()) / (2.0 * noise_multiplier**2)
-        return cls(tuple(quantiles), mean, bool(values.is_exact.all()))
+        return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
 
     def to_json(self) -> dict[str, Any]:
         """Shares, sensitivities, rhos."""

@@ -1,22 +1,24 @@
 """Findings: each statement of a claim, held against the trace, with the devices and rounds that break it or bind it."""
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from fedray.audit.claims import Claim
+from fedray.audit.guarantees import REPEATED, Limits, claimed_limits, joined
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
-from fedray.messages import Outcome
+from fedray.audit.waits import waits_between
+from fedray.rounding import down, up
 from fedray.scenario import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
-from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity, Strategy
 
 MOST_EVIDENCE = 10
@@ -28,11 +30,17 @@ class Verdict(StrEnum):
     """What the trace says of a statement."""
 
     HOLDS = "holds"
+    TRACE_ONLY = "holds for this trace only"
+    """The devices of this trace spent no more, but nothing that is claimed or enforced ensures it. This is no pass."""
     BROKEN = "broken"
     UNPROVEN = "unproven"
-    """Only an upper bound of what happened is known, and it is above the claim."""
+    """Only an upper bound is known, and it is above the claim."""
     UNCHECKED = "unchecked"
     """The trace does not have what it takes."""
+
+
+PRIVACY_STATEMENTS = ("mechanism", "noise_multiplier", "rho", "epsilon")
+"""Statements about privacy; the others are about participation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +73,38 @@ class Finding:
         return {**asdict(self), "verdict": str(self.verdict), "evidence": [asdict(each) for each in self.evidence]}
 
 
-def claimed_sensitivity(claim: Claim, rounds: int) -> Sensitivity | None:
-    """What follows from the claim's own words: its mechanism under its own (rounds, min-sep, max participations).
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How the statements of one kind fared together: the worst verdict, and a sentence that names who does not hold."""
 
-    None unless the claim names a min-sep and max participations. Raises ValueError for impossible ones.
-    """
-    if claim.min_sep is None or claim.max_participations is None:
-        return None
-    n = claim.rounds or rounds
-    return claim.mechanism.schema_sensitivity(MinSep(n, claim.min_sep, min(claim.max_participations, -(-n // claim.min_sep))))
+    verdict: Verdict
+    text: str
+
+    @classmethod
+    def of(cls, what: str, findings: Sequence[Finding]) -> "Summary | None":
+        """What: "privacy" or "participation". None where nothing of that kind is claimed."""
+        if not findings:
+            return None
+        order = (Verdict.BROKEN, Verdict.UNPROVEN, Verdict.TRACE_ONLY, Verdict.HOLDS, Verdict.UNCHECKED)
+        verdict = min((finding.verdict for finding in findings), key=order.index)
+        named = ", ".join(finding.statement for finding in findings if finding.verdict is verdict)
+        match verdict:
+            case Verdict.HOLDS:
+                unchecked = sum(finding.verdict is Verdict.UNCHECKED for finding in findings)
+                text = "holds" + (f" as far as it can be checked ({unchecked} unchecked)" if unchecked else "")
+            case Verdict.UNCHECKED:
+                text = "cannot be checked"
+            case Verdict.TRACE_ONLY:
+                text = f"{named} holds for this trace only"
+            case Verdict.UNPROVEN:
+                text = f"{named} is not proven"
+            case _:
+                text = f"{named} does not hold"
+        return cls(verdict, f"{what}: {text}")
+
+    def to_json(self) -> dict[str, str]:
+        """Verdict and sentence."""
+        return {"verdict": str(self.verdict), "text": self.text}
 
 
 def check_claim(
@@ -82,33 +113,95 @@ def check_claim(
     trace: Trace | ImportedTrace,
     patterns: Patterns,
     found: TraceSensitivity,
+    limits: Limits,
+    name_of: Callable[[int], str],
 ) -> tuple[Finding, ...]:
-    """A finding for everything that is claimed. used: what was run, None for a log. Raises ValueError for impossible claims."""
-    findings = _check_noise(claim, used)
+    """A finding for everything that is claimed.
+
+    used: what was run; None for a log. found: of the claimed mechanism on this trace. limits: what was enforced.
+    name_of: how a device is shown. Raises ValueError for claims that are impossible.
+
+    A claim of rho or epsilon holds if it follows from limits: from those that were enforced, joined with those that are
+    claimed and not broken. A claim that says less of participation therefore never holds more easily.
+    """
+    subject = _Subject(trace, patterns, name_of)
+    noise = _check_noise(claim, used)
+    participation = []
     if claim.rounds is not None:
-        findings.append(_check_rounds(claim.rounds, patterns))
+        participation.append(_check_rounds(claim.rounds, patterns))
     if claim.min_sep is not None:
-        findings.append(_check_min_sep(claim.min_sep, trace, patterns))
+        participation.append(_check_min_sep(claim.min_sep, subject))
     if claim.max_participations is not None:
-        findings.append(_check_max_participations(claim.max_participations, trace, patterns))
+        participation.append(_check_max_participations(claim.max_participations, subject))
     if claim.timer_hours is not None:
-        findings.append(_check_timer(claim.timer_hours, trace, patterns))
-    evidence = (
-        Evidence(
-            trace.name_of(found.device_id), found.rounds, f"sensitivity {found.value:.6f}" + ("" if found.is_exact else " at most")
-        ),
-    )
-    own = claimed_sensitivity(claim, patterns.committed_rounds)
-    for what, claimed, spent in (
+        participation.append(_check_timer(claim.timer_hours, subject))
+    incomplete = trace.incompleteness if isinstance(trace, ImportedTrace) else ""
+    if incomplete:
+        participation = [_not_refuted(finding, incomplete) for finding in participation]
+    basis = _basis(claim, trace, participation, limits) if patterns.min_sep > 0 else _Basis(None, REPEATED)
+    shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
+    evidence = (subject.evidence(found.device_id, found.rounds, shows),)
+    spent = []
+    for what, claimed, figure in (
         ("rho", claim.rho, lambda s: gaussian_rho(s, claim.noise_multiplier)),
         ("epsilon", claim.epsilon, lambda s: gaussian_epsilon(s, claim.noise_multiplier, claim.delta)),
     ):
-        if claimed is None:
-            continue
-        findings.append(_check_spent(what, claimed, spent(found.value), found.is_exact, evidence))
-        if own is not None:
-            findings.append(_check_arithmetic(what, claimed, spent(own.value), own))
-    return tuple(findings)
+        if claimed is not None:
+            finding = _check_spent(what, claimed, figure, found, basis, evidence)
+            spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
+    return (*noise, *participation, *spent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What a claim is held against."""
+
+    trace: Trace | ImportedTrace
+    patterns: Patterns
+    name_of: Callable[[int], str]
+
+    def evidence(self, device_id: int, rounds: Sequence[int], shows: str) -> Evidence:
+        """With the numbers that the log has for the rounds, where they are others."""
+        pattern = tuple(rounds)
+        if isinstance(self.trace, ImportedTrace):
+            labels = [self.trace.round_label(each) for each in pattern[:12]]
+            if labels != [str(each) for each in pattern[:12]]:
+                shows += f" (in the log: {', '.join(labels)}{', ...' if len(pattern) > 12 else ''})"
+        return Evidence(self.name_of(device_id), pattern, shows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What claims of rho and epsilon are computed from: limits that hold whatever happens, and their sensitivity.
+
+    sensitivity: None where nothing is proven for the strategy under these limits, and `said` tells.
+    """
+
+    sensitivity: Sensitivity | None
+    said: str
+
+
+def _not_refuted(finding: Finding, incomplete: str) -> Finding:
+    """What an incomplete log shows can break a statement, but cannot support it."""
+    if finding.verdict is Verdict.BROKEN:
+        return finding
+    return replace(finding, verdict=Verdict.UNCHECKED, explanation=incomplete)
+
+
+def _basis(claim: Claim, trace: Trace | ImportedTrace, findings: Sequence[Finding], enforced: Limits) -> _Basis:
+    """The claimed limits that are not broken, joined with the enforced ones; what neither names is free."""
+    broken = {finding.statement: None for finding in findings if finding.verdict is Verdict.BROKEN}
+    claimed = claimed_limits(claim.model_copy(update=broken), trace)
+    limits = joined(enforced, claimed, trace.committed_rounds)
+    schema = limits.schema
+    assert schema is not None
+    separation = "no device twice" if schema.max_participations == 1 else f"min-sep {schema.min_sep:,}"
+    said = f"{separation} and at most {schema.max_participations:,} participations in {schema.rounds:,} rounds ({limits.reason})"
+    try:
+        claim.mechanism.check_rounds(schema.rounds)
+        return _Basis(claim.mechanism.schema_sensitivity(schema), said)
+    except ValueError as error:
+        return _Basis(None, f"{said}; {error}")
 
 
 def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
@@ -148,7 +241,11 @@ def _check_rounds(claimed: int, patterns: Patterns) -> Finding:
     return Finding("rounds", _verdict(holds), claimed, n, f"rounds = {n}", text, max(0, n - claimed))
 
 
-def _check_min_sep(claimed: int, trace: Trace | ImportedTrace, patterns: Patterns) -> Finding:
+def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
+    patterns = subject.patterns
+    if patterns.max_participations == 1:
+        text = "no device took part twice"
+        return Finding("min_sep", Verdict.HOLDS, claimed, None, "any min_sep", text)
     gaps, after = patterns.gaps_and_places
     b = patterns.min_sep
     broken = int((gaps < claimed).sum())
@@ -160,7 +257,7 @@ def _check_min_sep(claimed: int, trace: Trace | ImportedTrace, patterns: Pattern
         row = int(after[place])
         device = int(patterns.device_ids[np.searchsorted(patterns.starts, row, side="right") - 1])
         pair = int(patterns.rounds[row - 1]), int(patterns.rounds[row])
-        evidence.append(Evidence(trace.name_of(device), pair, f"{int(gaps[place])} rounds apart"))
+        evidence.append(subject.evidence(device, pair, f"{int(gaps[place])} rounds apart"))
     text = (
         f"{broken:,} of {gaps.size:,} pairs of consecutive participations are closer than claimed"
         if broken
@@ -169,14 +266,15 @@ def _check_min_sep(claimed: int, trace: Trace | ImportedTrace, patterns: Pattern
     return Finding("min_sep", _verdict(not broken), claimed, b, f"min_sep = {b}", text, broken, tuple(evidence))
 
 
-def _check_max_participations(claimed: int, trace: Trace | ImportedTrace, patterns: Patterns) -> Finding:
+def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
+    patterns = subject.patterns
     k, broken = patterns.max_participations, int((patterns.counts > claimed).sum())
     most = np.argsort(-patterns.counts, kind="stable")[: MOST_EVIDENCE if broken else 1]
     starts = patterns.starts
     evidence = [
-        Evidence(
-            trace.name_of(int(patterns.device_ids[place])),
-            tuple(patterns.rounds[starts[place] : starts[place] + patterns.counts[place]].tolist()),
+        subject.evidence(
+            int(patterns.device_ids[place]),
+            patterns.rounds[starts[place] : starts[place] + patterns.counts[place]].tolist(),
             f"{int(patterns.counts[place])} participations",
         )
         for place in most.tolist()
@@ -188,69 +286,65 @@ def _check_max_participations(claimed: int, trace: Trace | ImportedTrace, patter
     )
 
 
-def _check_timer(claimed: float, trace: Trace | ImportedTrace, patterns: Patterns) -> Finding:
-    """Between a device's accepted report and the check-in of its next participation."""
-    if isinstance(trace, ImportedTrace):
-        text = "an imported log has rounds but no times"
+def _check_timer(claimed: float, subject: _Subject) -> Finding:
+    """Between a device's accepted report and the check-in of its next participation; in a log, between their times."""
+    waits = waits_between(subject.trace)
+    if waits is None:
+        text = "the log was imported without times, so a timer cannot be checked"
         return Finding("timer_hours", Verdict.UNCHECKED, claimed, None, "nothing can be said", text)
-    broken, worst = 0, []
-    least = math.inf
-    for part in range(len(trace.run["parts"])):
-        columns = trace.columns(part)
-        rows = np.flatnonzero((columns["outcome"] == Outcome.ACCEPTED) & (columns["round"] < patterns.committed_rounds))
-        devices, rounds = columns["device_id"][rows], columns["round"][rows]
-        waits = columns["checkin_time"][rows][1:] - columns["report_time"][rows][:-1]
-        waits[devices[1:] != devices[:-1]] = np.inf
-        if not waits.size:
-            continue
-        least = min(least, float(waits.min()))
-        broken += int((waits < 3600.0 * claimed).sum())
-        for place in np.argsort(waits, kind="stable")[:MOST_EVIDENCE].tolist():
-            if np.isfinite(waits[place]):
-                worst.append((float(waits[place]), int(devices[place]), int(rounds[place]), int(rounds[place + 1])))
-    worst.sort()
-    chosen = [each for each in worst[:MOST_EVIDENCE] if each[0] < 3600.0 * claimed] or worst[:1]
-    evidence = [Evidence(trace.name_of(device), (a, b), f"{wait / 3600.0:.4f} hours apart") for wait, device, a, b in chosen]
-    text = f"{broken:,} pairs of participations are closer in time" if broken else "no device took part again sooner"
+    broken, worst, least = 0, [], math.inf
+    for seconds, devices, rounds in waits:
+        least = min(least, float(seconds.min(initial=math.inf)))
+        broken += int((seconds < 3600.0 * claimed).sum())
+        for place in np.argsort(seconds, kind="stable")[:MOST_EVIDENCE].tolist():
+            worst.append((float(seconds[place]), int(devices[place]), tuple(rounds[place].tolist())))
     if math.isinf(least):
         return Finding("timer_hours", Verdict.HOLDS, claimed, None, "any timer", "no device took part twice")
+    worst.sort()
+    chosen = [each for each in worst[:MOST_EVIDENCE] if each[0] < 3600.0 * claimed] or worst[:1]
+    evidence = [subject.evidence(device, pair, f"{down(wait / 3600.0)} hours apart") for wait, device, pair in chosen]
+    text = f"{broken:,} pairs of participations are closer in time" if broken else "no device took part again sooner"
     hours = least / 3600.0
-    found = math.floor(hours * 1e4) / 1e4
     return Finding(
-        "timer_hours", _verdict(not broken), claimed, hours, f"timer_hours = {_shown(found)}", text, broken, tuple(evidence)
+        "timer_hours", _verdict(not broken), claimed, hours, f"timer_hours = {_plain(down(hours))}", text, broken, tuple(evidence)
     )
 
 
-def _check_spent(what: str, claimed: float, found: float, is_exact: bool, evidence: tuple[Evidence, ...]) -> Finding:
-    if found <= claimed * (1 + ROUNDED[what]):
-        verdict, text = Verdict.HOLDS, "the devices of this trace spent no more" + ("" if is_exact else " (by an upper bound)")
-    elif is_exact:
-        verdict, text = Verdict.BROKEN, f"a device of this trace spent {100 * (found / claimed - 1):.2f} % more than claimed"
+def _check_spent(
+    what: str,
+    claimed: float,
+    figure: Callable[[float], float],
+    found: TraceSensitivity,
+    basis: _Basis,
+    evidence: tuple[Evidence, ...],
+) -> Finding:
+    """Whether rho or epsilon follows from limits; if not, whether at least this trace spent no more."""
+    most = claimed * (1 + ROUNDED[what])
+    of_trace = figure(found.value)
+    kind = "exactly" if found.is_exact else "at most"
+    trace_text = f"the devices of this trace spent {kind} {_plain(up(of_trace))}"
+    if basis.sensitivity is None:
+        of_basis, basis_text = math.inf, f"nothing is proven: {basis.said}"
     else:
-        verdict, text = Verdict.UNPROVEN, "what was spent is known by an upper bound only, and that is above the claim"
-    return Finding(what, verdict, claimed, found, f"{what} = {_rounded_up(found)}", text, 0, evidence)
-
-
-def _check_arithmetic(what: str, claimed: float, follows: float, sensitivity: Sensitivity) -> Finding:
-    """Whether the claim follows from its own mechanism, min-sep and participations, whatever happened."""
-    kind = "exact" if sensitivity.is_exact else "an upper bound"
-    if follows <= claimed * (1 + ROUNDED[what]):
-        verdict, text = Verdict.HOLDS, "it follows from the claimed min-sep and participations"
-    elif sensitivity.is_exact:
-        verdict, text = Verdict.BROKEN, f"the claimed min-sep and participations give {100 * (follows / claimed - 1):.2f} % more"
+        of_basis = figure(basis.sensitivity.value)
+        bound = "exactly" if basis.sensitivity.is_exact else "at most"
+        basis_text = f"{basis.said} give {bound} {_plain(up(of_basis))} ({basis.sensitivity.theorem})"
+    if of_basis <= most:
+        verdict = Verdict.HOLDS
+    elif of_trace > most:
+        verdict = Verdict.BROKEN if found.is_exact else Verdict.UNPROVEN
+    elif basis.sensitivity is not None and figure(basis.sensitivity.lower_bound) <= most:
+        verdict = Verdict.UNPROVEN
     else:
-        verdict, text = Verdict.UNPROVEN, "of the claimed min-sep and participations only an upper bound is known, above the claim"
-    text += f" (sensitivity {sensitivity.value:.6f}, {kind}: {sensitivity.theorem})"
-    return Finding(f"{what} from its own min_sep", verdict, claimed, follows, f"{what} = {_rounded_up(follows)}", text)
+        verdict = Verdict.TRACE_ONLY
+    shown = of_basis if math.isfinite(of_basis) else of_trace
+    text = f"{basis_text}; {trace_text}"
+    return Finding(what, verdict, claimed, shown, f"{what} = {_plain(up(shown))}", text, 0, evidence)
 
 
-def _rounded_up(value: float) -> str:
-    return _shown(math.ceil(value * 1e4) / 1e4)
-
-
-def _shown(value: float) -> str:
-    """Four decimals at most, and nothing rounded before them."""
-    return f"{value:.4f}".rstrip("0").rstrip(".")
+def _plain(decimals: str) -> str:
+    """Without zeros that say nothing."""
+    return decimals.rstrip("0").rstrip(".") if "." in decimals else decimals
 
 
 def _verdict(holds: bool) -> Verdict:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.strategy import Strategy
 

@@ -42,9 +42,9 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
     n, b = patterns.committed_rounds, patterns.min_sep
     sensitivities = PatternSensitivities(strategy, n)
     best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
-    can_stop = not isinstance(strategy, TriangularStrategy)
+    can_stop = not isinstance(strategy, TriangularStrategy) and b >= 1  # b is 0 if a device contributed twice to a round
     if isinstance(strategy, ToeplitzStrategy):
-        can_stop = strategy.is_non_increasing(n)
+        can_stop = can_stop and strategy.is_non_increasing(n)
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:

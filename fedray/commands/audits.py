@@ -1,4 +1,4 @@
-"""Audits: audit, report, canary."""
+"""Audits: audit, report, statement, canary."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,19 +8,37 @@ import typer
 from fedray.commands.output import (
     JsonFlag,
     TraceArgument,
+    TrustFlag,
     print_audit,
-    print_findings,
     print_json,
+    print_text,
     status_line,
 )
 from fedray.errors import InputError
 
 MechanismOption = Annotated[
-    Path | None, typer.Option("--mechanism", metavar="FILE", help="Another mechanism than the run's own, as JSON.")
+    list[Path] | None,
+    typer.Option("--mechanism", metavar="FILE", help="Another mechanism than the run's own, as JSON; may be given several times."),
 ]
 ClaimOption = Annotated[Path | None, typer.Option("--claim", metavar="FILE", help="A claim as TOML, to be checked.")]
 MultiplierOption = Annotated[float | None, typer.Option(help="Another noise multiplier than the run's own.")]
 OwnDeltaOption = Annotated[float | None, typer.Option(help="Another delta than the run's own.")]
+ShowDevicesFlag = Annotated[
+    bool, typer.Option("--show-devices", help="Name the devices of a log; else they are shown by a keyed hash.")
+]
+
+
+VerifyFlag = Annotated[
+    bool | None,
+    typer.Option(
+        "--verify/--no-verify",
+        help="Check the digests of all columns, or of none; default: of what is read.",
+        show_default=False,
+    ),
+]
+FiguresOption = Annotated[
+    Path | None, typer.Option("--figures", metavar="DIR", help="Also write every figure of the page as SVG and CSV.")
+]
 
 
 def audit(
@@ -30,46 +48,68 @@ def audit(
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the audit as a page.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Also recompute the digests of all columns.")] = False,
+    figures: FiguresOption = None,
+    show_devices: ShowDevicesFlag = False,
+    verify: VerifyFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Audit a trace: participation, exact sensitivities, rho and epsilon; or a claim, statement by statement.
+    """Audit a trace: what was observed, what was enforced, what is claimed; or a claim, statement by statement.
 
     With --claim the exit code is 1 unless every statement that can be checked holds.
     """
-    from fedray.trace.imported import open_trace
-
-    opened = open_trace(trace)
-    if verify:
-        opened.verify()
-    result = _audited(opened, claim, mechanism, noise_multiplier, delta)
+    opened = _opened(trace, verify)
+    result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
     if out is not None:
         from fedray.report.page import write_report
 
         write_report(opened, result, out)
+    _write_figures(opened, result, figures)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
-        print_json({**document, "digest_verified": verify})
+        print_json({**document, "integrity": opened.integrity, "digest_verified": verify is True})
     else:
         print_audit(result)
-        if claim is not None:
-            print_findings(result)
+        print_text("  * ", opened.integrity)
         if verify:
             typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
     if not result.claim_holds:
         raise typer.Exit(1)
 
 
-def _audited(opened: Any, claim: Path | None, mechanism: Path | None, noise_multiplier: float | None, delta: float | None) -> Any:
+def _opened(trace: Path, verify: bool | None) -> Any:
+    from fedray.trace.imported import open_trace
+
+    opened = open_trace(trace, verify=verify is not False)
+    if verify:
+        opened.verify()
+    return opened
+
+
+def _write_figures(opened: Any, result: Any, directory: Path | None) -> None:
+    if directory is not None:
+        from fedray.report.files import write_figures
+
+        write_figures(opened, result, directory)
+
+
+def _audited(
+    opened: Any,
+    claim: Path | None,
+    mechanisms: list[Path] | None,
+    noise_multiplier: float | None,
+    delta: float | None,
+    show_devices: bool,
+) -> Any:
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
     from mechanisms.files import read_strategy
 
     try:
-        strategy = read_strategy(mechanism) if mechanism is not None else None
+        strategies = [read_strategy(file) for file in mechanisms or ()]
     except ValueError as error:
         raise InputError(str(error)) from None
-    return audit_trace(opened, noise_multiplier, delta, strategy, read_claim(claim) if claim is not None else None)
+    claimed = read_claim(claim) if claim is not None else None
+    return audit_trace(opened, noise_multiplier, delta, strategies, claimed, show_devices)
 
 
 def report(
@@ -79,15 +119,54 @@ def report(
     mechanism: MechanismOption = None,
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
+    figures: FiguresOption = None,
+    show_devices: ShowDevicesFlag = False,
+    verify: VerifyFlag = None,
 ) -> None:
     """Write the self-contained HTML report of a trace."""
     from fedray.report.page import write_report
-    from fedray.trace.imported import open_trace
     from fedray.trace.schema import REPORT_FILE
 
-    opened = open_trace(trace)
-    result = _audited(opened, claim, mechanism, noise_multiplier, delta)
+    opened = _opened(trace, verify)
+    result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
+    _write_figures(opened, result, figures)
     typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
+
+
+def statement(
+    trace: TraceArgument,
+    claim: ClaimOption = None,
+    mechanism: MechanismOption = None,
+    noise_multiplier: MultiplierOption = None,
+    delta: OwnDeltaOption = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory for statement.md and statement.json; default: the trace.")
+    ] = None,
+    verify: VerifyFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a privacy statement that can be published, as Markdown and JSON: every line with its evidence."""
+    import json
+
+    from fedray.atomic import write_whole
+    from fedray.audit.statement import privacy_statement
+
+    opened = _opened(trace, verify)
+    result = _audited(opened, claim, mechanism, noise_multiplier, delta, False)
+    found = privacy_statement(opened, result)
+    folder = out or opened.path
+    if not folder.is_dir():
+        raise InputError(f"--out {str(folder)!r} is not a directory; make it, or name one that exists")
+    document = json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
+    for name, content in (("statement.md", found.to_markdown()), ("statement.json", document)):
+        write_whole(folder / name, content.encode(), f"{name} in {str(folder)!r}", InputError)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        typer.echo(found.to_markdown())
+        typer.echo(f"statement  {folder / 'statement.md'}\n           {folder / 'statement.json'}")
+    if not result.claim_holds:
+        raise typer.Exit(1)
 
 
 def canary(
@@ -99,13 +178,14 @@ def canary(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. seed=7.")
     ] = None,
+    trust_code: TrustFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Check by experiment that the aggregator's noise is what is claimed: canaries in the real aggregator. Exit code 1 if not."""
     from fedray.canary import CONFIDENCE, run_canary
     from fedray.scenario import Scenario
 
-    value = Scenario.from_toml(scenario, overrides or ())
+    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     with status_line("running canaries"):
         result = run_canary(value, trace, coordinates)
     if as_json:

@@ -9,8 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from fedray.rounding import down, up
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace directory, as `fedray run` writes it.")]
+TrustFlag = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run Python code of a custom availability that came with a trace or an interrupted run."),
+]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", metavar="N", help="Rounds n.")]
 MinSepOption = Annotated[
     int | None, typer.Option("--min-sep", metavar="B", help="Min-sep b: least difference of two rounds of one device.")
@@ -19,7 +25,7 @@ MaxParticipationsOption = Annotated[
     int | None, typer.Option("--max-participations", metavar="K", help="Most participations k of one device.")
 ]
 NoiseMultiplierOption = Annotated[
-    float, typer.Option("--noise-multiplier", metavar="Z", help="Noise multiplier for mu, rho and epsilon.")
+    float | None, typer.Option("--noise-multiplier", metavar="Z", help="Noise multiplier for mu, rho and epsilon.")
 ]
 DeltaOption = Annotated[float, typer.Option("--delta", metavar="D", help="Delta of epsilon.")]
 
@@ -28,15 +34,64 @@ def print_json(document: dict[str, Any]) -> None:
     typer.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
-def print_table(title: str, rows: list[list[str]]) -> None:
+WIDTH_OF_FILES = 100
+"""Columns where output goes to a file or a pipe."""
+
+
+def print_table(title: str, rows: list[list[str]], first_is_head: bool = True) -> None:
+    """Prints a table as wide as the terminal. A table that does not fit is printed row by row, so that nothing is cut."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(*rows[0], box=SIMPLE, title=title, title_justify="left")
-    for row in rows[1:]:
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 150).print(table)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False, markup=False, emoji=False)
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    if sum(widths) + 3 * len(widths) + 1 > console.width:
+        _print_records(title, rows, first_is_head)
+        return
+    table = Table(box=SIMPLE, title=Text(title), title_justify="left", show_header=first_is_head)
+    for head in rows[0]:
+        table.add_column(Text(head) if first_is_head else "", no_wrap=True)
+    for row in rows[1:] if first_is_head else rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _print_records(title: str, rows: list[list[str]], first_is_head: bool) -> None:
+    """A block per row: its first cell, then a line per cell with its heading, wrapped."""
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
+    typer.echo(f"\n{title}" if title else "")
+    heads = rows[0] if first_is_head else [""] * len(rows[0])
+    for row in rows[1:] if first_is_head else rows:
+        typer.echo(f"  {row[0]}")
+        for head, cell in list(zip(heads, row, strict=True))[1:]:
+            if cell:
+                lead = f"    {head}: " if head else "    "
+                # Digests, numbers and paths stay whole even where they are longer than a line.
+                typer.echo(
+                    textwrap.fill(
+                        cell,
+                        max(width, 40),
+                        initial_indent=lead,
+                        subsequent_indent="      ",
+                        break_long_words=False,
+                        break_on_hyphens=False,
+                    )
+                )
+
+
+def print_text(lead: str, text: str) -> None:
+    """Prints a paragraph, wrapped to the width, with what leads it in front."""
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
+    indent = " " * len(lead)
+    typer.echo(textwrap.fill(text, width, initial_indent=lead, subsequent_indent=indent, break_long_words=False))
 
 
 def print_figures(figures: Any) -> None:
@@ -50,40 +105,66 @@ def print_figures(figures: Any) -> None:
 def status_line(title: str) -> Iterator[Callable[[str], None]]:
     """A line on standard error that says how far a long computation is, where somebody may be watching."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
-    with console.status(title) as status:
-        yield lambda text: status.update(f"{title}: {text}")
+    with console.status(Text(title)) as status:
+        yield lambda text: status.update(Text(f"{title}: {text}"))
 
 
 def print_audit(result: Any) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
+    """Left-out rows, participation, the guarantees of each mechanism, the comparison, the claim, and what it rests on."""
+    for each in result.left_out:
+        print_text("left out  ", f"{each.rows:,} rows {each.reason}, such as {each.example}")
+    if result.filtered_rows:
+        print_text("left out  ", f"{result.filtered_rows:,} rows that do not meet the conditions of the import")
+    print_table(f"Audit of {result.path}", [list(row) for row in result.participation_rows()], first_is_head=False)
+    for mechanism in result.mechanisms:
+        noise = mechanism.noise_multiplier
+        known = f"noise multiplier {noise:g}" if noise is not None else "without noise multiplier"
+        print_table(f"{mechanism.name}, {known}, delta {mechanism.observed.delta:g}", result.guarantee_rows(mechanism))
+    if result.mechanisms:
+        _print_what_to_rest_on(result.mechanisms[0])
+    else:
+        typer.echo(
+            "No mechanism is known, so there are no privacy figures: give --mechanism FILE and "
+            "--noise-multiplier Z, or --claim FILE."
+        )
+    if result.utility:
+        basis = result.to_json()["utility_basis"]
+        print_table(f"Error of the prefix sums when each mechanism has the same rho ({basis} participation)", result.utility_rows())
+        from mechanisms.comparison import NOT_COMPARABLE
 
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    participation = Table(box=SIMPLE, title=f"Audit of {result.path}", title_justify="left", show_header=False)
-    for row in result.participation_rows():
-        participation.add_row(*row)
-    head, *body = result.mechanism_rows()
-    mechanisms = Table(*head, box=SIMPLE)
-    for row in body:
-        mechanisms.add_row(*row)
-    console.print(participation, mechanisms, sep="")
-    if result.trained_with_scaled_noise:
-        console.print("The model was trained on a sample of each cohort with noise to scale; the privacy is the full cohort's.\n")
+        print_text("", NOT_COMPARABLE)
+    if result.findings:
+        print_findings(result)
+    typer.echo("\nWhat these figures rest on")
+    for each in result.assumptions:
+        print_text("  * ", each)
+
+
+def _print_what_to_rest_on(mechanism: Any) -> None:
+    print_text("", "observed limits: every trace with this min-sep and this many participations.")
+    print_text("observed  ", f"is a statement about {mechanism.observed.scope}; {mechanism.observed.reason}.")
+    if mechanism.enforced.sensitivity is None:
+        print_text("enforced  ", f"is not known: {mechanism.enforced.reason}.")
+    else:
+        print_text(
+            "enforced  ", f"holds for {mechanism.enforced.scope}; a guarantee may rest on it. It {mechanism.enforced.reason}."
+        )
 
 
 def print_findings(result: Any) -> None:
+    """The claim: verdicts first, then every statement, its evidence, and the distribution over devices."""
+    typer.echo(f"\n{result.claim_sentence}")
     rows = [["statement", "verdict", "claimed", "found", "should say", "because"]]
     for each in result.findings:
-        found = "-" if each.found is None else f"{each.found:.6g}"
         rows.append(
             [
                 each.statement,
                 str(each.verdict),
                 "-" if each.claimed is None else f"{each.claimed:.6g}",
-                found,
+                "-" if each.found is None else _found(each),
                 each.should_say,
                 each.explanation,
             ]
@@ -92,11 +173,18 @@ def print_findings(result: Any) -> None:
     for each in result.findings:
         for shown in each.evidence:
             rounds = ", ".join(map(str, shown.rounds[:12])) + (", ..." if len(shown.rounds) > 12 else "")
-            typer.echo(f"  {each.statement}: device {shown.device}, rounds {rounds}: {shown.shows}")
-    shares = {each.share: each.rho for each in result.device_privacy.quantiles}
-    typer.echo(
-        f"  rho of the median device {shares[0.5]:.6f}, of 99 % at most {shares[0.99]:.6f}, of all at most {shares[1.0]:.6f}"
-    )
-    bound = result.frontier.sensitivity
-    typer.echo(f"  sensitivity by the frontier of (min-sep, participations) at most {bound:.6f}")
-    typer.echo(result.claim_sentence)
+            print_text("  ", f"{each.statement}: device {shown.device}, rounds {rounds}: {shown.shows}")
+    privacy = result.device_privacy
+    if privacy is not None:
+        shares = {each.share: up(each.rho, 6) for each in privacy.quantiles}
+        print_text("  ", f"rho of the median device {shares[0.5]}, of 99 % at most {shares[0.99]}, of all at most {shares[1.0]}")
+    if result.frontier is not None:
+        bound = up(result.frontier.sensitivity, 6)
+        print_text("  ", f"sensitivity by the frontier of (min-sep, participations) at most {bound}")
+
+
+def _found(finding: Any) -> str:
+    """What was found; losses are rounded up, spans of time down, counts are whole."""
+    if finding.statement in ("rho", "epsilon"):
+        return up(finding.found, 6)
+    return down(finding.found, 4) if finding.statement == "timer_hours" else f"{finding.found:,.10g}"

@@ -1,9 +1,9 @@
 """Runs and scenarios: run, reproduce, fit, scenarios, schema."""
 
 import contextlib
-import dataclasses
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 
 from fedray.commands.output import (
     JsonFlag,
+    TrustFlag,
     print_audit,
     print_json,
     print_table,
@@ -37,6 +38,13 @@ def run(
     checkpoint_seconds: Annotated[
         float, typer.Option(metavar="S", help="Wall-clock seconds between two checkpoints; 0: after every look-ahead window.")
     ] = 30.0,
+    trust_code: TrustFlag = False,
+    worker_timeout: Annotated[
+        float, typer.Option(metavar="S", help="Seconds without an answer after which a worker is started anew.")
+    ] = 600.0,
+    aggregator_gpus: Annotated[
+        float, typer.Option(metavar="F", help="GPUs for the aggregator, 0 to 1; 0: the CPU. The model depends on it.")
+    ] = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, write its trace, audit it, and write its report."""
@@ -49,8 +57,14 @@ def run(
     from fedray.simulation import simulate
     from fedray.trace.schema import REPORT_FILE
 
-    placement = Placement(shards=shards, address=address, checkpoint_seconds=checkpoint_seconds)
-    value = Scenario.from_toml(scenario, overrides or ()) if scenario is not None else None
+    placement = Placement(
+        shards=shards,
+        address=address,
+        checkpoint_seconds=checkpoint_seconds,
+        worker_timeout_seconds=worker_timeout,
+        aggregator_gpus=aggregator_gpus,
+    )
+    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code) if scenario is not None else None
     if resume is None and value is None:
         raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
     if resume is not None and (out is not None or (value is None and overrides)):
@@ -59,27 +73,46 @@ def run(
     with run_progress(is_shown=not as_json) as on_progress, contextlib.redirect_stdout(sys.stderr):
         try:
             if resume is not None:
-                trace = go_on(resume, placement, value, on_progress)
+                trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
             else:
                 assert value is not None
-                trace = simulate(value, placement, out, on_progress)
+                trace = simulate(value, placement, out, on_progress, None if as_json else partial(_say_supply, value))
         except KeyboardInterrupt as interrupt:
             if not str(interrupt):
                 raise
             raise RunFailed(str(interrupt)) from None  # it says how to go on
     audit = audit_trace(trace)
-    report = write_report(trace, audit, trace.path / REPORT_FILE)
+    report, problem = None, ""
+    try:
+        report = str(write_report(trace, audit, trace.path / REPORT_FILE))
+    except InputError as error:  # such as a full disk: the trace is whole all the same
+        problem = f"the trace {str(trace.path)!r} is whole, but has no page: {error}; `fedray report` writes it later"
     if as_json:
         figures = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
-        print_json({**audit.to_json(), "report": str(report), **{name: trace.run[name] for name in figures}})
+        print_json({**audit.to_json(), "report": report, **{name: trace.run[name] for name in figures}})
     else:
         print_audit(audit)
         use = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
         typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {trace.run['driver_peak_mebibytes']:,.0f} MiB")
-        typer.echo(f"trace   {trace.path}\nreport  {report}")
+        typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
+    if problem:
+        raise RunFailed(problem)
     if trace.run["ended"] != "completed":
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)
+
+
+def _say_supply(scenario: Any) -> None:
+    """How many devices are eligible, before a run that may be long."""
+    from clients.availability.supply import eligible_at_once
+
+    supply, target = eligible_at_once(scenario), scenario.rounds.selection_target
+    typer.echo(
+        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, {supply.least:,} to "
+        f"{supply.most:,} over the first week, timers aside; a round selects {target:,}"
+        + ("; that many are never there at once" if supply.most < target else ""),
+        err=True,
+    )
 
 
 def reproduce(
@@ -102,9 +135,10 @@ def reproduce(
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho and epsilon."""
+    from fedray.fit import shown_min_sep
     from fedray.placement import Placement
     from fedray.report.page import render_reproduction, write_page
-    from fedray.reproduce import reproduce_gboard, table_rows
+    from fedray.reproduce import GAP_NOTE, reproduce_gboard, table_rows
 
     if what == "gboard-privacy":
         if (overrides, out, shards, address) != (None, None, None, None):
@@ -122,10 +156,11 @@ def reproduce(
 
         def keep(results: list[Any]) -> None:
             """After every row, so that what took long is not lost with what comes after."""
-            on_status(f"{results[-1].name} done, min-sep {results[-1].min_sep.observed:g}")
+            on_status(f"{results[-1].name} done, min-sep {shown_min_sep(results[-1].min_sep.observed)}")
             documents[:], table[:] = [result.to_json() for result in results], table_rows(results)
             if out is not None:
-                note = "Full-size simulations of the published federated runs of Gboard's language models; one reach per locale."
+                note = "Full-size simulations of the published federated runs of Gboard's language models; one reach per locale. "
+                note += GAP_NOTE
                 write_page(render_reproduction("Gboard runs, reproduced", note, table, documents), out / "report.html")
                 write_page(json.dumps(documents, indent=2) + "\n", out / "results.json")
 
@@ -134,29 +169,36 @@ def reproduce(
         print_json({"runs": documents})
     else:
         print_table("Observed / published (Xu et al. 2023)", table)
+        typer.echo(GAP_NOTE)
         if out is not None:
             typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
 
 
 def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
-    from fedray.reproduce import GAP_NOTE, privacy_table, published_privacy
+    from fedray.reproduce import GAP_NOTE, TREE_NOTE, privacy_table, published_privacy
 
     results = published_privacy(rows)
     if as_json:
-        print_json({"note": GAP_NOTE, "rows": [result.to_json() for result in results]})
+        print_json({"note": f"{GAP_NOTE} {TREE_NOTE}", "rows": [result.to_json() for result in results]})
     else:
-        print_table("Privacy of published runs, recomputed (Xu et al. 2023, table 3)", privacy_table(results))
-        typer.echo(GAP_NOTE)
+        print_table("Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)", privacy_table(results))
+        typer.echo(f"{GAP_NOTE}\n{TREE_NOTE}")
     if not all(result.agrees for result in results):
         raise typer.Exit(1)
 
 
 def fit(
-    min_sep: Annotated[int, typer.Option("--min-sep", metavar="B", help="Observed min-sep.")],
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file; else give --devices, --timer, --rounds.")
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file; else give --population, --timer, --rounds.")
     ] = None,
-    devices: Annotated[int | None, typer.Option(metavar="N", help="Devices in the population.")] = None,
+    min_sep: Annotated[
+        int | None,
+        typer.Option("--min-sep", metavar="B", help="Observed min-sep: the gap, least difference of two rounds of one device."),
+    ] = None,
+    rounds_between: Annotated[
+        int | None, typer.Option(metavar="M", help="The same as rounds strictly between, as published (MinS); B is M + 1.")
+    ] = None,
+    population: Annotated[int | None, typer.Option(metavar="P", help="Devices in the population.")] = None,
     timer: Annotated[float | None, typer.Option(metavar="HOURS", help="Participation timer, hours.")] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N", help="Committed rounds.")] = None,
     report_goal: Annotated[int | None, typer.Option(metavar="G", help="Reports that close a round; default: 6500.")] = None,
@@ -172,24 +214,36 @@ def fit(
 ) -> None:
     """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
     from fedray.fit import fit_min_sep, scenario_to_fit
+    from mechanisms.participation import gap_of
 
+    if (min_sep is None) == (rounds_between is None):
+        raise InputError("give what was observed: either --min-sep B, the gap, or --rounds-between M, as published")
+    gap = min_sep if min_sep is not None else gap_of(rounds_between or 0)
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
         raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
-    value = scenario_to_fit(scenario, devices, timer, rounds, report_goal, overrides or ())
+    value = scenario_to_fit(scenario, population, timer, rounds, report_goal, overrides or ())
     with status_line(f"fitting {vary}") as on_status:
         found = fit_min_sep(
-            value, min_sep, keys[vary], scale, tolerance, on_run=lambda run: on_status(f"{run.value:g} gives min-sep {run.min_sep}")
+            value,
+            gap,
+            keys[vary],
+            scale,
+            tolerance,
+            on_run=lambda run: on_status(f"{run.value:g} gives min-sep {run.shown_min_sep}"),
         )
     if as_json:
-        print_json({**dataclasses.asdict(found), "relative_error": found.relative_error, "scale": scale})
+        print_json({**found.to_json(), "scale": scale})
         return
     print_table(
         "Runs",
-        [[keys[vary], "min-sep", "max part."], *([f"{r.value:g}", str(r.min_sep), str(r.max_participations)] for r in found.runs)],
+        [
+            [keys[vary], "min-sep (gap)", "max part."],
+            *([f"{r.value:g}", r.shown_min_sep, str(r.max_participations or "-")] for r in found.runs),
+        ],
     )
     typer.echo(
-        f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {min_sep} ({100 * found.relative_error:+.1f} %)"
+        f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {gap} ({100 * found.relative_error:+.1f} %)"
     )
 
 

@@ -1,6 +1,7 @@
 """What a wrong guess costs: stress, plan."""
 
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +26,9 @@ def stress(
         Path | None, typer.Option(metavar="DIR", help="New directory for results.parquet, results.json and report.html.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join; default: a local one.")] = None,
-    has_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse cells under ~/.cache/fedray.")] = True,
+    has_cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep and reuse cells and mechanisms under ~/.cache/fedray.")
+    ] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Sweep settings or simulated runs, and see how mechanisms fare that were made for a guess. May be interrupted, and goes on."""
@@ -37,67 +40,93 @@ def stress(
             typer.echo(f"{name}  {Sweep.from_toml(path)[0].description}")
         return
     value, scenario = find_sweep(sweep)
-    if out is not None and out.exists():
+    if out is not None and (out.exists() or out.is_symlink()):
         raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
-    from fedray.stress.page import crossing_rows, sweep_page, sweep_rows
+    from fedray.stress.page import crossing_rows, sweep_constants, sweep_notes, sweep_page, sweep_rows
     from fedray.stress.run import run_sweep, write_results
 
     with status_line(f"sweeping {value.name}") as on_status, contextlib.redirect_stdout(sys.stderr):
         result = run_sweep(value, scenario, Placement(address=address), has_cache, on_status)
+    for warning in result.warnings:
+        typer.echo(f"fedray: warning: {warning}", err=True)
     if out is not None:
         write_results(result, out, sweep_page(result))
     if as_json:
         print_json(result.to_json())
         return
-    print_table(value.name, sweep_rows(result))
+    print_table(value.name, sweep_rows(result, is_brief=True))
     crossings = crossing_rows(result)
     if len(crossings) > 1:
         print_table("Crossings", crossings)
+    for line in (sweep_constants(result), *sweep_notes(result)):
+        typer.echo(line)
     if out is not None:
         typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
 
 
 def plan(
     epsilon: Annotated[float, typer.Option(metavar="E", help="Most epsilon.")],
-    population: Annotated[int | None, typer.Option(metavar="P", help="Devices.")] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="N", help="Rounds.")] = None,
-    scenario: Annotated[Path | None, typer.Option(metavar="FILE", help="A scenario whose other keys hold.")] = None,
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCENARIO]", help="A scenario file whose other keys hold; else give --population, --rounds."),
+    ] = None,
+    population: Annotated[int | None, typer.Option(metavar="P", help="Devices in the population.")] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="Rounds to commit.")] = None,
     delta: DeltaOption = 1e-10,
     noise_per_report: Annotated[
         float, typer.Option(metavar="X", help="Noise multiplier over report goal; default: 7 / 6500, as published.")
     ] = 7.0 / 6500.0,
     timers: Annotated[str, typer.Option(metavar="LIST", help="Timers to try, hours, comma-separated.")] = "24,48,72,96",
+    rounds_per_day: Annotated[
+        float | None, typer.Option(metavar="R", help="Most rounds in a day; default: each starts as soon as it can.")
+    ] = None,
     buffers: Annotated[int, typer.Option(metavar="D", help="Buffers of the blt that is planned for.")] = 4,
-    seeds: Annotated[int, typer.Option(metavar="S", help="Simulated runs of each candidate.")] = 3,
-    scale: Annotated[float, typer.Option(metavar="S", help="Size of the simulations.")] = 0.1,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the plan as a page.")] = None,
+    seeds: Annotated[int, typer.Option(metavar="S", help="Simulated runs of each candidate; their spread is the margin.")] = 3,
+    scale: Annotated[
+        float, typer.Option(metavar="S", help="Size of the simulations of the search; the plan is confirmed at full size.")
+    ] = 0.1,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="New directory for scenario.toml, mechanism.json, claim.toml, plan.json and report.html."),
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1 if nothing meets it."""
+    from fedray.atomic import write_directory
     from fedray.fit import scenario_to_fit
-    from fedray.report.page import write_page
-    from fedray.stress.page import plan_page, plan_rows, plan_sentence
-    from fedray.stress.plan import LEAST_GOAL, Target, make_plan
+    from fedray.stress.plan import Target, make_plan
+    from fedray.stress.plan_page import NO_GUARANTEE, plan_files, plan_rows, plan_sentence, timer_rows
 
     try:
         hours = [float(each) for each in timers.split(",")]
     except ValueError:
         raise InputError(f"--timers={timers!r} must be numbers of hours with commas between, such as 24,48") from None
     if scenario is None and (population is None or rounds is None):
-        raise InputError("--population and --rounds must be given, or --scenario FILE")
-    value = scenario_to_fit(scenario, population, hours[0], rounds, None if scenario is not None else LEAST_GOAL, overrides or ())
+        raise InputError("--population and --rounds must be given, or a scenario file")
+    if rounds_per_day is not None and not 0 < rounds_per_day <= 1440:
+        raise InputError(f"--rounds-per-day={rounds_per_day} must be above 0 and at most 1440; leave it out for the fastest pace")
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
+    pace = [] if rounds_per_day is None else [f"rounds.min_minutes_between={1440.0 / rounds_per_day!r}"]
+    value = scenario_to_fit(
+        scenario, population, hours[0], rounds, None if scenario is not None else 1, [*pace, *(overrides or ())]
+    )
     target = Target(epsilon, delta, noise_per_report, buffers)
     with status_line("planning") as on_status, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(value, target, hours, seeds, scale, on_progress=on_status)
+    if out is not None:
+        write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
     if as_json:
         print_json(found.to_json())
     else:
         print_table("Candidates", plan_rows(found))
-        typer.echo(plan_sentence(found))
-    if out is not None:
-        write_page(plan_page(found), out)
+        print_table("What a longer timer costs", timer_rows(found))
+        for line in (plan_sentence(found), *found.warnings, NO_GUARANTEE):
+            typer.echo(line)
+        if out is not None:
+            typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
     if found.best is None:
         raise typer.Exit(1)

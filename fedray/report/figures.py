@@ -1,78 +1,150 @@
-"""The report's figures, as plotly figures. Data are counted here, so that a page holds bins, never rows."""
+"""The report's figures. Data are counted here, so that a page holds bins and steps, never rows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
+from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
+from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 HOUR, DAY = 3600.0, 86_400.0
-COLORS = ("#2a78d6", "#d6642a", "#2a9d72")
-PALETTE = (*COLORS, "#8a5cc2", "#b98a00", "#c43d6b")
-DASHES = ("solid", "dash", "dot")
+MOST_BINS = 120
 
 
-def eligible_devices(trace: Trace) -> go.Figure:
-    """Eligible devices over simulated time, one point per attempt at a round."""
-    rounds = trace.rounds
-    line = go.Scatter(
-        x=rounds["started"] / DAY,
-        y=rounds["eligible_estimate"],
-        mode="lines",
-        name="eligible",
-        line={"color": COLORS[0]},
+def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
+    """All figures of a trace and its audit, in the page's order; without a mechanism, those of participation alone."""
+    of_run: list[Callable[[Trace], Figure | None]] = [eligible_devices, eligible_by_hour, round_durations, accuracy, loss]
+    of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps]
+    if audit.ledger:
+        of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
+    run = [make(trace) for make in of_run] if isinstance(trace, Trace) else []
+    return [figure for figure in (*run, *(make(audit) for make in of_audit)) if figure is not None]
+
+
+def eligible_devices(trace: Trace) -> Figure:
+    """Eligible devices over simulated time, at the windows in which they were counted."""
+    start, end, counts = _censuses(trace)
+    x, unit = _time_axis(float(end.max(initial=0.0)))
+    return Figure(
+        "eligible",
+        "Eligible devices",
+        "Charging, idle, on wifi: who could take part. Counted at the start of each look-ahead window in which a round started; "
+        "where the line has a gap nothing was counted.",
+        x,
+        Axis("Devices", needs_log([counts])),
+        (Series("eligible", "steps", start / unit, counts, end / unit),),
     )
-    return _figure([line], "Day of the run", "Devices (estimate)")
 
 
-def eligible_by_hour(trace: Trace) -> go.Figure:
+def eligible_by_hour(trace: Trace) -> Figure:
     """Mean number of eligible devices by hour of the day, UTC; each hour of each day weighs the same."""
-    rounds = trace.rounds
-    hours = (rounds["started"] // HOUR).astype(np.int64)
-    each_hour, place = np.unique(hours, return_inverse=True)
-    eligible = rounds["eligible_estimate"].astype(np.float64)
-    mean = np.bincount(place, weights=eligible) / np.bincount(place)
+    start, _, counts = _censuses(trace)
+    each_hour, place = np.unique((start // HOUR).astype(np.int64), return_inverse=True)
+    mean = np.bincount(place, weights=counts) / np.maximum(np.bincount(place), 1)
     of_day = each_hour % 24
-    count = np.bincount(of_day, minlength=24)
-    by_hour = np.bincount(of_day, weights=mean, minlength=24) / np.maximum(count, 1)
-    line = go.Scatter(
-        x=np.flatnonzero(count), y=by_hour[count > 0], mode="lines+markers", name="eligible", line={"color": COLORS[0]}
+    days = np.bincount(of_day, minlength=24)
+    hours = np.flatnonzero(days).astype(np.float64)
+    by_hour = (np.bincount(of_day, weights=mean, minlength=24)[days > 0] / days[days > 0]).astype(np.float64)
+    return Figure(
+        "diurnal",
+        "Eligible devices by hour",
+        "The mean of the same counts by hour of the day. An hour with a gap had no round on any day, so nothing is known of it.",
+        Axis("Hour of the day (UTC)"),
+        Axis("Devices", needs_log([by_hour])),
+        (Series("eligible", "steps", hours, by_hour, hours + np.float64(1.0)),),
     )
-    return _figure([line], "Hour of the day (UTC)", "Devices (mean of the estimates)")
 
 
-def round_durations(trace: Trace) -> go.Figure:
+def _censuses(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(start [w], end [w], devices [w]) of the look-ahead windows in which an attempt at a round started: at each one's start
+    the simulator counts, and the trace has the count with every attempt of the window."""
+    window = 60.0 * trace.scenario["rounds"]["look_ahead_minutes"]
+    numbers, first = np.unique((trace.rounds["started"] // window).astype(np.int64), return_index=True)
+    return numbers * window, (numbers + 1) * window, trace.rounds["eligible_estimate"][first].astype(np.float64)
+
+
+def round_durations(trace: Trace) -> Figure:
     """Minutes from one commit to the next, over time: what sets the pace, and so the min-sep."""
-    rounds = trace.rounds
-    closed = rounds["closed"][rounds["state"] == 0]
-    minutes = np.diff(closed, prepend=0.0) / 60.0
-    line = go.Scatter(x=closed / DAY, y=minutes, mode="lines", name="minutes", line={"color": COLORS[1], "width": 1})
-    return _figure([line], "Day of the run", "Minutes per committed round")
+    closed = trace.rounds["closed"][trace.rounds["state"] == 0]
+    before = np.concatenate([[0.0], closed])[:-1]
+    minutes = (closed - before) / 60.0
+    x, unit = _time_axis(float(closed.max(initial=0.0)))
+    return Figure(
+        "durations",
+        "Time per round",
+        "A step for each committed round, from the commit before it (the first: from the start of the run) to its own.",
+        x,
+        Axis("Minutes", needs_log([minutes])),
+        (Series("minutes", "steps", before / unit, minutes, closed / unit),),
+    )
 
 
-def participations_per_device(audit: Audit) -> go.Figure:
+def _time_axis(end: float) -> tuple[Axis, float]:
+    """The axis of simulated time, and how many seconds its unit has."""
+    return (Axis("Day of the run"), DAY) if end > 3 * DAY else (Axis("Hour of the run"), HOUR)
+
+
+def accuracy(trace: Trace) -> Figure | None:
+    """Held-out accuracy over rounds; None if no model was trained."""
+    return _evaluation(trace, "accuracy", "Accuracy of the model", "Held-out accuracy")
+
+
+def loss(trace: Trace) -> Figure | None:
+    """Held-out loss over rounds; None if no model was trained."""
+    return _evaluation(trace, "loss", "Loss of the model", "Held-out loss (nats per word)")
+
+
+def _evaluation(trace: Trace, name: str, title: str, y_title: str) -> Figure | None:
+    metrics = trace.metrics
+    if metrics is None:
+        return None
+    values = metrics[f"evaluation_{name}"]
+    is_known = ~np.isnan(values)
+    x = metrics["round"][is_known] + 1.0
+    note = "On text of devices that are in no population, at the rounds that are marked; the lines between only join them."
+    series = Series(name, "line", x, values[is_known].astype(np.float64))
+    return Figure(name, title, note, Axis("Rounds"), Axis(y_title, starts_at_zero=name == "accuracy"), (series,))
+
+
+def participations_per_device(audit: Audit) -> Figure:
     """Devices by number of participations."""
     histogram = audit.participation_histogram()
-    bars = go.Bar(x=list(histogram), y=list(histogram.values()), name="devices", marker={"color": COLORS[0]})
-    figure = _figure([bars], "Participations", "Devices")
-    figure.update_xaxes(dtick=1 if len(histogram) <= 20 else None)
-    return figure
+    x, y = np.array(list(histogram), np.float64), np.array(list(histogram.values()), np.float64)
+    return Figure(
+        "participations",
+        "Participations per device",
+        "Of the devices that took part; the last bar is the max participations.",
+        Axis("Participations"),
+        Axis("Devices", needs_log([y], LOG_BARS)),
+        (Series("devices", "bars", x, y, x + 1.0),),
+    )
 
 
-def gaps(audit: Audit) -> go.Figure:
-    """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds, with min-sep marked."""
-    edges, counts = gap_bins(audit.patterns.gaps)
-    bars = go.Bar(x=edges[:-1] + np.diff(edges) / 2, y=counts, width=np.diff(edges), name="gaps", marker={"color": COLORS[0]})
-    figure = _figure([bars], "Rounds between two participations", "Pairs")
-    if audit.patterns.gaps.size:
-        figure.add_vline(x=audit.min_sep, line={"color": COLORS[1], "dash": "dash"}, annotation_text=f"min-sep {audit.min_sep}")
-    return figure
+def gaps(audit: Audit) -> Figure | None:
+    """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds, with min-sep marked; None if
+    no device took part twice."""
+    values = audit.patterns.gaps
+    if not values.size:
+        return None
+    edges, counts = gap_bins(values)
+    is_seen = counts > 0
+    heights = counts[is_seen].astype(np.float64)
+    return Figure(
+        "gaps",
+        "Gaps between participations",
+        "From one round of a device to its next; the least is the min-sep.",
+        Axis("Gap (rounds)"),
+        Axis("Pairs", needs_log([heights], LOG_BARS)),
+        (Series("pairs", "bars", edges[:-1][is_seen].astype(np.float64), heights, edges[1:][is_seen].astype(np.float64)),),
+        (Mark(float(values.min()), f"min-sep {values.min():,}"),),
+    )
 
 
-def gap_bins(values: NDArray[np.int64], most: int = 120) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def gap_bins(values: NDArray[np.int64], most: int = MOST_BINS) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(edges [m + 1], counts [m]): bins [edge, next edge) of equal whole width, the first starting at the least value."""
     if not values.size:
         return np.array([0, 1]), np.array([0])
@@ -82,153 +154,52 @@ def gap_bins(values: NDArray[np.int64], most: int = 120) -> tuple[NDArray[np.int
     return edges, np.histogram(values, bins=edges)[0]
 
 
-def accuracy(trace: Trace) -> go.Figure | None:
-    """Held-out accuracy and loss over rounds; None if no model was trained."""
-    metrics = trace.metrics
-    if metrics is None:
-        return None
-    evaluated = ~np.isnan(metrics["evaluation_accuracy"])
-    x = metrics["round"][evaluated] + 1
-    lines = [
-        go.Scatter(x=x, y=metrics["evaluation_accuracy"][evaluated], name="accuracy", line={"color": COLORS[0]}),
-        go.Scatter(x=x, y=metrics["evaluation_loss"][evaluated], name="loss", yaxis="y2", line={"color": COLORS[1]}),
-    ]
-    figure = _figure(lines, "Rounds", "Held-out accuracy")
-    figure.update_layout(
-        showlegend=True,
-        yaxis2={
-            "title": "Held-out loss (nats per word)",
-            "overlaying": "y",
-            "side": "right",
-            "showgrid": False,
-            "tickmode": "auto",
-            "automargin": True,
-        },
+def epsilon_over_rounds(audit: Audit) -> Figure:
+    """Epsilon of the mechanism asked about once so many rounds had been released."""
+    y = Axis(f"Epsilon at delta = {audit.mechanisms[0].observed.delta:g}", decimals=4)
+    return _over_rounds(audit, "privacy", "Epsilon over rounds", y, [entry.epsilon for entry in audit.ledger])
+
+
+def rho_over_rounds(audit: Audit) -> Figure:
+    """rho of the mechanism asked about once so many rounds had been released."""
+    return _over_rounds(audit, "rho", "rho over rounds", Axis("rho (zCDP)", decimals=6), [entry.rho for entry in audit.ledger])
+
+
+def _over_rounds(audit: Audit, name: str, title: str, y: Axis, values: list[float]) -> Figure:
+    """Privacy is lost with every round, so the value at the next computed round bounds those before it."""
+    is_exact = all(entry.sensitivity_is_exact for entry in audit.ledger)
+    kind = "Exact for the trace" if is_exact else "An upper bound for the trace, at some rounds at least,"
+    note = f"{kind} at the right end of each step; before it the step is an upper bound. Observed: it holds for this run's pattern."
+    ends = np.array([entry.rounds for entry in audit.ledger], np.float64)
+    series = Series(title.split()[0], "steps", np.concatenate([[0.0], ends])[:-1], np.array(values), ends)
+    return Figure(name, title, note, Axis("Rounds released"), y, (series,))
+
+
+def device_privacy(audit: Audit) -> Figure:
+    """rho that so many of the devices do not exceed, in steps of half a per cent."""
+    privacy = audit.device_privacy
+    assert privacy is not None  # there is noise
+    rhos = np.array(privacy.curve)
+    shares = np.linspace(0.0, 100.0, rhos.size + 1)
+    kind = "" if privacy.is_exact else " Some devices' values are upper bounds."
+    return Figure(
+        "devices",
+        "What the devices got",
+        "Devices that took part, from the least rho to the largest: so many per cent of them have at most this rho." + kind,
+        Axis("Devices (%)"),
+        Axis("rho (zCDP)", needs_log([rhos]), decimals=6),
+        (Series("rho", "steps", shares[:-1], rhos, shares[1:]),),
     )
-    return figure
 
 
-def privacy(audit: Audit) -> go.Figure:
-    """Epsilon and rho of the run's own mechanism after so many rounds, exact for the trace."""
-    rounds = [entry.rounds for entry in audit.ledger]
-    lines = [
-        go.Scatter(
-            x=rounds,
-            y=[entry.epsilon for entry in audit.ledger],
-            name="epsilon",
-            line={"color": COLORS[0]},
-        ),
-        go.Scatter(
-            x=rounds,
-            y=[entry.rho for entry in audit.ledger],
-            name="rho",
-            yaxis="y2",
-            line={"color": COLORS[1]},
-        ),
-    ]
-    figure = _figure(lines, "Rounds", f"epsilon at delta = {audit.mechanisms[0].delta:g}")
-    figure.update_yaxes(rangemode="tozero")
-    figure.update_layout(
-        showlegend=True,
-        yaxis2={
-            "title": "rho (zCDP)",
-            "overlaying": "y",
-            "side": "right",
-            "showgrid": False,
-            "tickmode": "auto",
-            "automargin": True,
-            "rangemode": "tozero",
-        },
-    )
-    return figure
-
-
-def device_privacy(audit: Audit) -> go.Figure:
-    """Share of the devices that took part by their rho, at the quantiles that are reported."""
-    quantiles = audit.device_privacy.quantiles
-    line = go.Scatter(
-        x=[each.rho for each in quantiles],
-        y=[100.0 * each.share for each in quantiles],
-        mode="lines+markers",
-        line={"color": COLORS[0], "shape": "hv"},
-    )
-    return _figure([line], "rho (zCDP) of a device", "Share of devices (%)")
-
-
-def observed_beside_published(results: list[dict[str, Any]], figure_name: str) -> go.Figure:
+def observed_beside_published(results: list[dict[str, Any]], figure_name: str, title: str, note: str) -> Figure:
     """One point per reproduced run, with the line of agreement; logarithmic axes."""
     points = [(each["name"], each[figure_name]["published"], each[figure_name]["observed"]) for each in results]
-    names, published, observed = zip(*points, strict=True)
-    ends = [0.9 * min(*published, *observed), 1.1 * max(*published, *observed)]
-    traces = [
-        go.Scatter(x=ends, y=ends, mode="lines", line={"color": COLORS[1], "dash": "dash"}, hoverinfo="skip"),
-        go.Scatter(
-            x=published, y=observed, text=names, mode="markers+text", textposition="top center", marker={"color": COLORS[0]}
-        ),
-    ]
-    figure = _figure(traces, "Published", "Simulated")
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log")
-    return figure
-
-
-def lines(points: dict[str, list[tuple[float, float]]], marks: list[tuple[float, str]], x_title: str, y_title: str) -> go.Figure:
-    """A line per name, and vertical marks (place, what is there)."""
-    traces = [
-        go.Scatter(
-            x=[x for x, _ in each],
-            y=[y for _, y in each],
-            name=name,
-            mode="lines+markers",
-            marker={"size": 4},
-            line={"color": PALETTE[place % len(PALETTE)], "dash": DASHES[place // len(PALETTE) % len(DASHES)]},
-        )
-        for place, (name, each) in enumerate(points.items())
-    ]
-    figure = _figure(traces, x_title, y_title)
-    figure.update_layout(showlegend=True, height=460, legend={"orientation": "h", "y": -0.2, "yanchor": "top"})
-    figure.update_yaxes(rangemode="normal")  # lines that cross are near each other
-    for place, (at, text) in enumerate(marks):
-        figure.add_vline(
-            x=at, line={"dash": "dot", "color": "gray", "width": 1}, annotation_text=text, annotation_yshift=-14 * (place % 3)
-        )
-    return figure
-
-
-def plane(points: list[tuple[float, float, float]], x_title: str, y_title: str, z_title: str) -> go.Figure:
-    """A heat map of (x, y, value), with the values written in it."""
-    xs, ys = sorted({x for x, _, _ in points}), sorted({y for _, y, _ in points})
-    value = {(x, y): z for x, y, z in points}
-    grid = [[value.get((x, y)) for x in xs] for y in ys]
-    heat = go.Heatmap(
-        x=[f"{x:g}" for x in xs],
-        y=[f"{y:g}" for y in ys],
-        z=grid,
-        text=[["" if z is None else f"{z:.3g}" for z in row] for row in grid],
-        texttemplate="%{text}",
-        colorscale="Blues",
-        reversescale=True,
-        colorbar={"title": {"text": z_title}},
-    )
-    figure = _figure([heat], x_title, y_title)
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(type="category")
-    return figure
-
-
-def _figure(traces: list, x_title: str, y_title: str) -> go.Figure:
-    figure = go.Figure(traces)
-    figure.update_layout(
-        template="none",
-        xaxis_title=x_title,
-        yaxis_title=y_title,
-        showlegend=False,
-        margin={"l": 64, "r": 56, "t": 16, "b": 48},
-        height=320,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        legend={"orientation": "h", "y": 1.12},
-        bargap=0.1,
-    )
-    figure.update_yaxes(rangemode="tozero", automargin=True)
-    return figure
+    points = [point for point in points if None not in point]
+    names, published, observed = zip(*points, strict=True) if points else ((), (), ())
+    both = np.array([*published, *observed] or [1.0], np.float64)
+    ends = np.array([0.9 * both.min(), 1.1 * both.max()])
+    agreement = Series("agreement", "line", ends, ends, is_reference=True)
+    runs = Series("runs", "points", np.array(published, np.float64), np.array(observed, np.float64), labels=tuple(names))
+    name = figure_name.replace("_", "-")
+    return Figure(name, title, note, Axis("Published", is_log=True), Axis("Simulated", is_log=True), (agreement, runs))

@@ -4,6 +4,8 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,17 @@ import tomli_w
 
 from fedray.atomic import write_whole
 from fedray.audit.audit import Audit
+from fedray.audit.statement import privacy_statement
 from fedray.errors import InputError
+from fedray.report import tables
+from fedray.report.figure import Figure, Plane, Shown
+from fedray.report.files import figure_csv, plane_svg
+from fedray.report.plotly_json import plotly_figure
+from fedray.report.tables import PageTable
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
+
+PLOTLY_FILE = "plotly-basic.min.js"
 
 
 def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) -> Path:
@@ -32,158 +42,166 @@ def write_page(content: str, out: str | Path) -> Path:
 
 
 def render(trace: Trace | ImportedTrace, audit: Audit) -> str:
-    """The page as text."""
-    document = audit.to_json_in_full()
-    common = {
-        "audit": document,
-        "audit_json": _script_safe(document),
-        "assumptions": audit.assumptions,
-        "written": trace.run["written"],
-        "packages": trace.run["packages"],
-    }
-    if isinstance(trace, ImportedTrace):
-        return _render(
-            "page.html.j2",
-            _audit_figures(audit),
-            title=Path(trace.run["log"]).name,
-            description=f"Imported from {trace.run['log']}: {trace.run['rows_read']:,} rows read.",
-            seed=None,
-            outcomes=[],
-            scenario_toml=None,
-            **common,
-        )
-    return _render(
-        "page.html.j2",
-        [*_run_figures(trace), *_audit_figures(audit)],
-        title=trace.scenario["name"],
-        description=trace.scenario.get("description", ""),
-        seed=trace.run["seed"],
-        outcomes=_outcome_rows(trace),
-        scenario_toml=tomli_w.dumps(trace.scenario),
-        **common,
-    )
+    """The page of a trace and its audit as text."""
+    from fedray.report.figures import figures_of
 
-
-def render_reproduction(title: str, note: str, rows: list[list[str]], results: list[dict[str, Any]]) -> str:
-    """The page of reproduced runs as text: a table (heading first), plots, and `results` as JSON."""
-    from fedray.report import figures
-
-    chosen = [
-        (
-            "min-sep",
-            "Min-sep",
-            "On the line, simulated and published agree.",
-            figures.observed_beside_published(results, "min_sep"),
-        ),
-        (
-            "rho",
-            "rho of tree aggregation",
-            "For the (min-sep, max participations) seen.",
-            figures.observed_beside_published(results, "rho"),
-        ),
-    ]
-    return _render("reproduction.html.j2", chosen, title=title, note=note, rows=rows, results_json=_script_safe(results))
+    return render_audit(audit.to_json_in_full(), figures_of(trace, audit), _about(trace), _statement(trace, audit))
 
 
 @dataclass(frozen=True, slots=True)
-class PageTable:
-    """A table of a page: heading first."""
+class About:
+    """What a page says of its trace, beside the audit.
+
+    run: what the mechanism was run with, by name. outcomes: selected devices by what became of them; empty for a log.
+    """
 
     title: str
-    rows: list[list[str]]
-    note: str = ""
+    description: str
+    seed: int | None
+    written: str
+    packages: dict[str, str]
+    run: dict[str, Any]
+    outcomes: dict[str, int]
+    scenario_toml: str | None
 
 
-def render_lines(
+def _about(trace: Trace | ImportedTrace) -> About:
+    written, packages = trace.run["written"], trace.run["packages"]
+    if isinstance(trace, ImportedTrace):
+        log = trace.run["log"]
+        description = f"Imported from {log}: {trace.run['rows_read']:,} rows read."
+        return About(Path(log).name, description, None, written, packages, {}, {}, None)
+    scenario = trace.scenario
+    run = {
+        "clip norm": scenario["privacy"]["clip_norm"],
+        "report goal (devices in a round)": scenario["rounds"]["report_goal"],
+        "timer (hours)": scenario["participation"]["timer_hours"],
+        "round separation": scenario["participation"]["round_separation"],
+    }
+    description, toml = scenario.get("description", ""), tomli_w.dumps(scenario)
+    return About(scenario["name"], description, trace.run["seed"], written, packages, run, trace.outcome_counts(), toml)
+
+
+def _statement(trace: Trace | ImportedTrace, audit: Audit) -> list[dict[str, str]]:
+    if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
+        return []
+    return privacy_statement(trace, audit).to_json()["lines"]
+
+
+def render_audit(audit: dict[str, Any], figures: Sequence[Shown], about: About, statement: Sequence[dict[str, str]] = ()) -> str:
+    """The page of an audit's document (`Audit.to_json_in_full`) as text. statement: its lines, or none."""
+    used = audit["mechanisms"][0] if audit["mechanisms"] else None
+    shown = []
+    if statement:
+        shown.append(tables.statement_table(statement))
+    if audit["utility"]:
+        shown.append(tables.utility_table(audit))
+    if used is not None:
+        shown.append(tables.guarantees_table(audit["mechanisms"]))
+    if audit["device_privacy"] is not None:
+        shown.append(tables.devices_table(audit["device_privacy"]))
+    if audit["frontier"] is not None:
+        shown.append(tables.frontier_table(audit["frontier"]))
+    return _render(
+        "page.html.j2",
+        figures,
+        title=about.title,
+        description=about.description,
+        seed=about.seed,
+        written=about.written,
+        packages=about.packages,
+        audit=audit,
+        audit_json=_script_safe(audit),
+        findings=tables.findings_table(audit["findings"]),
+        evidence=tables.evidence_table(audit["findings"]),
+        mechanism=_mechanism_table(used, about) if used is not None else None,
+        mechanism_note=_mechanism_note(used, about, bool(audit["findings"])) if used is not None else "",
+        tables=shown,
+        outcomes=tables.outcomes_table(about.outcomes) if about.outcomes else None,
+        scenario_toml=about.scenario_toml,
+    )
+
+
+def _mechanism_table(used: dict[str, Any], about: About) -> PageTable:
+    noise = used["noise_multiplier"]
+    given = {"noise multiplier": "not known" if noise is None else noise}
+    return tables.parameters_table({"kind": used["name"], **used["parameters"], **given, **about.run})
+
+
+def _mechanism_note(used: dict[str, Any], about: About, is_claimed: bool) -> str:
+    source = "Claimed" if is_claimed else "Given to the audit"
+    if about.scenario_toml is None:
+        return f"{source}; a log does not say how noise was added."
+    if used["is_own"] and not is_claimed:
+        return "The mechanism of the run."
+    return f"{source}; what was run is in the scenario below."
+
+
+def render_reproduction(title: str, note: str, rows: list[list[str]], results: list[dict[str, Any]]) -> str:
+    """The page of reproduced runs as text: plots, a table (heading first), and `results` as JSON."""
+    table = PageTable("Observed / published", rows)
+    return render_study(title, note, reproduction_figures(results), [table], results)
+
+
+def reproduction_figures(results: list[dict[str, Any]]) -> list[Shown]:
+    """The figures of reproduced runs."""
+    from fedray.report.figures import observed_beside_published
+
+    seen = "For the (min-sep, max participations) seen."
+    return [
+        observed_beside_published(results, "min_sep", "Min-sep", "On the line, simulated and published agree."),
+        observed_beside_published(results, "rho", "rho of tree aggregation", seen),
+    ]
+
+
+def render_study(
     title: str,
     note: str,
-    axes: tuple[str, str],
-    lines: dict[str, list[tuple[float, float]]],
-    marks: list[tuple[float, str]],
-    tables: list[PageTable],
-    results: dict[str, Any],
+    figures: Sequence[Shown],
+    tables: Sequence[PageTable],
+    results: Any,
     assumptions: Sequence[str] = (),
-    plane: tuple[str, dict[str, list[tuple[float, float, float]]]] | None = None,
 ) -> str:
-    """A page of lines over one axis, with vertical marks; or, if given, of planes (their vertical axis, points by name)."""
-    from fedray.report import figures
+    """A page of figures and tables as text, with `results` as JSON.
 
-    if plane is not None:
-        chosen = [
-            (f"plane-{place}", name, f"{axes[1]}, by colour.", figures.plane(points, axes[0], plane[0], axes[1]))
-            for place, (name, points) in enumerate(plane[1].items())
-        ]
-    else:
-        chosen = [
-            (
-                "lines",
-                f"{axes[1]} over {axes[0]}",
-                "A line for each case; a click on its name hides it.",
-                figures.lines(lines, marks, *axes),
-            )
-        ]
-    return _render(
-        "stress.html.j2",
-        chosen,
-        title=title,
-        note=note,
-        tables=tables,
-        assumptions=assumptions,
-        results_json=_script_safe(results),
-    )
+    note: what the page shows. assumptions: what its figures rest on.
+    """
+    given = {"note": note, "tables": tables, "assumptions": assumptions, "results_json": _script_safe(results)}
+    return _render("study.html.j2", figures, title=title, **given)
 
 
-def _render(template: str, figures: list[tuple[str, str, str, Any]], **values: Any) -> str:
-    from plotly.offline import get_plotlyjs
-
+def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fedray.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("fedray.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    environment.globals |= {name: getattr(tables, name) for name in ("epsilon", "fine", "min_sep_text", "style_of")}
     return environment.get_template(template).render(
-        figures=[{"id": name, "title": title, "note": note} for name, title, note, _ in figures],
-        figures_json=_script_safe({name: json.loads(figure.to_json()) for name, _, _, figure in figures}),
-        plotly_js=get_plotlyjs(),
+        figures=[_for_template(figure) for figure in figures],
+        figures_json=_script_safe({figure.name: _for_script(figure) for figure in figures}),
+        plotly_js=_plotly_js(),
         **values,
     )
 
 
-def _run_figures(trace: Trace) -> list[tuple[str, str, str, Any]]:
-    from fedray.report import figures
-
-    chosen = [
-        (
-            "eligible",
-            "Eligible devices",
-            "Charging, idle, on wifi: who could take part, over the run.",
-            figures.eligible_devices(trace),
-        ),
-        ("diurnal", "Eligible devices by hour", "The same by hour of the day.", figures.eligible_by_hour(trace)),
-        ("durations", "Time per round", "From one commit to the next.", figures.round_durations(trace)),
-        ("accuracy", "Model", "On held-out text of devices that are in no population.", figures.accuracy(trace)),
-    ]
-    return [each for each in chosen if each[3] is not None]
+def _for_template(figure: Shown) -> dict[str, Any]:
+    plane = figure if isinstance(figure, Plane) else None
+    rows = tables.plane_rows(plane) if plane is not None else None
+    return {"name": figure.name, "title": figure.title, "note": figure.note, "plane": plane, "plane_rows": rows}
 
 
-def _audit_figures(audit: Audit) -> list[tuple[str, str, str, Any]]:
-    from fedray.report import figures
-
-    return [
-        (
-            "participations",
-            "Participations per device",
-            "Of the devices that took part.",
-            figures.participations_per_device(audit),
-        ),
-        ("gaps", "Gaps between participations", "The least is the min-sep.", figures.gaps(audit)),
-        ("privacy", "Privacy over rounds", "Exact for the trace up to that round.", figures.privacy(audit)),
-        ("devices", "What the devices got", "Share of the devices whose rho is no more than this.", figures.device_privacy(audit)),
-    ]
+def _for_script(figure: Shown) -> dict[str, Any]:
+    drawn = plotly_figure(figure) if isinstance(figure, Figure) else {"svg": plane_svg(figure)}
+    return {"title": figure.title, "csv": figure_csv(figure), **drawn}
 
 
-def _outcome_rows(trace: Trace) -> list[tuple[str, int, str]]:
-    counts = trace.outcome_counts()
-    total = max(1, sum(counts.values()))
-    return [(name, count, f"{100 * count / total:.1f} %") for name, count in counts.items()]
+@cache
+def _plotly_js() -> str:
+    return (resources.files("fedray.report") / "vendor" / PLOTLY_FILE).read_text(encoding="utf-8")
 
 
 def _script_safe(document: Any) -> str:

@@ -16,10 +16,10 @@ from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from fedray.stress.sweep import Cell, MadeFor, MechanismSpec, Sweep
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
-from mechanisms.loss import loss
-from mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
+from mechanisms.comparison import utility
+from mechanisms.optimize.design import MechanismRequest, cached_mechanism, optimize_mechanism
 from mechanisms.optimize.objective import Target
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Strategy
@@ -37,29 +37,54 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One mechanism in one cell. sensitivity: under the cell's (b, k), exact or an upper bound; trace_sensitivity: of the simulated
-    trace itself. Losses are at equal privacy (mu = 1). regret: rms_loss over the least in the cell, minus 1. rho,
-    epsilon: at the noise multiplier, of the trace where there is one. note: why figures are missing.
-    """
+    """One mechanism in one cell. All its figures rest on one sensitivity."""
 
     mechanism: str
+    """As in the legend: kind, size, which loss it was optimised for, and for what."""
     made_for: str
+    """estimate, truth, distribution; "anything" for what is not optimised."""
     rounds: int | None
+    """n of the cell; None where a run starved."""
     min_sep: int | None
+    """b of the cell; None where no device took part twice."""
     max_participations: int | None
+    """k of the cell."""
     noise_multiplier: float
+    """z of the cell, the same for all its mechanisms; rho and epsilon are at it."""
     sensitivity: float | None = None
+    """Of the simulated trace where there is one, else under the cell's (b, k): the one that losses, rho and epsilon are of."""
+    sensitivity_of: str | None = None
+    """"trace" or "(b, k)"."""
     sensitivity_is_exact: bool | None = None
-    sensitivity_lower_bound: float | None = None
-    trace_sensitivity: float | None = None
-    trace_is_exact: bool | None = None
-    max_loss: float | None = None
+    """False: an upper bound."""
+    schema_sensitivity: float | None = None
+    """Under the cell's (b, k)."""
+    schema_sensitivity_is_exact: bool | None = None
+    """False: an upper bound."""
+    schema_sensitivity_lower_bound: float | None = None
+    """Where it is not exact, a value that it is not below."""
     rms_loss: float | None = None
+    """RmsLoss: error over the rounds at mu = 1."""
+    max_loss: float | None = None
+    """MaxLoss: error of the worst round at mu = 1."""
     regret: float | None = None
+    """rms_loss over the least in the cell, minus 1."""
+    common_rho: float | None = None
+    """A rho that all mechanisms of the cell have in the comparison: that of the sweep's first mechanism at z."""
+    needed_noise_multiplier: float | None = None
+    """The noise multiplier that this mechanism needs for it."""
+    rms_prefix_error: float | None = None
+    """Deviation of the noise on prefix sums at that multiplier, root mean square over rounds; tables are sorted by it."""
+    max_prefix_error: float | None = None
+    """The same, of the worst round."""
     rho: float | None = None
+    """At the noise multiplier of the cell."""
     epsilon: float | None = None
+    """The same."""
     days: float | None = None
+    """Length of the simulated run."""
     note: str = ""
+    """Why figures are missing, or how the run ended."""
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -88,13 +113,18 @@ def simulated(scenario: Scenario) -> Truth:
         return Truth(schema, patterns, float(trace.rounds["closed"][-1]) / 86_400.0, ended)
 
 
-def judge(sweep: Sweep, cell: Cell, scenario: Scenario | None, truth: Truth, distribution: tuple[MinSep, ...]) -> list[Row]:
-    """A row for every mechanism and what it is made for. distribution: the schemas of all cells."""
+def judge(
+    sweep: Sweep, cell: Cell, scenario: Scenario | None, truth: Truth, distribution: tuple[MinSep, ...], designs: Path | None
+) -> list[Row]:
+    """A row for every mechanism and what it is made for. distribution: the schemas of all cells. designs: cache of mechanisms."""
     z = noise_multiplier_of(sweep, cell, scenario)
-    rows = []
-    for spec in sweep.mechanisms:
-        for made_for in spec.made_for if spec.needs_optimising else spec.made_for[:1]:
-            rows.append(_row(sweep, spec, made_for, truth, distribution, z))
+    judged = [
+        _row(sweep, spec, made_for, truth, distribution, z, designs)
+        for spec in sweep.mechanisms
+        for made_for in (spec.made_for if spec.needs_optimising else spec.made_for[:1])
+    ]
+    common_rho = next((row.rho for row, _ in judged if row.rho is not None), None)
+    rows = [row if strategy is None else _with_utility(row, strategy, common_rho) for row, strategy in judged]
     best = min((row.rms_loss for row in rows if row.rms_loss is not None), default=None)
     return [row if row.rms_loss is None or best is None else replace(row, regret=row.rms_loss / best - 1.0) for row in rows]
 
@@ -107,39 +137,70 @@ def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> 
     return sweep.noise_multiplier or (scenario.privacy.noise_multiplier if scenario is not None else 1.0)
 
 
-def _row(sweep: Sweep, spec: MechanismSpec, made_for: MadeFor, truth: Truth, distribution: tuple[MinSep, ...], z: float) -> Row:
-    label = spec.label(made_for)
+def _row(
+    sweep: Sweep,
+    spec: MechanismSpec,
+    made_for: MadeFor,
+    truth: Truth,
+    distribution: tuple[MinSep, ...],
+    z: float,
+    designs: Path | None,
+) -> tuple[Row, Strategy | None]:
+    """Privacy of one mechanism; and the mechanism, unless the row says why it has no figures."""
+    label = sweep.label(spec, made_for)
     for_what = made_for if spec.needs_optimising else "anything"
     if truth.schema is None:
-        return Row(label, for_what, None, None, None, z, note=truth.note)
+        return Row(label, for_what, None, None, None, z, note=truth.note), None
     n, b, k = truth.schema.rounds, truth.schema.min_sep, truth.schema.max_participations
+    row = Row(label, for_what, n, b if k > 1 else None, k, z, days=truth.days, note=truth.note)
     try:
-        request = _request(sweep, spec, made_for, truth.schema, distribution)
-        strategy = _made(request)
-        found = loss(strategy, truth.schema)
+        strategy = _made(_request(sweep, spec, made_for, truth.schema, distribution), designs)
+        strategy.check_rounds(n)
+        schema = strategy.schema_sensitivity(truth.schema)
         trace = trace_sensitivity(strategy, truth.patterns) if truth.patterns is not None else None
-        spent = found.sensitivity.value if trace is None else trace.value
-        rho, epsilon = gaussian_rho(spent, z), gaussian_epsilon(spent, z, sweep.delta)
+        used = schema if trace is None else trace
+        epsilon, note = _epsilon(used.value, z, sweep.delta)
+        return replace(
+            row,
+            sensitivity=used.value,
+            sensitivity_of="(b, k)" if trace is None else "trace",
+            sensitivity_is_exact=used.is_exact,
+            schema_sensitivity=schema.value,
+            schema_sensitivity_is_exact=schema.is_exact,
+            schema_sensitivity_lower_bound=schema.lower_bound,
+            rho=gaussian_rho(used.value, z),
+            epsilon=epsilon,
+            note=note or row.note,
+        ), strategy
     except (ValueError, ArithmeticError) as error:  # what this mechanism cannot do is a result too
-        return Row(label, for_what, n, b, k, z, days=truth.days, note=" ".join(str(error).split()))
-    return Row(
-        label,
-        for_what,
-        n,
-        b,
-        k,
-        z,
-        sensitivity=found.sensitivity.value,
-        sensitivity_is_exact=found.sensitivity.is_exact,
-        sensitivity_lower_bound=found.sensitivity.lower_bound,
-        trace_sensitivity=None if trace is None else trace.value,
-        trace_is_exact=None if trace is None else trace.is_exact,
-        max_loss=found.max_loss,
+        return replace(row, note=" ".join(str(error).split())), None
+
+
+def _epsilon(sensitivity: float, z: float, delta: float) -> tuple[float | None, str]:
+    """None, and why, where the noise is no guarantee at all: losses are told all the same."""
+    try:
+        return gaussian_epsilon(sensitivity, z, delta), ""
+    except ValueError as error:
+        return None, " ".join(str(error).split())
+
+
+def _with_utility(row: Row, strategy: Strategy, common_rho: float | None) -> Row:
+    """A row with its losses, and its error where all mechanisms of the cell have the same rho."""
+    assert row.rounds is not None
+    assert row.sensitivity is not None
+    assert common_rho is not None
+    try:
+        found = utility(strategy, row.rounds, row.sensitivity, common_rho)
+    except ValueError as error:  # no finite error
+        return replace(row, note=" ".join(str(error).split()))
+    return replace(
+        row,
         rms_loss=found.rms_loss,
-        rho=rho,
-        epsilon=epsilon,
-        days=truth.days,
-        note=truth.note,
+        max_loss=found.max_loss,
+        common_rho=found.rho,
+        needed_noise_multiplier=found.noise_multiplier,
+        rms_prefix_error=found.rms_prefix_error,
+        max_prefix_error=found.max_prefix_error,
     )
 
 
@@ -156,9 +217,9 @@ def _request(
         schema = max(targets, key=lambda target: target.weight).schema
     else:
         schema, targets = truth, ()
-    return MechanismRequest(spec.kind, schema, spec.buffers, spec.bands, spec.objective, targets)
+    return MechanismRequest(spec.kind, schema, spec.buffers, spec.bands, sweep.objective_of(spec), targets)
 
 
 @lru_cache(maxsize=8)
-def _made(request: MechanismRequest) -> Strategy:
-    return cached_mechanism(request, default_cache())
+def _made(request: MechanismRequest, designs: Path | None) -> Strategy:
+    return optimize_mechanism(request) if designs is None else cached_mechanism(request, designs)

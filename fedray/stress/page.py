@@ -1,39 +1,92 @@
-"""Sweeps and plans as tables and pages."""
+"""Sweeps as tables, figures and a page; the page of a plan is in plan_page.py."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from fedray.audit.audit import ASSUMPTIONS
-from fedray.report.page import PageTable, render_lines
-from fedray.stress.plan import Candidate, Plan
-from fedray.stress.run import SweepResult
+import numpy as np
 
-SHOWN = 3.0
-"""Times the target: epsilons beyond are in the table, not in the plot."""
-_FIGURES = {
+from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.fit import shown_min_sep
+from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
+from fedray.report.page import PageTable, render_study
+from fedray.rounding import up
+from fedray.stress.cells import Row
+from fedray.stress.run import SweepResult
+from mechanisms.comparison import NOT_COMPARABLE
+
+DIGITS = 5
+"""Of figures in tables."""
+_COLUMNS = {
     "rounds": "n",
     "min_sep": "b",
     "max_participations": "k",
-    "noise_multiplier": "z",
-    "sensitivity": "sensitivity, (b, k)",
-    "trace_sensitivity": "sensitivity, trace",
     "rms_loss": "RmsLoss",
     "max_loss": "MaxLoss",
+    "common_rho": "rho of all",
+    "needed_noise_multiplier": "z for that rho",
+    "rms_prefix_error": "rms error there",
+    "max_prefix_error": "max error there",
     "regret": "regret",
-    "rho": "rho",
-    "epsilon": "epsilon",
+    "sensitivity": "sensitivity",
+    "sensitivity_of": "of",
+    "schema_sensitivity": "of (b, k)",
+    "noise_multiplier": "z",
+    "rho": "rho at z",
+    "epsilon": "epsilon at z",
     "days": "days",
     "note": "note",
 }
-_TITLES = {**_FIGURES, "min_sep": "min-sep", "sensitivity": "sensitivity", "noise_multiplier": "noise multiplier"}
+_BRIEF = ("min_sep", "max_participations", "rms_loss", "max_loss", "needed_noise_multiplier", "rms_prefix_error", "epsilon", "note")
+"""Columns of the terminal: a page, a table or JSON has all."""
+_BOUNDS = {"sensitivity": "sensitivity_is_exact", "schema_sensitivity": "schema_sensitivity_is_exact"}
+_TITLES = {
+    **_COLUMNS,
+    "min_sep": "min-sep",
+    "rms_prefix_error": "rms error of prefix sums",
+    "max_prefix_error": "largest error of prefix sums",
+    "noise_multiplier": "noise multiplier",
+    "rho": "rho",
+    "epsilon": "epsilon",
+}
+_OF_THE_CELL = ("min_sep", "noise_multiplier")
+"""Figures that all mechanisms of a cell have in common: one line will do."""
 
 
-def sweep_rows(result: SweepResult) -> list[list[str]]:
-    """What is printed: a heading, then a row per cell and mechanism; sensitivities that are upper bounds are marked."""
+def sweep_rows(result: SweepResult, is_brief: bool = False) -> list[list[str]]:
+    """A heading, then a row per cell and mechanism, in a cell the least error first. Columns that say the same in all rows are
+    left out; `sweep_constants` has them. is_brief: as it is printed."""
+    table, shown = result.table(), [name for name in _shown(result) if not is_brief or name in _BRIEF]
+    varied = _varied(result)
+    heading = [*(key.split(".")[-1] for key in varied), "mechanism", *(_COLUMNS[name] for name in shown)]
+    return [heading, *([*(str(row[f"cell.{key}"]) for key in varied), row["mechanism"], *_cells(row, shown)] for row in table)]
+
+
+def sweep_constants(result: SweepResult) -> str:
+    """What is the same in all rows, in words."""
     table = result.table()
-    varied = [key for key, values in result.sweep.vary.items() if len(values) > 1]
-    shown = [name for name in _FIGURES if any(row[name] not in (None, "") for row in table)]
-    heading = [*(key.split(".")[-1] for key in varied), "mechanism", *(_FIGURES[name] for name in shown)]
-    return [heading, *([*(_text(row[f"cell.{key}"]) for key in varied), row["mechanism"], *_cells(row, shown)] for row in table)]
+    same = [name for name in _COLUMNS if len({_cell(row, name) for row in table}) == 1]
+    said = [f"{_COLUMNS[name]} {_cell(table[0], name)}" for name in same if _cell(table[0], name) not in ("-", "")]
+    return f"In all rows: {', '.join(said)}." if said and len(table) > 1 else ""
+
+
+def sweep_notes(result: SweepResult) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    of = {row.sensitivity_of for each in result.cells for row in each.rows if row.sensitivity_of is not None}
+    rests = {"trace": "that of the simulated trace", "(b, k)": "that of the cell's (b, k)"}
+    notes = (
+        [f"Losses, rho and epsilon of a row rest on one sensitivity, {' or '.join(rests[each] for each in sorted(of))}."]
+        if of
+        else []
+    )
+    notes.append(
+        "RmsLoss and MaxLoss are errors of the prefix sums at mu = 1. The last errors are those where all mechanisms of a cell "
+        "have the same rho, that of the sweep's first mechanism; the least comes first."
+    )
+    notes.append(NOT_COMPARABLE)
+    if any(row[exact] is False for row in result.table() for exact in _BOUNDS.values()):
+        notes.append("A sensitivity with <= is an upper bound, because no exact one is known.")
+    return notes
 
 
 def crossing_rows(result: SweepResult) -> list[list[str]]:
@@ -44,102 +97,153 @@ def crossing_rows(result: SweepResult) -> list[list[str]]:
 
 def sweep_page(result: SweepResult) -> str:
     """The page of a sweep."""
-    sweep = result.sweep
     tables = []
     crossings = crossing_rows(result)
     if len(crossings) > 1:
-        tables.append(
-            PageTable("Crossings", crossings, f"Where the lower {_TITLES[sweep.y]} changes from one mechanism to another.")
-        )
-    note = "Losses are at equal privacy (mu = 1). A sensitivity with <= is an upper bound: no exact one is known of that (b, k)."
-    tables.append(PageTable("Cells", sweep_rows(result), note))
-    marks = [(c.at, f"{c.at:.0f}") for c in result.crossings()]
-    x = sweep.x.split(".")[-1].replace("_", " ")
-    plane = (sweep.plane.split(".")[-1], _planes(result)) if sweep.plane is not None else None
-    return render_lines(
-        sweep.name, sweep.description, (x, _TITLES[sweep.y]), result.lines(), marks, tables, result.to_json(), ASSUMPTIONS, plane
+        note = f"Where the lower {_TITLES[result.sweep.y]} changes from one mechanism to another."
+        tables.append(PageTable("Crossings", crossings, note))
+    notes = [*sweep_notes(result), sweep_constants(result)]
+    tables.append(PageTable("Cells", sweep_rows(result), " ".join(note for note in notes if note)))
+    return render_study(
+        result.sweep.name, result.sweep.description, sweep_figures(result), tables, result.to_json(), OF_EVERY_AUDIT
     )
 
 
-def plan_rows(plan: Plan) -> list[list[str]]:
-    """What is printed: a heading, then a row per candidate."""
-    heading = ["timer", "report goal", "z", "min-sep, seeds", "population / goal", "max part.", "days", "rho", "epsilon"]
-    heading += ["if optimistic", ""]
-    return [heading, *(_plan_cells(plan, each) for each in plan.candidates)]
-
-
-def plan_page(plan: Plan) -> str:
-    """The page of a plan."""
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for each in plan.candidates:
-        for name, epsilon in (("", each.epsilon), (", if min-sep were population / goal", each.optimistic_epsilon)):
-            if epsilon is not None and epsilon <= SHOWN * plan.target.epsilon:
-                lines.setdefault(f"timer {each.timer_hours:g} h{name}", []).append((each.report_goal, epsilon))
-    target, scenario = plan.target, plan.scenario
-    note = (
-        f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at most {target.epsilon:g} at delta "
-        f"{target.delta:g}, {target.noise_per_report:.3g} of noise multiplier per report. {plan_sentence(plan)}"
-    )
-    title = f"A plan for epsilon {plan.target.epsilon:g}"
-    tables = [PageTable("Candidates", plan_rows(plan), f"{plan.seeds} seeds each, simulated at {plan.scale:g} of the size.")]
-    return render_lines(title, note, ("report goal", "epsilon"), lines, [], tables, plan.to_json(), ASSUMPTIONS)
-
-
-def plan_sentence(plan: Plan) -> str:
-    """The plan in words."""
-    best = plan.best
-    if best is None:
-        return "No report goal and timer that were tried meet the target."
-    return (
-        f"An estimate from simulations, no guarantee: report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise "
-        f"multiplier {best.noise_multiplier:.4g}: epsilon {best.epsilon:.3f} at min-sep {min(best.min_seps)} (population / report "
-        f"goal would be {best.optimistic_min_sep}), "
-        f"{best.updates(plan.scenario.rounds.count):,} device updates in {best.days:.1f} days."
-    )
-
-
-def _plan_cells(plan: Plan, each: Candidate) -> list[str]:
-    rho, epsilon, days = (_text(value) for value in (each.rho, each.epsilon, each.days))
-    seeds = f"{min(each.min_seps)} to {max(each.min_seps)}" if each.min_seps else "-"
-    most = str(max(each.max_participations)) if each.max_participations else "-"
-    verdict = "plan" if each == plan.best else "meets it" if each.meets(plan.target) else "starves" if each.starves else ""
+def sweep_figures(result: SweepResult) -> list[Shown]:
+    """A plane per mechanism and other values; or one figure with a line for each."""
+    sweep = result.sweep
+    x_axis, y_title = _key_title(sweep.x), _TITLES[sweep.y]
+    lines = _lines(result)
+    if sweep.plane is not None:
+        return [
+            Plane(
+                name=f"plane-{place}",
+                title=name,
+                note=f"{y_title}; a blank was not computed, or has none.",
+                x=Axis(x_axis),
+                y=Axis(_key_title(sweep.plane)),
+                z=_axis(y_title, list(values.values())),
+                values=values,
+            )
+            for place, (name, values) in enumerate(_planes(result).items())
+        ]
+    series = tuple(_series(result, name, rows) for name, rows in lines.items())
+    is_simulated = sweep.scenario is not None
+    note = "A click on a name hides it. "
+    if is_simulated:
+        note += "Every point is a simulated run; between them nothing was observed."
+    elif any(each.kind == "steps" for each in series):
+        note += "Participations change in steps, so each value is held until the next that was computed."
+    every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
-        f"{each.timer_hours:g} h",
-        f"{each.report_goal:,}",
-        f"{each.noise_multiplier:.4g}",
-        seeds,
-        str(each.optimistic_min_sep),
-        most,
-        days,
-        rho,
-        epsilon,
-        _text(each.optimistic_epsilon),
-        verdict,
+        Figure(
+            name="lines",
+            title=f"{y_title} over {x_axis}",
+            note=note,
+            x=Axis(x_axis, starts_at_zero=False),
+            y=_axis(y_title, every_y),
+            series=series,
+            marks=tuple(Mark(each.at, f"{each.at:.0f}") for each in result.crossings()),
+        )
     ]
 
 
-def _planes(result: SweepResult) -> dict[str, list[tuple[float, float, float]]]:
-    """Points by mechanism and by the values that are on neither axis."""
+def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
+    """A line only where neighbouring values of the sweep were computed and k is the same there; simulated runs are points."""
+    every_x = np.array(sorted({float(each.cell.get(result.sweep.x)) for each in result.cells}))
+    values = [getattr(rows[x], result.sweep.y) if x in rows else None for x in every_x]
+    y = np.array([math.nan if value is None else float(value) for value in values])
+    seen = np.isfinite(y)
+    if result.sweep.scenario is not None:
+        return Series(name, "points", every_x[seen], y[seen])
+    most = {rows[x].max_participations for x in every_x[seen]}
+    if len(most) == 1 and result.sweep.y != "min_sep":
+        return Series(name, "line", every_x, y)
+    until = np.where(np.append(seen[1:], False), np.append(every_x[1:], every_x[-1]), every_x)
+    return Series(name, "steps", every_x[seen], y[seen], until[seen])
+
+
+def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
+    """Rows with a figure by their place on the horizontal axis; by mechanism, what its sensitivity is of, and the other values."""
+    sweep, lines = result.sweep, {}
+    for each in result.cells:
+        others = _others(result, each.cell.values, (sweep.x,))
+        for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
+            if getattr(row, sweep.y) is not None:
+                lines.setdefault(", ".join([_legend(sweep.y, row), *others]), {})[float(each.cell.get(sweep.x))] = row
+    return lines
+
+
+def _legend(y: str, row: Row) -> str:
+    if y in _OF_THE_CELL:
+        return _TITLES[y]
+    return f"{row.mechanism}; sensitivity of {'the trace' if row.sensitivity_of == 'trace' else '(b, k)'}"
+
+
+def _planes(result: SweepResult) -> dict[str, dict[tuple[float, float], float]]:
+    """Values by mechanism and by what is on neither axis."""
     sweep, planes = result.sweep, {}
     assert sweep.plane is not None
     for each in result.cells:
-        others = [
-            f"{k.split('.')[-1]} {v}" for k, v in each.cell.values if k not in (sweep.x, sweep.plane) and len(sweep.vary[k]) > 1
-        ]
-        for row in each.rows:
+        others = _others(result, each.cell.values, (sweep.x, sweep.plane))
+        for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
             value = getattr(row, sweep.y)
             if value is not None:
-                name = ", ".join([row.mechanism, *others])
-                planes.setdefault(name, []).append((each.cell.get(sweep.x), each.cell.get(sweep.plane), value))
+                place = (float(each.cell.get(sweep.x)), float(each.cell.get(sweep.plane)))
+                planes.setdefault(", ".join([_legend(sweep.y, row), *others]), {})[place] = float(value)
     return planes
 
 
-def _cells(row: dict[str, Any], shown: list[str]) -> list[str]:
-    bounds = {"sensitivity": "sensitivity_is_exact", "trace_sensitivity": "trace_is_exact"}
-    return [("<= " if row.get(bounds.get(name, "")) is False else "") + _text(row[name]) for name in shown]
+def _others(result: SweepResult, values: Sequence[tuple[str, Any]], axes: tuple[str, ...]) -> list[str]:
+    """What else is varied, as words."""
+    return [f"{_key_title(key)} {value}" for key, value in values if key not in axes and len(result.sweep.vary[key]) > 1]
 
 
-def _text(value: Any) -> str:
+def _key_title(key: str) -> str:
+    return key.split(".")[-1].replace("_", " ")
+
+
+def _axis(title: str, values: Sequence[float]) -> Axis:
+    """Values are shown rounded up; integers as they are."""
+    is_whole = all(float(value).is_integer() for value in values)
+    decimals = None if is_whole or not values else _decimals(max(values))
+    return Axis(title, is_log=needs_log(values), starts_at_zero=False, decimals=decimals)
+
+
+def _varied(result: SweepResult) -> list[str]:
+    return [key for key, values in result.sweep.vary.items() if len(values) > 1]
+
+
+def _shown(result: SweepResult) -> list[str]:
+    """Columns that tell rows apart, and are not among what is varied."""
+    table, varied = result.table(), _varied(result)
+    if len(table) <= 1:
+        return [name for name in _COLUMNS if any(_cell(row, name) not in ("-", "") for row in table)]
+    return [name for name in _COLUMNS if name not in varied and len({_cell(row, name) for row in table}) > 1]
+
+
+def _cells(row: dict[str, Any], shown: Sequence[str]) -> list[str]:
+    return [_cell(row, name) for name in shown]
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    value = row[name]
+    if name == "min_sep" and row["max_participations"] == 1:
+        return shown_min_sep(None)
+    if name in ("noise_multiplier", "days") and value is not None:
+        return f"{value:.5g}"
+    return ("<= " if name in _BOUNDS and row[_BOUNDS[name]] is False else "") + text(value)
+
+
+def text(value: Any) -> str:
+    """A figure in a table: losses, errors and the noise that is needed rounded up; "-" for none."""
     if value is None:
         return "-"
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    return up(value, _decimals(value)) if isinstance(value, float) else str(value)
+
+
+def _decimals(value: float) -> int:
+    """After the point, for `DIGITS` significant digits."""
+    if not math.isfinite(value) or value == 0.0:
+        return 0
+    return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))

@@ -3,7 +3,11 @@
 The signal-to-noise hypothesis (McMahan et al. 2018; the practice of DP-FTRL studies): models of equal quality need an equal ratio
 of noise multiplier to report goal. A larger goal then means more noise and less privacy loss, but devices come round sooner, and a
 run may starve. The common guess for min-sep, population / report goal, is what a population gives that is cycled through without a
-gap; here it is simulated, for several seeds, and the worst of them counts.
+gap; here it is simulated.
+
+What is planned for is not what was seen but a margin below it: a lower prediction bound of the min-sep of one more run, from the
+spread of the seeds. Smaller simulations have fewer devices, so their least gap is a little larger; hence the plan is confirmed by
+a run of the full size, and corrected if that falls short.
 """
 
 import contextlib
@@ -12,22 +16,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError
 from fedray.fit import scaled
 from fedray.placement import Placement
+from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.stress.cells import Truth, simulated
-from mechanisms.accounting.pld import check_delta, gaussian_epsilon
-from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.accounting.gdp import check_delta, gaussian_epsilon
+from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
 from mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
 from mechanisms.participation import MinSep
+from mechanisms.strategy import Strategy
 
 PRECISION = 0.05
-"""Relative, of report goals."""
+"""Relative, of report goals: between a goal that fails and one that meets the target."""
 NEAR_STARVING = 0.25
 """How near to a goal that starves others are tried, where none met the target: starving takes long to find out."""
-LEAST_GOAL, GROWTH = 20, 2.0
+GROWTH = 2.0
+LEAST_SIMULATED_GOAL = 20
+"""Smaller rounds are simulated at a larger scale."""
+LEAST_SCALE = 0.05
+"""Below, min-seps of simulations are further off than the margin covers."""
+MOST_CONFIRMATIONS = 8
+MISS_PROBABILITY = 0.05
+"""That one more run has a smaller min-sep than is planned for, if min-seps vary normally, as they did between seeds."""
+LEAST_DEVIATION = 0.5
+"""Rounds: min-sep is a whole number, so that equal seeds do not mean no spread."""
+MOST_OF_THE_DEVICES = 0.95
+"""Of usable devices that a round may select at once."""
 Progress = Callable[[str], None]
 
 
@@ -57,29 +76,45 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A report goal with a timer. min_seps, max_participations: of each seed. optimistic_min_sep: population / report goal.
-
-    epsilon, rho: of a BLT made for the worst min-sep and participations of all seeds; None where the noise is no guarantee at all,
-    or a run starves, and then the note says why.
-    """
+    """A report goal with a timer, as simulated."""
 
     report_goal: int
     timer_hours: float
     noise_multiplier: float
-    optimistic_min_sep: int
-    min_seps: tuple[int, ...]
+    scale: float
+    """Size of the simulations; 1: the whole population."""
+    population_over_goal: int
+    """The common guess for min-sep, rounded down; it may be more than there are rounds."""
+    min_seps: tuple[int | None, ...]
+    """Of each seed; None where no device took part twice."""
     max_participations: tuple[int, ...]
-    days: float | None
-    sensitivity: float | None
-    rho: float | None
-    epsilon: float | None
-    optimistic_epsilon: float | None
+    """Of each seed."""
+    planned_min_sep: int | None = None
+    """With the margin below those of the seeds; None where no device takes part twice."""
+    planned_max_participations: int | None = None
+    deviation: float | None = None
+    """Standard deviation of the min-sep between seeds over its mean."""
+    days: float | None = None
+    """Of the slowest seed."""
+    sensitivity: float | None = None
+    """Of a BLT made for the planned limits, under them."""
+    rho: float | None = None
+    epsilon: float | None = None
+    """At the planned limits; None where the noise is no guarantee at all, or a run starves."""
+    guessed_epsilon: float | None = None
+    """Epsilon if min-sep were population / report goal."""
     note: str = ""
+    """Why a run starved."""
 
     @property
     def starves(self) -> bool:
         """Whether a run of a seed could not commit its rounds."""
         return bool(self.note)
+
+    @property
+    def is_full_size(self) -> bool:
+        """Whether the whole population was simulated."""
+        return self.scale == 1.0
 
     def meets(self, target: Target) -> bool:
         """Whether epsilon is no more than asked for."""
@@ -92,7 +127,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """best: of the candidates that meet the target the one of fewest updates, and of those the fastest; None if none does."""
+    """best: the answer, confirmed at full size; None if nothing meets the target. warnings: what the reader must know of it."""
 
     target: Target
     scenario: Scenario
@@ -100,6 +135,19 @@ class Plan:
     scale: float
     best: Candidate | None
     candidates: tuple[Candidate, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def least_of_timers(self) -> dict[float, Candidate | None]:
+        """Of each timer the candidate of the least goal that meets the target: at full size where one was simulated."""
+        found: dict[float, Candidate | None] = dict.fromkeys(each.timer_hours for each in self.candidates)
+        for hours in found:
+            all_of_it = [each for each in self.candidates if each.timer_hours == hours]
+            short = max((each.report_goal for each in all_of_it if each.is_full_size and not each.meets(self.target)), default=0)
+            meeting = [each for each in all_of_it if each.meets(self.target) and each.report_goal > short]
+            full = [each for each in meeting if each.is_full_size]
+            found[hours] = min(full or meeting, key=lambda each: each.report_goal, default=None)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
@@ -111,11 +159,13 @@ class Plan:
         return {
             "population": self.scenario.population.devices,
             "rounds": rounds,
+            "min_minutes_between_rounds": self.scenario.rounds.min_minutes_between,
             "seeds": self.seeds,
             "scale": self.scale,
             "target": asdict(self.target),
             "best": entry(self.best) if self.best is not None else None,
             "candidates": [entry(each) for each in self.candidates],
+            "warnings": list(self.warnings),
         }
 
 
@@ -128,64 +178,182 @@ def make_plan(
     placement: Placement | None = None,
     on_progress: Progress | None = None,
 ) -> Plan:
-    """For every timer: doubles the report goal from `LEAST_GOAL` / scale until the target is met, then bisects.
+    """For every timer the least report goal that meets the target in small simulations; then the best of them at full size.
 
-    scenario: population, rounds and all but report goal and timer. scale: of population and goal in simulations, which are then so
-    many times as fast and their min-seps a percent or two off. Raises InputError.
+    scenario: population, rounds and all but report goal and timer. seeds: simulations of each candidate, at least 2, since their
+    spread is the margin. scale: of population and goal in the search. Of goals within 5 % of the least, the fastest is the best.
+    Raises InputError.
     """
-    if not timers or min(timers) < 0:
-        raise InputError(f"timers={list(timers)} must be hours, at least one; 24, 48, 72 are usual")
-    if not 1 <= seeds <= 100:
-        raise InputError(f"seeds={seeds} must be from 1 to 100; a few show how much min-sep varies")
-    if not 0 < scale <= 1:
-        raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
-    most = scenario.population.devices // 2
-    least = math.ceil(LEAST_GOAL / scale)
+    _check(scenario, timers, seeds, scale)
+    least = max(1, math.ceil(LEAST_NOISE_MULTIPLIER / target.noise_per_report))
+    most = int(
+        min(
+            MOST_OF_THE_DEVICES * scenario.device_ids * scenario.usable_share / scenario.rounds.over_selection,
+            MOST_NOISE_MULTIPLIER / target.noise_per_report,
+        )
+    )
     if least > most:
-        raise InputError(f"population.devices={scenario.population.devices} is too small at scale={scale}; raise the scale")
+        raise InputError(
+            f"population.devices={scenario.population.devices}: no report goal from {least:,} to {most:,} is possible; raise it, "
+            "or the noise per report"
+        )
     placement = placement or Placement()
-    searches = {hours: _Search(least, most) for hours in timers}
-    candidates: list[Candidate] = []
     with cluster(placement) if placement.backend == "ray" else contextlib.nullcontext():
-        inside = replace(placement, address=None)
-        while True:
-            asked = [(hours, goal) for hours, search in searches.items() if (goal := search.next_goal()) is not None]
-            if not asked:
-                break
-            runs = [_run_of(scenario, goal, hours, seed, scale) for hours, goal in asked for seed in range(seeds)]
-            truths = dict(run_tasks(simulated, runs, inside))
+        planner = _Planner(scenario, target, seeds, scale, replace(placement, address=None), on_progress or (lambda _: None))
+        start = _first_goal(scenario, target, least, most)
+        searches = {hours: _Search(least, most, start) for hours in timers}
+        planner.search(searches)
+        best = planner.confirm(searches)
+    candidates = sorted(planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale))
+    warnings = (
+        []
+        if scale >= LEAST_SCALE
+        else [
+            f"The search was simulated at {scale:g} of the size. Below {LEAST_SCALE:g} min-seps may be several per cent off; only "
+            "what was run at full size can be relied on."
+        ]
+    )
+    if best is not None and best.report_goal == least:
+        warnings.append(f"Report goal {least:,} is the least that this noise per report allows, so that no smaller one was tried.")
+    return Plan(target, scenario, seeds, scale, best, tuple(candidates), tuple(warnings))
+
+
+def planned_scenario(plan: Plan) -> tuple[Scenario, Strategy]:
+    """The scenario of a plan that was found, with the mechanism made for its planned limits."""
+    best = plan.best
+    assert best is not None
+    strategy = _mechanism(_limits(plan.scenario.rounds.count, best), plan.target.buffers)
+    table = ", ".join(f"{name} = {_toml(value)}" for name, value in strategy.model_dump(mode="json").items())
+    sample = min(plan.scenario.training.cohort_sample, best.report_goal)
+    scenario = plan.scenario.with_overrides(
+        f"rounds.report_goal={best.report_goal}",
+        f"participation.timer_hours={best.timer_hours!r}",
+        f"privacy.noise_multiplier={best.noise_multiplier!r}",
+        f"privacy.delta={plan.target.delta!r}",
+        f"privacy.mechanism={{{table}}}",
+        f"training.cohort_sample={sample}",
+    )
+    return scenario, strategy
+
+
+def _toml(value: Any) -> str:
+    """A kind, a number or a list of numbers."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+class _Planner:
+    """Simulates candidates, and keeps all of them."""
+
+    def __init__(
+        self, scenario: Scenario, target: Target, seeds: int, scale: float, placement: Placement, on_progress: Progress
+    ) -> None:
+        self._scenario, self._target, self._seeds, self._scale = scenario, target, seeds, scale
+        self._placement, self._tell = placement, on_progress
+        self.candidates: list[Candidate] = []
+
+    def search(self, searches: "dict[float, _Search]") -> None:
+        """Goes on with all timers at once until each knows its least goal, or that there is none."""
+        while asked := [(hours, goal) for hours, search in searches.items() if (goal := search.next_goal()) is not None]:
+            runs = [self._run_of(goal, hours, seed, self._scale) for hours, goal in asked for seed in range(self._seeds)]
+            truths = dict(run_tasks(simulated, runs, self._placement))
             for place, (hours, goal) in enumerate(asked):
-                found = [truths[place * seeds + seed] for seed in range(seeds)]
-                candidate = _candidate(scenario, target, goal, hours, found)
-                candidates.append(candidate)
-                searches[hours].learn(goal, candidate.meets(target), candidate.starves)
-                if on_progress is not None:
-                    shown = "no guarantee" if candidate.epsilon is None else f"epsilon {candidate.epsilon:.2f}"
-                    on_progress(f"goal {goal:,}, timer {hours:g} h: {shown}")
-    meeting = [candidate for candidate in candidates if candidate.meets(target)]
-    best = min(meeting, key=lambda each: (each.report_goal, each.days or 0.0), default=None)
-    candidates.sort(key=lambda each: (each.timer_hours, each.report_goal))
-    return Plan(target, scenario, seeds, scale, best, tuple(candidates))
+                found = [truths[place * self._seeds + seed] for seed in range(self._seeds)]
+                candidate = self._judged(goal, hours, _scale_of(goal, self._scale), found, None)
+                searches[hours].learn(goal, candidate.meets(self._target), candidate.starves)
+
+    def confirm(self, searches: "dict[float, _Search]") -> Candidate | None:
+        """The best candidate that also meets the target at full size; None if there is none.
+
+        One that falls short is tried again with a larger goal, as far as its timer allows.
+        """
+        proposals = {
+            hours: min(meeting, key=lambda each: each.report_goal)
+            for hours in searches
+            if (meeting := [each for each in self.candidates if each.timer_hours == hours and each.meets(self._target)])
+        }
+        for _ in range(MOST_CONFIRMATIONS):
+            if not proposals:
+                return None
+            hours, proposal = _best(proposals)
+            if proposal.is_full_size:
+                return proposal
+            goal = proposal.report_goal
+            self._tell(f"goal {goal:,}, timer {hours:g} h: at full size")
+            found = [truth for _, truth in run_tasks(simulated, [self._run_of(goal, hours, 0, 1.0)], self._placement)]
+            full = self._judged(goal, hours, 1.0, found, proposal)
+            if full.meets(self._target):
+                return full
+            larger = _larger_goal(full, self._target)
+            if larger is None or not searches[hours].allows(larger):
+                del proposals[hours]
+            else:
+                proposals[hours] = replace(proposal, report_goal=larger)
+        return None
+
+    def _run_of(self, goal: int, hours: float, seed: int, scale: float) -> Scenario:
+        full = self._scenario.with_overrides(
+            f"rounds.report_goal={goal}",
+            f"participation.timer_hours={hours!r}",
+            f"seed={self._scenario.seed + seed}",
+            "training.enabled=false",
+        )
+        return scaled(full, _scale_of(goal, scale))
+
+    def _judged(self, goal: int, hours: float, scale: float, found: Sequence[Truth], before: Candidate | None) -> Candidate:
+        """What simulations of one size say of a goal. before: smaller simulations, whose spread and participations count too."""
+        n, target = self._scenario.rounds.count, self._target
+        z, over = target.noise_per_report * goal, self._scenario.population.devices // goal
+        schemas = [truth.schema for truth in found if truth.schema is not None]
+        notes = [truth.note for truth in found if truth.note]
+        guessed = max(1, min(n, over))
+        candidate = Candidate(
+            report_goal=goal,
+            timer_hours=hours,
+            noise_multiplier=z,
+            scale=scale,
+            population_over_goal=over,
+            min_seps=tuple(each.min_sep if each.max_participations > 1 else None for each in schemas),
+            max_participations=tuple(each.max_participations for each in schemas),
+            guessed_epsilon=_epsilon(_sensitivity(MinSep(n, guessed, -(-n // guessed)), target.buffers), z, target.delta),
+            note=notes[0] if notes else "",
+        )
+        if not notes:
+            candidate = _with_limits(candidate, n, self._seeds, before)
+            limits = _limits(n, candidate)
+            sensitivity = _sensitivity(limits, target.buffers)
+            candidate = replace(
+                candidate,
+                days=max(truth.days or 0.0 for truth in found),
+                sensitivity=sensitivity,
+                rho=gaussian_rho(sensitivity, z),
+                epsilon=_epsilon(sensitivity, z, target.delta),
+            )
+        self.candidates.append(candidate)
+        shown = "starves" if notes else "no guarantee" if candidate.epsilon is None else f"epsilon {up(candidate.epsilon, 2)}"
+        self._tell(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {shown}")
+        return candidate
 
 
 class _Search:
-    """The least report goal that meets the target, of one timer: doubling, then bisection, between goals that fail and goals that
-    meet it, or starve."""
+    """The least report goal that meets the target, of one timer: from a first guess by factors of two, down as well as up, then
+    bisection, between a goal that fails and one that meets the target, or starves."""
 
-    def __init__(self, least: int, most: int) -> None:
-        self._least, self._most = least, most
+    def __init__(self, least: int, most: int, first: int) -> None:
+        self._least, self._most, self._first = least, most, first
         self._low, self._high, self._starving = 0, 0, 0
         """Largest goal that failed; smallest that met the target; smallest that starved. 0 for none."""
 
     def next_goal(self) -> int | None:
         """None when it is found, or there is none."""
-        if not self._low and not self._high:
-            return self._least if not self._starving else None
         top = self._high or self._starving
+        if not self._low and not top:
+            return self._first
+        if not self._low:
+            return max(self._least, round(top / GROWTH)) if top > self._least else None
         if not top:
             return min(self._most, round(self._low * GROWTH)) if self._low < self._most else None
         near = PRECISION if self._high else NEAR_STARVING
-        if not self._low or top <= self._low * (1 + near) or top - self._low < 2:
+        if top <= self._low * (1 + near) or top - self._low < 2:
             return None
         return round(math.sqrt(self._low * top))
 
@@ -198,42 +366,80 @@ class _Search:
         else:  # a goal that starves below one that meets the target is one that fails
             self._low = goal
 
-
-def _run_of(scenario: Scenario, goal: int, hours: float, seed: int, scale: float) -> Scenario:
-    full = scenario.with_overrides(
-        f"rounds.report_goal={goal}", f"participation.timer_hours={hours}", f"seed={scenario.seed + seed}", "training.enabled=false"
-    )
-    return scaled(full, scale)
+    def allows(self, goal: int) -> bool:
+        """Whether a goal is possible and not known to starve."""
+        return goal <= self._most and not 0 < self._starving <= goal
 
 
-def _candidate(scenario: Scenario, target: Target, goal: int, hours: float, found: Sequence[Truth]) -> Candidate:
-    n, z = scenario.rounds.count, target.noise_per_report * goal
-    optimistic = min(n, max(1, scenario.population.devices // goal))
-    guessed = _sensitivity(MinSep(n, optimistic, -(-n // optimistic)), target.buffers)
-    schemas = [truth.schema for truth in found if truth.schema is not None]
-    notes = [truth.note for truth in found if truth.note]
-    seen = {
-        "report_goal": goal,
-        "timer_hours": hours,
-        "noise_multiplier": z,
-        "optimistic_min_sep": optimistic,
-        "optimistic_epsilon": _epsilon(guessed, z, target.delta),
-        "min_seps": tuple(schema.min_sep for schema in schemas),
-        "max_participations": tuple(schema.max_participations for schema in schemas),
-    }
-    if notes:
-        return Candidate(**seen, days=None, sensitivity=None, rho=None, epsilon=None, note=notes[0])
-    b = min(schema.min_sep for schema in schemas)
-    worst = MinSep(n, b, min(max(schema.max_participations for schema in schemas), -(-n // b)))
-    sensitivity = _sensitivity(worst, target.buffers)
-    epsilon = _epsilon(sensitivity, z, target.delta)
-    return Candidate(
-        **seen,
-        days=max(truth.days or 0.0 for truth in found),
-        sensitivity=sensitivity,
-        rho=None if epsilon is None else gaussian_rho(sensitivity, z),
-        epsilon=epsilon,
-    )
+def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float) -> None:
+    if not timers or min(timers) < 0:
+        raise InputError(f"timers={list(timers)} must be hours, at least one; 24, 48, 72 are usual")
+    if not 2 <= seeds <= 100:
+        raise InputError(f"seeds={seeds} must be from 2 to 100; their spread is the margin that is planned with")
+    if not 0 < scale <= 1:
+        raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
+    if scenario.population.devices * scale < LEAST_SIMULATED_GOAL:
+        raise InputError(f"population.devices={scenario.population.devices} is too small at scale={scale}; raise the scale")
+
+
+def _scale_of(goal: int, scale: float) -> float:
+    """Small rounds are simulated at a larger scale."""
+    return min(1.0, max(scale, LEAST_SIMULATED_GOAL / goal))
+
+
+def _first_goal(scenario: Scenario, target: Target, least: int, most: int) -> int:
+    """The least goal that meets the target if min-sep is population / goal; the sensitivity is guessed as 2 sqrt(k)."""
+    n, devices = scenario.rounds.count, scenario.population.devices
+
+    def meets(goal: int) -> bool:
+        most_participations = math.ceil(n / max(1, min(n, devices // goal)))
+        epsilon = _epsilon(2.0 * math.sqrt(most_participations), target.noise_per_report * goal, target.delta)
+        return epsilon is not None and epsilon <= target.epsilon
+
+    low, high = least, max(least, most // 16)  # larger ones starve, which takes long to find out
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle + 1, high)
+    return low
+
+
+def _best(proposals: dict[float, Candidate]) -> tuple[float, Candidate]:
+    """Of goals that are the least, to the search's precision, the fastest."""
+    least = min(each.report_goal for each in proposals.values())
+    near = {hours: each for hours, each in proposals.items() if each.report_goal <= least * (1 + PRECISION)}
+    return min(near.items(), key=lambda item: (item[1].days or 0.0, item[1].report_goal))
+
+
+def _larger_goal(full: Candidate, target: Target) -> int | None:
+    """The next to try where a goal falls short: epsilon falls about as the root of the goal, or faster."""
+    if full.starves:
+        return None
+    ratio = math.inf if full.epsilon is None else (full.epsilon / target.epsilon) ** 2
+    return math.ceil(full.report_goal * min(1.5, max(1.01, ratio)))
+
+
+def _with_limits(candidate: Candidate, rounds: int, seeds: int, before: Candidate | None) -> Candidate:
+    """The limits that are planned for: a lower prediction bound of one more run's min-sep (Student's t), and one participation
+    more than the most that was seen where runs differ in that."""
+    from scipy import stats
+
+    known = np.array([rounds if each is None else each for each in candidate.min_seps], float)
+    deviation = before.deviation if before is not None else None
+    if deviation is None:
+        deviation = max(float(known.std(ddof=1)), LEAST_DEVIATION) / float(known.mean())
+    factor = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1)) * math.sqrt(1.0 + 1.0 / known.size)
+    seen = {*candidate.max_participations, *(before.max_participations if before is not None else ())}
+    if seen == {1}:
+        return replace(candidate, planned_min_sep=None, planned_max_participations=1, deviation=deviation)
+    min_sep = max(1, math.floor(min(known.mean() * (1.0 - factor * deviation), known.min())))
+    most = min(max(seen) + (len(seen) > 1), -(-rounds // min_sep))
+    return replace(candidate, planned_min_sep=min_sep, planned_max_participations=most, deviation=deviation)
+
+
+def _limits(rounds: int, candidate: Candidate) -> MinSep:
+    """The planned limits as mechanisms take them."""
+    assert candidate.planned_max_participations is not None
+    return MinSep(rounds, candidate.planned_min_sep or rounds, candidate.planned_max_participations)
 
 
 def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
@@ -244,6 +450,10 @@ def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
         return None
 
 
-def _sensitivity(schema: MinSep, buffers: int) -> float:
-    """Of the BLT made for a schema, under it."""
-    return cached_mechanism(MechanismRequest("blt", schema, buffers), default_cache()).schema_sensitivity(schema).value
+def _sensitivity(limits: MinSep, buffers: int) -> float:
+    """Of the BLT made for limits, under them."""
+    return _mechanism(limits, buffers).schema_sensitivity(limits).value
+
+
+def _mechanism(limits: MinSep, buffers: int) -> Strategy:
+    return cached_mechanism(MechanismRequest("blt", limits, buffers), default_cache())

@@ -1,7 +1,8 @@
 """Runs a sweep: every cell a task, what was computed before taken from the cache, so that an interrupted sweep goes on.
 
 The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of a cell and by the code and
-libraries that compute it: a digest of the sources of every package but the tests.
+libraries that compute it: a digest of the sources of every package but the tests. An entry is a line of JSON with the digests of
+what was asked and of what follows, then that; one whose digests are wrong is told of and computed anew.
 """
 
 import hashlib
@@ -9,9 +10,7 @@ import importlib.metadata
 import io
 import itertools
 import json
-import shutil
-import zipfile
-import zlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -22,22 +21,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.atomic import write_whole
+from fedray.atomic import write_directory, write_whole
 from fedray.audit.participation import Patterns
 from fedray.cluster import run_tasks
-from fedray.errors import InputError, RunFailed
+from fedray.errors import RunFailed
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.stress.cells import Row, Truth, assumed, judge, simulated
 from fedray.stress.sweep import Cell, Sweep
 from fedray.trace.provenance import package_versions
+from mechanisms.comparison import NOT_COMPARABLE
 from mechanisms.optimize.design import default_cache as designs_cache
 from mechanisms.participation import MinSep
 
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("fedray", "mechanisms", "clients", "server")
 Progress = Callable[[str], None]
-LESS_IS_BETTER = ("rms_loss", "max_loss", "regret", "sensitivity", "rho", "epsilon")
+LESS_IS_BETTER = ("rms_loss", "max_loss", "regret", "rms_prefix_error", "max_prefix_error", "sensitivity", "rho", "epsilon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +61,31 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """All rows, cell by cell."""
+    """All rows, cell by cell. warnings: cache entries that were not what they should be, and were computed anew."""
 
     sweep: Sweep
     cells: tuple[CellResult, ...]
+    warnings: tuple[str, ...] = ()
 
     def table(self) -> list[dict[str, Any]]:
-        """A flat row per cell and mechanism: the cell's values first, by their keys."""
+        """A flat row per cell and mechanism: the cell's values first, by their keys; in a cell, the least prefix error first."""
         return [
             {**{f"cell.{key}": value for key, value in each.cell.values}, **row.to_json()}
             for each in self.cells
-            for row in each.rows
+            for row in sorted(each.rows, key=lambda row: math.inf if row.rms_prefix_error is None else row.rms_prefix_error)
         ]
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
         return {
             "sweep": self.sweep.model_dump(mode="json", exclude_none=True),
+            "note": NOT_COMPARABLE,
             "rows": self.table(),
             "crossings": [asdict(each) for each in self.crossings()],
         }
 
-    def lines(self) -> dict[str, list[tuple[float, float]]]:
-        """What is plotted: y over x for every mechanism, and for every combination of the other values; numbers only."""
-        return {", ".join(name): points for name, points in self._lines().items()}
-
     def _lines(self) -> dict[tuple[str, ...], list[tuple[float, float]]]:
-        """By mechanism and the other values."""
+        """y over x, by mechanism and the other values; numbers only."""
         lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         for each in self.cells:
             others = [
@@ -124,11 +122,12 @@ def run_sweep(
 ) -> SweepResult:
     """Runs all cells: first what happens in them, then how the mechanisms fare. Raises RunFailed when a task dies for good."""
     cells, cache = sweep.cells(), _Cache(default_cache() if has_cache else None)
+    designs = designs_cache() if has_cache else None
     tell, placement = on_progress or (lambda _: None), placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
     truths = _truths(sweep, cells, scenarios, placement, cache, tell)
     distribution = tuple(truth.schema for truth in truths if truth.schema is not None)
-    jobs = [_Judgement(sweep, *each, distribution) for each in zip(cells, scenarios, truths, strict=True)]
+    jobs = [_Judgement(sweep, *each, distribution, designs) for each in zip(cells, scenarios, truths, strict=True)]
     digests = [job.digest for job in jobs]
     rows = {index: known for index, digest in enumerate(digests) if (known := cache.rows(digest)) is not None}
     missing = [index for index in range(len(jobs)) if index not in rows]
@@ -136,21 +135,15 @@ def run_sweep(
         rows[missing[place]] = tuple(found)
         cache.keep_rows(digests[missing[place]], tuple(found))
         tell(f"{len(rows)} of {len(jobs)} cells judged")
-    return SweepResult(sweep, tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells)))
+    return SweepResult(sweep, tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells)), tuple(cache.warnings))
 
 
 def write_results(result: SweepResult, out: Path, page: str) -> None:
-    """results.parquet, results.json and report.html in a new directory, which gets its name when it is whole. Raises InputError."""
-    partial = out.with_name(f"{out.name}.partial")
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-        pq.write_table(_as_table(result), partial / "results.parquet", compression="zstd")
-        (partial / "results.json").write_text(json.dumps(result.to_json(), indent=1) + "\n")
-        (partial / "report.html").write_text(page, encoding="utf-8")
-        partial.rename(out)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise InputError(f"output {str(out)!r} cannot be written ({error}); name a writable directory") from None
+    """results.parquet, results.json and report.html in a new directory. Raises InputError."""
+    table = io.BytesIO()
+    pq.write_table(_as_table(result), table, compression="zstd")
+    document = json.dumps(result.to_json(), indent=1) + "\n"
+    write_directory(out, {"results.parquet": table.getvalue(), "results.json": document.encode(), "report.html": page.encode()})
 
 
 def _as_table(result: SweepResult) -> pa.Table:
@@ -172,6 +165,7 @@ class _Judgement:
     scenario: Scenario | None
     truth: Truth
     distribution: tuple[MinSep, ...]
+    designs: Path | None
 
     @property
     def digest(self) -> str:
@@ -183,6 +177,7 @@ class _Judgement:
         return _digest(
             "judgement",
             sweep,
+            [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms],
             list(self.cell.values),
             self.scenario.digest if self.scenario is not None else None,
             asdict(schema) if schema is not None else None,
@@ -191,7 +186,7 @@ class _Judgement:
 
 
 def _judged(job: _Judgement) -> list[Row]:
-    return judge(job.sweep, job.cell, job.scenario, job.truth, job.distribution)
+    return judge(job.sweep, job.cell, job.scenario, job.truth, job.distribution, job.designs)
 
 
 def _truths(
@@ -212,35 +207,31 @@ def _truths(
 
 
 class _Cache:
-    """Cells on disk; None keeps nothing. What cannot be read is computed anew, what cannot be written is left alone."""
+    """Cells on disk; None keeps nothing. What is not as it was written is computed anew, and told in `warnings`; what cannot be
+    written is left alone."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
+        self.warnings: list[str] = []
 
     def rows(self, digest: str) -> tuple[Row, ...] | None:
-        content = self._read(f"{digest}.json")
-        try:
-            return tuple(Row(**row) for row in json.loads(content)) if content is not None else None
-        except (ValueError, TypeError):
-            return None
+        content = self._read(f"{digest}.json", digest)
+        return None if content is None else tuple(Row(**row) for row in json.loads(content))
 
     def keep_rows(self, digest: str, rows: tuple[Row, ...]) -> None:
-        self._write(f"{digest}.json", json.dumps([row.to_json() for row in rows]).encode())
+        self._write(f"{digest}.json", digest, json.dumps([row.to_json() for row in rows]).encode())
 
     def truth(self, digest: str) -> Truth | None:
-        content = self._read(f"{digest}.npz")
+        content = self._read(f"{digest}.npz", digest)
         if content is None:
             return None
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                head = json.loads(arrays["head"].tobytes())
-                if head["schema"] is None:
-                    return Truth(None, note=head["note"])
-                schema = MinSep(**head["schema"])
-                patterns = Patterns(schema.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"])
-                return Truth(schema, patterns, head["days"], head["note"])
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
-            return None
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            head = json.loads(arrays["head"].tobytes())
+            if head["schema"] is None:
+                return Truth(None, note=head["note"])
+            schema = MinSep(**head["schema"])
+            patterns = Patterns(schema.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"])
+            return Truth(schema, patterns, head["days"], head["note"])
 
     def keep_truth(self, digest: str, truth: Truth) -> None:
         head = {"schema": asdict(truth.schema) if truth.schema else None, "days": truth.days, "note": truth.note}
@@ -249,22 +240,36 @@ class _Cache:
             arrays |= {name: getattr(truth.patterns, name) for name in ("device_ids", "counts", "rounds")}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-        self._write(f"{digest}.npz", buffer.getvalue())
+        self._write(f"{digest}.npz", digest, buffer.getvalue())
 
-    def _read(self, name: str) -> bytes | None:
-        try:
-            return (self._folder / name).read_bytes() if self._folder is not None else None
-        except OSError:
+    def _read(self, name: str, request: str) -> bytes | None:
+        """The content of an entry, if it is the one that was written for this request."""
+        if self._folder is None:
             return None
+        try:
+            head, _, content = (self._folder / name).read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.warnings.append(f"cache entry {name} cannot be read ({error.strerror or error}); computed anew")
+            return None
+        if head != _entry_head(request, content):
+            self.warnings.append(f"cache entry {name} is not what was written for this request; computed anew")
+            return None
+        return content
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, request: str, content: bytes) -> None:
         if self._folder is None:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._folder / name, content, "the cache")
+            write_whole(self._folder / name, _entry_head(request, content) + b"\n" + content, "the cache")
         except (OSError, RunFailed):
             return
+
+
+def _entry_head(request: str, content: bytes) -> bytes:
+    return json.dumps({"request": request, "content": hashlib.sha256(content).hexdigest()}).encode()
 
 
 def _digest(*inputs: Any) -> str:

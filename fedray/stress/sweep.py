@@ -30,13 +30,22 @@ from fedray.scenario import Scenario
 from fedray.table import Positive, Table, read_table_file
 from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from mechanisms.optimize.design import Kind, MechanismRequest
+from mechanisms.optimize.objective import Objective
 from mechanisms.participation import MOST_ROUNDS, MinSep
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]
 Value = int | float | str
 SETTINGS = ("rounds", "min_sep", "max_participations", "population", "report_goal")
-FIGURES = ("rms_loss", "max_loss", "regret", "sensitivity", "rho", "epsilon", "min_sep", "noise_multiplier")
+PLOTTED_LOSS: dict[str, Objective] = {
+    "rms_loss": "rms",
+    "regret": "rms",
+    "rms_prefix_error": "rms",
+    "max_loss": "max",
+    "max_prefix_error": "max",
+}
+"""Which loss a figure is made of."""
+LOSS_NAMES: dict[Objective, str] = {"rms": "RmsLoss", "max": "MaxLoss"}
 MOST_CELLS = 20_000
 
 
@@ -64,8 +73,8 @@ class MechanismSpec(Table):
     """Of a blt."""
     bands: Count | None = None
     """Of a banded kind; default: the min-sep that it is made for."""
-    objective: Literal["max", "rms"] | None = None
-    """Which loss is optimised."""
+    objective: Objective | None = None
+    """Which loss is optimised; default: of a blt the one that is plotted, else that of its paper."""
     made_for: Annotated[tuple[MadeFor, ...], Field(strict=False, min_length=1)] = ("estimate",)
     """estimate, truth (what happens in each cell), distribution (all cells at once, alike in weight; of a blt)."""
 
@@ -80,12 +89,6 @@ class MechanismSpec(Table):
     def needs_optimising(self) -> bool:
         """Whether what it is made for makes a difference."""
         return self.kind not in ("identity", "tree", "tree-full") and not (self.kind in ("band-fhu", "bisr") and self.bands)
-
-    def label(self, made_for: MadeFor) -> str:
-        """As in tables and plots."""
-        size = f" {self.bands} bands" if self.bands else f" {self.buffers} buffers" if self.buffers else ""
-        objective = f", {self.objective}" if self.objective else ""
-        return f"{self.kind}{size}{objective}" + (f" for the {made_for}" if self.needs_optimising else "")
 
 
 class Sweep(Table):
@@ -107,8 +110,19 @@ class Sweep(Table):
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
     x: str
     """What plots have as their horizontal axis: one of the keys that are varied."""
-    y: Literal["rms_loss", "max_loss", "regret", "sensitivity", "rho", "epsilon", "min_sep", "noise_multiplier"] = "rms_loss"
-    """What is plotted."""
+    y: Literal[
+        "rms_loss",
+        "max_loss",
+        "regret",
+        "rms_prefix_error",
+        "max_prefix_error",
+        "sensitivity",
+        "rho",
+        "epsilon",
+        "min_sep",
+        "noise_multiplier",
+    ] = "rms_loss"
+    """What is plotted, a figure of `fedray.stress.cells.Row`."""
     plane: str | None = None
     """The vertical axis of a plane: another key that is varied."""
 
@@ -174,6 +188,23 @@ class Sweep(Table):
         for cell in sweep.cells():
             cell.scenario_of(scenario)
         return sweep, scenario
+
+    def objective_of(self, spec: MechanismSpec) -> Objective | None:
+        """Which loss a mechanism is optimised for; None for one that is not optimised.
+
+        A blt is optimised for the loss that is plotted. Of matrices that takes hours for MaxLoss, so they keep their papers'.
+        """
+        if not spec.needs_optimising:
+            return None
+        if spec.objective is not None:
+            return spec.objective
+        return PLOTTED_LOSS.get(self.y, "max") if spec.kind == "blt" else "rms"
+
+    def label(self, spec: MechanismSpec, made_for: MadeFor) -> str:
+        """A mechanism in tables and plots: what it is, which loss it is optimised for, and for what."""
+        size = f" {spec.bands} bands" if spec.bands else f" {spec.buffers} buffers" if spec.buffers else ""
+        objective = self.objective_of(spec)
+        return f"{spec.kind}{size}" + (f", least {LOSS_NAMES[objective]} for the {made_for}" if objective else "")
 
     def cells(self) -> "list[Cell]":
         """All combinations, in order of the file."""

@@ -2,9 +2,10 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -12,15 +13,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.errors import TraceCorrupt, TraceError
+from fedray.errors import TraceCorrupt, TraceError, shown
 from fedray.trace.schema import RUN_FILE
 
 _Part = TypeVar("_Part")
 _Read = TypeVar("_Read")
+Codes = Mapping[str, tuple[str, ...]]
+NO_CODES: Codes = MappingProxyType({})
 READ_AHEAD = 3
 
 DAMAGE = (OSError, ValueError, TypeError, LookupError, OverflowError, MemoryError, pa.ArrowException)
 """What pyarrow raises on files that are damaged."""
+
+
+def check_name(path: Path) -> None:
+    """Raises TraceError for a path that is no text: Parquet's library opens no file there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise TraceError(
+            f"trace {shown(str(path))} has a path that is not UTF-8, where Parquet files cannot be; rename it"
+        ) from None
 
 
 def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
@@ -31,14 +44,23 @@ def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
         raise TraceCorrupt(f"{file} has {found_rows} rows, {RUN_FILE} says {rows}; take the trace from its source again")
 
 
-def read_table(file: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    """Some columns, or all; page checksums verified. Raises TraceCorrupt, for nulls too where the schema has none."""
+def read_columns(
+    file: Path, schema: pa.Schema, rows: int | None = None, names: Iterable[str] | None = None, codes: Codes = NO_CODES
+) -> dict[str, NDArray]:
+    """Some columns, or all, in the schema's order; page checksums and values verified. `codes` has the names of dictionary columns.
+
+    Raises TraceCorrupt, for nulls too where the schema has none, and unless there are `rows` rows, where that is given.
+    """
+    wanted = schema.names if names is None else [name for name in schema.names if name in set(names)]
     with _opened(file, schema) as parquet:
-        table = parquet.read(columns=columns)
-    for name in table.column_names:
-        if table.column(name).null_count and not schema.field(name).nullable:
-            raise TraceCorrupt(f"{file} has nulls in its column {name!r}; take the trace from its source again")
-    return table
+        table = parquet.read(columns=wanted)
+        table.validate(full=True)  # a code beyond its dictionary, text that is not UTF-8
+        for name in wanted:
+            if table.column(name).null_count and not schema.field(name).nullable:
+                raise TraceCorrupt(f"{file} has nulls in its column {name!r}; take the trace from its source again")
+        if rows is not None and table.num_rows != rows:
+            raise TraceCorrupt(f"{file} has {table.num_rows} rows, {RUN_FILE} says {rows}; take the trace from its source again")
+        return {name: _to_numpy(table.column(name), file, codes.get(name, ())) for name in wanted}
 
 
 @contextlib.contextmanager
@@ -47,7 +69,9 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             found = parquet.schema_arrow
             if found.names != schema.names or not all(a.equals(b) for a, b in zip(found.types, schema.types, strict=True)):
-                raise TraceCorrupt(f"{file} has columns {found.names}, a trace of this release has {schema.names}; take it again")
+                raise TraceCorrupt(
+                    f"{file} has columns {shown(found.names)}, a trace of this release has {schema.names}; take it again"
+                )
             yield parquet
     except TraceError:
         raise
@@ -74,21 +98,24 @@ def read_ahead(read: Callable[[_Part], _Read], parts: Sequence[_Part]) -> Iterat
                 future.cancel()
 
 
-def to_numpy(column: pa.ChunkedArray, names: tuple[str, ...]) -> NDArray:
+def _to_numpy(column: pa.ChunkedArray, file: Path, names: tuple[str, ...]) -> NDArray:
     """A column; names as codes, their places among `names`."""
     if not pa.types.is_dictionary(column.type):
         return column.to_numpy()
-    chunks = [_codes(chunk, names) for chunk in column.chunks]
+    chunks = [_codes(chunk, file, names) for chunk in column.chunks]
     return np.concatenate(chunks) if chunks else np.empty(0, np.uint8)
 
 
-def _codes(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> NDArray[np.uint8]:
+def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> NDArray[np.uint8]:
     found = chunk.dictionary.to_pylist()
-    if chunk.null_count or not set(found) <= set(names):
-        raise TraceCorrupt(f"a value among {found} is not one of {list(names)}; take the trace from its source again")
+    if not set(found) <= set(names):
+        raise TraceCorrupt(
+            f"{file}: a value among {shown(found)} is not one of {list(names)}; take the trace from its source again"
+        )
     return np.array([names.index(name) for name in found], np.uint8)[chunk.indices.to_numpy()]
 
 
 def first_line(error: BaseException) -> str:
     """What an error says, in one line."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,17 +1,19 @@
-"""A trace that was imported from a log of somebody's own: who took part in which round, and nothing else.
+"""A trace that was imported from a log of somebody's own: who took part in which round, and, if the log says so, when.
 
     TRACE/
-      run.json                  where it is from, what was left out and why, the parts, and the digest of their columns
-      participations/*.parquet  device_id, round; sorted by both; each device in one file
+      run.json                  where it is from, how it was read, what was left out and why, the parts, and digests of all files
+      participations/*.parquet  device_id, round and, where the log has times, time; sorted by these; each device in one file
+      log_rounds.parquet        row i: what the log calls round i, and when it was; not in imports of version 1
       devices.parquet           row i: what the log calls device i
 
-Device ids are places in devices.parquet, so that names of any kind can be taken, exactly.
+Device ids are places in devices.parquet, so that names of any kind can be taken, exactly. Times are seconds since the first time of
+log or rounds file; run.json has that moment.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,56 +22,102 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedray.errors import TraceCorrupt, TraceError, TraceVersion
-from fedray.trace.files import DAMAGE, check_file, first_line, read_ahead, read_table
+from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.trace.files import DAMAGE, check_file, first_line, read_ahead, read_columns
 from fedray.trace.invariants import check_accepted
-from fedray.trace.reader import AcceptedPart, Trace, check_keys, check_no_strays, check_parts, read_document
-from fedray.trace.schema import FORMAT, columns_digest, run_digest
+from fedray.trace.reader import (
+    AcceptedPart,
+    Trace,
+    check_document,
+    check_keys,
+    check_no_strays,
+    check_parts,
+    integrity,
+    read_document,
+)
+from fedray.trace.schema import DOCUMENT_DIGEST, FORMAT, columns_digest, run_digest
 
 IMPORT_FORMAT = "fedray-import"
-IMPORT_VERSION = 1
+IMPORT_VERSION = 2
+FIRST_READ_IMPORT = 1
+"""The oldest that is read: without a digest of run.json."""
 DEVICES_FILE = "devices.parquet"
 NAMES_PER_GROUP = 1 << 18
 """Rows of devices.parquet in a row group, so that a name is found without reading the others."""
+REPEATED = "the same device in the same round again"
+AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
+"""How the log's round numbers became ours: `--rounds`, `--renumber`, `--rounds-file`."""
+LOG_ROUNDS_FILE = "log_rounds.parquet"
+LOG_ROUNDS_SCHEMA = pa.schema(
+    [
+        pa.field("log_round", pa.int64(), nullable=False),
+        pa.field("first_time", pa.float64()),  # null: the log has no times, or nobody took part
+        pa.field("last_time", pa.float64()),
+        pa.field("listed_time", pa.float64()),  # null: the rounds file has no times
+    ]
+)
 IMPORTED_SCHEMA = pa.schema([pa.field("device_id", pa.uint64(), nullable=False), pa.field("round", pa.uint32(), nullable=False)])
+TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of the log that are no participation, by the reason; one of them, as the log has it."""
+    """Rows of the log that were left out, by the reason; one of them, as the log has it.
+
+    may_be_participation: whether figures of the trace would be other ones if these rows were participations after all.
+    """
 
     reason: str
     rows: int
     example: str
+    may_be_participation: bool = True
 
 
 class ImportedTrace:
     """An imported trace, opened. Raises TraceError, TraceCorrupt or TraceVersion."""
 
-    def __init__(self, path: Path, run: dict[str, Any]) -> None:
+    def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path
         self.run = run
         """The document run.json."""
+        self._verify = verify
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
-        """Opens and validates: version, every file present, schemas, row counts."""
+    def open(cls, path: str | Path, verify: bool = True) -> Self:
+        """Opens and validates: version, every file present, schemas, row counts.
+
+        verify: whether run.json and, as it is read, everything else must have its recorded digest.
+        """
         directory = Path(path)
         run = read_document(directory)
         if run.get("format") != IMPORT_FORMAT:
             raise TraceError(f"{directory} does not say format={IMPORT_FORMAT!r}; give the directory that `fedray import` wrote")
-        if run.get("version") != IMPORT_VERSION:
+        version = run.get("version")
+        if type(version) is not int or not FIRST_READ_IMPORT <= version <= IMPORT_VERSION:
             raise TraceVersion(
-                f"{directory} has version={run.get('version')!r}, this release reads {IMPORT_VERSION}; import it again"
+                f"{directory} has version={shown(version)}, this release reads {FIRST_READ_IMPORT} to {IMPORT_VERSION}; "
+                "import it again"
             )
         kinds = {
             "digest": str, "devices_digest": str, "log": str, "written": str, "packages": dict, "rounds": int, "rows_read": int,
             "rows": int, "devices": int, "left_out": list, "parts": list,
+            **({DOCUMENT_DIGEST: str} if version > FIRST_READ_IMPORT else {}),
         }  # fmt: skip
+        if version > FIRST_READ_IMPORT:
+            kinds |= {
+                "rounds_digest": str, "device_columns": list, "round_column": str, "where": list, "numbering": str, "repeats": str,
+                "repeated_rows": int, "empty_rounds": int, "rounds_out_of_order": int, "filtered_rows": int,
+            }  # fmt: skip
         check_keys(run, kinds, directory)
-        if not all(isinstance(each, dict) and set(each) == {"reason", "rows", "example"} for each in run["left_out"]):
+        if verify:
+            check_document(run, directory)
+        known = set(LeftOut.__slots__) - (set() if version > FIRST_READ_IMPORT else {"may_be_participation"})
+        if not all(isinstance(each, dict) and set(each) == known for each in run["left_out"]):
             raise TraceCorrupt(f"{directory}: run.json has an entry of left_out in another form; import the log again")
+        _check_values(run, directory)
         check_parts(run["parts"], directory)
+        if verify and run_digest([part["digest"] for part in run["parts"]], str(run["rounds"])) != run["digest"]:
+            raise TraceCorrupt(f"{directory}: its digest is not that of its parts and rounds; import the log again")
         rows, devices = sum(part["rows"] for part in run["parts"]), max((part["end_device"] for part in run["parts"]), default=0)
         if (rows, devices) != (run["rows"], run["devices"]):
             raise TraceCorrupt(
@@ -80,13 +128,20 @@ class ImportedTrace:
         if not (directory / DEVICES_FILE).is_file():
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
         for part in run["parts"]:
-            check_file(directory / part["file"], IMPORTED_SCHEMA, part["rows"])
-        return cls(directory, run)
+            check_file(directory / part["file"], _schema(part), part["rows"])
+        if version > FIRST_READ_IMPORT:
+            check_file(directory / LOG_ROUNDS_FILE, LOG_ROUNDS_SCHEMA, run["rounds"])
+        return cls(directory, run, verify)
 
     @property
     def digest(self) -> str:
         """Digest of the columns, as recorded; `verify` recomputes it."""
         return self.run["digest"]
+
+    @property
+    def integrity(self) -> str:
+        """What protects the figures of this trace against damage, as it was opened: a sentence."""
+        return integrity(self._verify, DOCUMENT_DIGEST in self.run)
 
     @property
     def committed_rounds(self) -> int:
@@ -95,23 +150,166 @@ class ImportedTrace:
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """What the importer left out of the log."""
-        return [LeftOut(each["reason"], each["rows"], each["example"]) for each in self.run["left_out"]]
+        """What the importer left out of the log, but for rows that did not meet its conditions (`filtered_rows`)."""
+        return [LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each}) for each in self.run["left_out"]]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no row that may be a participation was left out. If one was, figures may be better than the truth."""
+        return not any(each.may_be_participation for each in self.left_out)
+
+    @property
+    def incompleteness(self) -> str:
+        """Why the trace is not complete, as a sentence; empty if it is."""
+        lost = [each for each in self.left_out if each.may_be_participation]
+        if not lost:
+            return ""
+        reasons = "; ".join(f"{each.rows:,} {each.reason}" for each in lost)
+        return f"The import left out rows that may be participations, so that nothing that rests on them is checked: {reasons}."
+
+    @property
+    def repeats(self) -> str:
+        """What rows of one device in one round again were told to be: "refuse" (there are none), "once" or "each".
+
+        With "each", a device's rounds may repeat: it contributed as often as its round stands in `accepted`.
+        """
+        return self.run.get("repeats", "once")
+
+    @property
+    def filtered_rows(self) -> int:
+        """Rows that did not meet the conditions (`--where`), and so are no participations."""
+        return self.run.get("filtered_rows", 0)
+
+    @property
+    def device_columns(self) -> list[str]:
+        """Columns of the log that together name a device."""
+        return self.run["device_columns"] if "device_columns" in self.run else [str(self.run.get("device_column"))]
+
+    @property
+    def unit(self) -> str:
+        """What is protected: the unit of privacy, in words, as it follows "one"."""
+        columns = self.device_columns
+        if len(columns) == 1:
+            return f"device (a value of the log's column {columns[0]!r})"
+        return f"combination of {', '.join(map(repr, columns[:-1]))} and {columns[-1]!r} in the log"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the figures rest on because of how this log was read, in sentences."""
+        run = self.run
+        found = []
+        if len(self.device_columns) > 1:
+            found.append("Whoever stands behind several of these units is protected less than one unit is (group privacy).")
+        found.append(self._numbering_assumption())
+        if run.get("rounds_out_of_order"):
+            found.append(
+                f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round numbered before them began: the "
+                "order of numbers may not be that of release."
+            )
+        if run.get("where"):
+            conditions = " and ".join(run["where"])
+            found.append(f"Only rows with {conditions} are participations; {self.filtered_rows:,} other rows are none.")
+        repeated = run.get("repeated_rows", sum(each.rows for each in self.left_out if each.reason == REPEATED))
+        if repeated and self.repeats == "once":
+            found.append(f"{repeated:,} rows repeat another row's device and round; they are records of the same contribution.")
+        elif repeated:
+            found.append(
+                f"{repeated:,} rows repeat another row's device and round; each is a contribution of its own, clipped by itself, "
+                "and counts in full."
+            )
+        times = run.get("times")
+        if times is not None and times["column"] is not None:
+            found.append(f"Times of participations are the log's column {times['column']!r}: {times['form']}.")
+        if times is not None and times["rounds_file_form"] is not None:
+            found.append(f"Times of rounds are those of the rounds file: {times['rounds_file_form']}.")
+        return (*found, *([self.incompleteness] if not self.is_complete else []))
+
+    def _numbering_assumption(self) -> str:
+        numbering = self.run.get("numbering")
+        if numbering is None:
+            return (
+                f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model; this import is of an earlier release, "
+                "which did not look for rounds without a participation."
+            )
+        if numbering == AS_THEY_ARE:
+            return f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model, in this order."
+        first, last = self.round_label(0), self.round_label(self.committed_rounds - 1)
+        if numbering == BY_RANK:
+            return (
+                f"Every round that occurs in the log ({first} .. {last}) released a model, in order of these numbers, and no other "
+                f"round did: {self.committed_rounds:,} rounds."
+            )
+        empty = self.run["empty_rounds"]
+        return (
+            f"The rounds file lists every round that released a model, in order: {self.committed_rounds:,} rounds, {first} to "
+            f"{last} in the log." + (f" In {empty:,} of them nobody of this log took part." if empty else "")
+        )
+
+    def round_label(self, round_index: int) -> str:
+        """What the log calls a round."""
+        if "rounds_digest" not in self.run:
+            return str(round_index)
+        return str(int(self._log_rounds["log_round"][round_index]))
+
+    def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """(earliest [n], latest [n]) time of a participation in each round, or None without times. Seconds as in `times`.
+
+        Both take in all that is recorded of the round: its participations, and its time in the rounds file. A rounds file's time
+        alone is both. Of a round without any, the earliest is that of the round before, the latest that of the round after, or
+        infinite at the ends: what is not known makes the interval longer, never shorter.
+        """
+        if self.run.get("times") is None:
+            return None
+        columns = self._log_rounds
+        earliest = np.fmin(columns["first_time"], columns["listed_time"])
+        latest = np.fmax(columns["last_time"], columns["listed_time"])
+        return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
+
+    def times(self, part_index: int) -> NDArray[np.float64] | None:
+        """When the participations of a part were [A], aligned with the same part of `accepted`; None if the log has no times.
+
+        Seconds since the first time of log or rounds file; what a time is a time of (selection, upload) is for the log to say. Of
+        repeated rows that count once, it is the first row's.
+        """
+        part = self.run["parts"][part_index]
+        if "times_digest" not in part:
+            return None
+        file = self.path / part["file"]
+        times = read_columns(file, TIMED_SCHEMA, part["rows"], ["time"])["time"]
+        if self._verify and times_digest(times) != part["times_digest"]:
+            raise TraceCorrupt(
+                f"{file} has times without the digest that run.json records; they were changed, import the log again"
+            )
+        return times
 
     def accepted(self) -> Iterator[AcceptedPart]:
-        """Participations, part by part in order of device; every device is in one part only. Checks invariants 4 and 5."""
+        """Participations, part by part in order of device; every device is in one part only. Checks invariants 4 and 5.
+
+        A device's rounds increase; where `repeats` is "each", they may repeat.
+        """
         yield from read_ahead(self._accepted_of, self.run["parts"])
 
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
         file = self.path / part["file"]
-        table = read_table(file, IMPORTED_SCHEMA)
-        device_ids, rounds = table.column("device_id").to_numpy(), table.column("round").to_numpy()
-        check_accepted(device_ids, rounds, part["first_device"], part["end_device"], self.committed_rounds, str(file))
+        columns = read_columns(file, _schema(part), part["rows"], IMPORTED_SCHEMA.names)
+        device_ids, rounds = columns["device_id"], columns["round"]
+        if self._verify and imported_digest(device_ids, rounds) != part["digest"]:
+            raise TraceCorrupt(
+                f"{file} does not have the digest that run.json records; it was changed, or is another trace's: import the log "
+                "again, or leave digests unchecked (--no-verify)"
+            )
+        first, end = part["first_device"], part["end_device"]
+        distinct = device_ids, rounds
+        if self.repeats == "each":
+            is_first = np.ones(rounds.size, np.bool_)
+            is_first[1:] = (device_ids[1:] != device_ids[:-1]) | (rounds[1:] != rounds[:-1])
+            distinct = device_ids[is_first], rounds[is_first]
+        check_accepted(*distinct, first, end, self.committed_rounds, str(file))
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
         """What the log calls a device; in quotes, escaped, where that cannot be printed."""
-        file = self.path / DEVICES_FILE
+        file = self._names_file
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
                 group = parquet.read_row_group(device_id // NAMES_PER_GROUP)
@@ -122,16 +320,54 @@ class ImportedTrace:
         return name if name.isprintable() else repr(name)
 
     def verify(self) -> None:
-        """Recomputes every digest from the columns. Raises TraceCorrupt at the first that differs."""
-        for part, accepted in zip(self.run["parts"], self.accepted(), strict=True):
-            if imported_digest(accepted.device_ids, accepted.rounds) != part["digest"]:
-                raise TraceCorrupt(f"{part['file']}: the digest of its columns is not the recorded one; the rows were changed")
-        if run_digest([part["digest"] for part in self.run["parts"]], str(self.committed_rounds)) != self.digest:
-            raise TraceCorrupt(f"{self.path}: the digest of the parts and rounds is not the recorded one; it was changed")
-        if file_digest(self.path / DEVICES_FILE) != self.run["devices_digest"]:
-            raise TraceCorrupt(
-                f"{self.path / DEVICES_FILE} does not have its recorded digest; names were changed, import the log again"
-            )
+        """Recomputes every digest, of what is read and what is not. Raises TraceCorrupt at the first that differs."""
+        checked = ImportedTrace.open(self.path)
+        for place, _ in enumerate(checked.accepted()):
+            checked.times(place)
+        _ = checked._names_file, checked.round_label(0)
+
+    @cached_property
+    def _names_file(self) -> Path:
+        """The file of the devices' names, its digest checked once."""
+        file = self.path / DEVICES_FILE
+        if self._verify and file_digest(file) != self.run["devices_digest"]:
+            raise TraceCorrupt(f"{file} does not have its recorded digest; names were changed, import the log again")
+        return file
+
+    @cached_property
+    def _log_rounds(self) -> dict[str, NDArray]:
+        """The columns of log_rounds.parquet, their digest checked."""
+        file = self.path / LOG_ROUNDS_FILE
+        columns = read_columns(file, LOG_ROUNDS_SCHEMA, self.committed_rounds)
+        if self._verify and columns_digest(columns) != self.run["rounds_digest"]:
+            raise TraceCorrupt(f"{file} does not have its recorded digest; it was changed, import the log again")
+        return columns
+
+
+def _check_values(run: dict[str, Any], directory: Path) -> None:
+    """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the properties rely on."""
+    names, times = [*run.get("device_columns", ["device"]), *run.get("where", [])], run.get("times")
+    are_as_written = (
+        len(run.get("device_columns", ["device"])) > 0
+        and all(isinstance(name, str) for name in names)
+        and all(isinstance(each["reason"], str) and type(each["rows"]) is int for each in run["left_out"])
+        and (times is None or (isinstance(times, dict) and {"column", "form", "rounds_file_form"} <= times.keys()))
+    )
+    if not are_as_written:
+        raise TraceCorrupt(
+            f"{directory}: run.json has columns, conditions, times or left_out in another form; import the log again"
+        )
+
+
+def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+    """Times [n]; in place of NaN the last one that is known, or `before`."""
+    places = np.maximum.accumulate(np.where(np.isnan(times), 0, np.arange(1, times.size + 1)))
+    return np.concatenate([[before], times])[places]
+
+
+def _schema(part: dict[str, Any]) -> pa.Schema:
+    """The columns of a part's file."""
+    return TIMED_SCHEMA if "times_digest" in part else IMPORTED_SCHEMA
 
 
 def file_digest(file: Path) -> str:
@@ -148,14 +384,19 @@ def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) 
     return columns_digest({"device_id": device_ids, "round": rounds})
 
 
-def open_trace(path: str | Path) -> Trace | ImportedTrace:
-    """A trace of either kind, by what its run.json says it is."""
+def times_digest(times: NDArray[np.float64]) -> str:
+    """Digest of one part's times."""
+    return columns_digest({"time": times})
+
+
+def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:
+    """A trace of either kind, by what its run.json says it is; `verify` as for both."""
     document = read_document(Path(path))
     if document.get("format") == IMPORT_FORMAT:
-        return ImportedTrace.open(path)
+        return ImportedTrace.open(path, verify)
     if document.get("format") != FORMAT:
         raise TraceError(
-            f"{Path(path) / 'run.json'} says format={json.dumps(document.get('format'))}; give the directory that `fedray run` or "
+            f"{Path(path) / 'run.json'} says format={shown(document.get('format'))}; give the directory that `fedray run` or "
             "`fedray import` wrote"
         )
-    return Trace.open(path)
+    return Trace.open(path, verify)

@@ -1,7 +1,6 @@
 """Reads a trace. Opening validates its shape; reading validates what is read (fedray/trace/invariants.py)."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +9,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import TraceCorrupt, TraceError, TraceVersion
-from fedray.trace.files import check_file, read_ahead, read_table, to_numpy
+from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.parsing import parse_json
+from fedray.trace.files import check_file, check_name, first_line, read_ahead, read_columns
 from fedray.trace.invariants import check_accepted, check_rounds, check_rows, check_totals
 from fedray.trace.schema import (
+    DOCUMENT_DIGEST,
+    FIRST_READ_VERSION,
     FORMAT,
     METRIC_SCHEMA,
     METRICS_FILE,
@@ -25,7 +27,9 @@ from fedray.trace.schema import (
     RUN_FILE,
     SCHEMA_VERSION,
     STATES,
+    column_digest,
     columns_digest,
+    document_digest,
     part_file,
     run_digest,
 )
@@ -42,16 +46,20 @@ class AcceptedPart:
 class Trace:
     """A trace directory, opened. Raises TraceError, TraceCorrupt or TraceVersion."""
 
-    def __init__(self, path: Path, run: dict[str, Any]) -> None:
+    def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path
         self.run = run
         """The document run.json."""
+        self._verify = verify
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
-        """Opens and validates: versions, every file present and whole, schemas, row counts, the rounds' invariants."""
+    def open(cls, path: str | Path, verify: bool = True) -> Self:
+        """Opens and validates: versions, every file present and whole, schemas, row counts, the rounds' invariants.
+
+        verify: whether run.json and, as it is read, every column must have its recorded digest.
+        """
         directory = Path(path)
-        trace = cls(directory, _read_run(directory))
+        trace = cls(directory, _read_run(directory, verify), verify)
         check_rounds(trace.rounds, f"{directory / ROUNDS_FILE}")
         for part in trace.run["parts"]:
             check_file(directory / part["file"], PARTICIPATION_SCHEMA, part["rows"])
@@ -62,6 +70,11 @@ class Trace:
     def digest(self) -> str:
         """Digest of the result columns, as recorded; `verify` recomputes it."""
         return self.run["digest"]
+
+    @property
+    def integrity(self) -> str:
+        """What protects the figures of this trace against damage, as it was opened: a sentence."""
+        return integrity(self._verify, DOCUMENT_DIGEST in self.run)
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -76,16 +89,21 @@ class Trace:
     @cached_property
     def rounds(self) -> dict[str, NDArray]:
         """Columns of the attempts in order of time; the state as a code (0 committed, 1 abandoned)."""
-        table = read_table(self.path / ROUNDS_FILE, ROUND_SCHEMA)
-        return {name: to_numpy(table.column(name), STATES) for name in ROUND_SCHEMA.names}
+        columns = read_columns(self.path / ROUNDS_FILE, ROUND_SCHEMA, codes={"state": STATES})
+        if self._verify:
+            self._demand(columns_digest(columns) == self.run["rounds_digest"], ROUNDS_FILE)
+        return columns
 
     @cached_property
     def metrics(self) -> dict[str, NDArray] | None:
         """Columns of the training metrics, or None if no model was trained."""
-        if not (self.path / METRICS_FILE).exists():
+        is_known = "metrics_digest" in self.run  # not in traces of the first version that is read
+        if self.run.get("metrics_digest") is None and (is_known or not (self.path / METRICS_FILE).exists()):
             return None
-        table = read_table(self.path / METRICS_FILE, METRIC_SCHEMA)
-        return {name: to_numpy(table.column(name), ()) for name in METRIC_SCHEMA.names}
+        columns = read_columns(self.path / METRICS_FILE, METRIC_SCHEMA)
+        if self._verify and is_known:
+            self._demand(columns_digest(columns) == self.run["metrics_digest"], METRICS_FILE)
+        return columns
 
     def accepted(self) -> Iterator[AcceptedPart]:
         """Participations, part by part in order of device; every device is in one part only. Checks invariants 4 to 6."""
@@ -97,12 +115,11 @@ class Trace:
         check_totals(rows_per_round, self.rounds, str(self.path))
 
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
-        file = self.path / part["file"]
-        table = read_table(file, PARTICIPATION_SCHEMA, ["round", "device_id", "outcome"])
-        chosen = to_numpy(table.column("outcome"), OUTCOMES) == OUTCOMES.index("accepted")
-        rounds = to_numpy(table.column("round"), ())[chosen]
-        device_ids = to_numpy(table.column("device_id"), ())[chosen]
-        check_accepted(device_ids, rounds, part["first_device"], part["end_device"], self.committed_rounds, str(file))
+        columns = self._columns_of(part, ("round", "device_id", "outcome"))
+        chosen = columns["outcome"] == OUTCOMES.index("accepted")
+        rounds, device_ids = columns["round"][chosen], columns["device_id"][chosen]
+        file = str(self.path / part["file"])
+        check_accepted(device_ids, rounds, part["first_device"], part["end_device"], self.committed_rounds, file)
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
@@ -112,8 +129,7 @@ class Trace:
     def columns(self, part: int) -> dict[str, NDArray]:
         """All columns of one part's rows; outcomes as codes, NaN for no report. Checks invariant 4."""
         entry = self.run["parts"][part]
-        table = read_table(self.path / entry["file"], PARTICIPATION_SCHEMA)
-        columns = {name: to_numpy(table.column(name), OUTCOMES) for name in PARTICIPATION_SCHEMA.names}
+        columns = self._columns_of(entry, PARTICIPATION_SCHEMA.names)
         last_round = int(self.rounds["round"].max(initial=0))
         check_rows(columns, entry["first_device"], entry["end_device"], last_round, str(self.path / entry["file"]))
         return columns
@@ -122,49 +138,98 @@ class Trace:
         """Selected devices by outcome."""
         counts = np.zeros(len(OUTCOMES), np.int64)
         for part in self.run["parts"]:
-            table = read_table(self.path / part["file"], PARTICIPATION_SCHEMA, ["outcome"])
-            counts += np.bincount(to_numpy(table.column("outcome"), OUTCOMES), minlength=len(OUTCOMES))
+            counts += np.bincount(self._columns_of(part, ("outcome",))["outcome"], minlength=len(OUTCOMES))
         return dict(zip(OUTCOMES, counts.tolist(), strict=True))
 
     def verify(self) -> None:
-        """Recomputes every digest from the columns. Raises TraceCorrupt at the first that differs."""
+        """Recomputes every digest from the columns, read or not. Raises TraceCorrupt at the first that differs."""
+        check_document(self.run, self.path)
         parts = self.run["parts"]
         for index, part in enumerate(parts):
-            if columns_digest(self.columns(index)) != part["digest"]:
-                raise TraceCorrupt(f"{part['file']}: the digest of its columns is not the recorded one; the rows were changed")
-        rounds_digest = columns_digest(self.rounds)
-        if run_digest([part["digest"] for part in parts], rounds_digest) != self.digest:
-            raise TraceCorrupt(f"{ROUNDS_FILE}: the digest of the run is not the recorded one; the rows were changed")
+            self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
+        checked = Trace(self.path, self.run)  # reads rounds and metrics anew, and demands their digests
+        _ = checked.rounds, checked.metrics
+
+    def _columns_of(self, part: dict[str, Any], names: Sequence[str]) -> dict[str, NDArray]:
+        """Columns of a part, each with its recorded digest; of a trace without those, the digest of all is checked."""
+        recorded: dict[str, str] | None = part.get("columns")
+        wanted = PARTICIPATION_SCHEMA.names if self._verify and recorded is None else names
+        columns = read_columns(self.path / part["file"], PARTICIPATION_SCHEMA, part["rows"], wanted, codes={"outcome": OUTCOMES})
+        if not self._verify:
+            return columns
+        if recorded is None:
+            self._demand(columns_digest(columns) == part["digest"], part["file"])
+            return columns
+        for name, column in columns.items():
+            self._demand(column_digest(name, column) == recorded.get(name), f"{part['file']}, column {name}")
+        return columns
+
+    def _demand(self, has_digest: bool, where: str) -> None:
+        if not has_digest:
+            raise TraceCorrupt(
+                f"{self.path / where} does not have the digest that {RUN_FILE} records; it was changed, or is another "
+                "trace's: take the trace from its source again, or leave digests unchecked (--no-verify)"
+            )
+
+
+def integrity(is_verified: bool, has_document_digest: bool) -> str:
+    """What protects the figures of a trace against damage: a sentence."""
+    if not is_verified:
+        return "Digests were not checked: damage or a change of the trace may have gone unnoticed."
+    if has_document_digest:
+        return f"{RUN_FILE} and every column that was read have their recorded digests."
+    return (
+        f"Every part that was read has its recorded digest; {RUN_FILE} is of an earlier release and has no digest of its own: "
+        "a change of the scenario or the seed in it may have gone unnoticed."
+    )
 
 
 def read_document(directory: Path) -> dict[str, Any]:
     """The document run.json of a trace's directory. Raises TraceError, TraceCorrupt."""
     file = directory / RUN_FILE
+    check_name(directory)
     if not directory.is_dir():
         raise TraceError(f"trace {str(directory)!r} is not a directory; give the directory that `fedray run --out` wrote")
     try:
-        run = json.loads(file.read_text(encoding="utf-8"))
+        run = parse_json(file.read_bytes())
     except FileNotFoundError:
         raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; give the directory that `fedray run` wrote") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise TraceCorrupt(f"{file} cannot be read ({error}); take the trace from its source again") from None
+    except (OSError, ValueError) as error:
+        raise TraceCorrupt(f"{file} cannot be read ({first_line(error)}); take the trace from its source again") from None
     if not isinstance(run, dict):
         raise TraceError(f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote")
     return run
 
 
-def _read_run(directory: Path) -> dict[str, Any]:
+def check_document(run: dict[str, Any], directory: Path) -> None:
+    """Raises TraceCorrupt if run.json records a digest of itself and has another."""
+    if DOCUMENT_DIGEST in run and run[DOCUMENT_DIGEST] != document_digest(run):
+        raise TraceCorrupt(
+            f"{directory / RUN_FILE} does not have the digest that it records of itself; it was changed: take the trace from its "
+            "source again, or leave digests unchecked (--no-verify)"
+        )
+
+
+def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     file, run = directory / RUN_FILE, read_document(directory)
     if run.get("format") != FORMAT:
         raise TraceError(f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote")
-    if run.get("schema_version") != SCHEMA_VERSION:
+    version = run.get("schema_version")
+    if type(version) is not int or not FIRST_READ_VERSION <= version <= SCHEMA_VERSION:
         raise TraceVersion(
-            f"{file} has schema_version={run.get('schema_version')!r}, this release reads {SCHEMA_VERSION}; "
+            f"{file} has schema_version={shown(version)}, this release reads {FIRST_READ_VERSION} to {SCHEMA_VERSION}; "
             "use the fedray release that wrote it, or run the scenario again"
         )
-    kinds = {"digest": str, "ended": str, "written": str, "seed": int, "scenario": dict, "packages": dict, "parts": list}
+    kinds = {
+        "digest": str, "rounds_digest": str, "ended": str, "written": str, "seed": int, "scenario": dict, "packages": dict,
+        "parts": list, **({DOCUMENT_DIGEST: str} if version > FIRST_READ_VERSION else {}),
+    }  # fmt: skip
     check_keys(run, kinds, directory)
+    if verify:
+        check_document(run, directory)
     check_parts(run["parts"], directory)
+    if verify and run_digest([part["digest"] for part in run["parts"]], run["rounds_digest"]) != run["digest"]:
+        raise TraceCorrupt(f"{file}: its digest is not that of its parts and rounds; take the trace from its source again")
     return run
 
 
@@ -188,13 +253,20 @@ def check_parts(parts: list[Any], directory: Path) -> None:
     """Raises TraceCorrupt unless they are entries of parts in order of device, apart, under their own names."""
     file, after = directory / RUN_FILE, 0
     for part in parts:
-        if not isinstance(part, dict) or not {"file", "first_device", "end_device", "rows", "digest"} <= part.keys():
+        if not (
+            isinstance(part, dict)
+            and {"file", "first_device", "end_device", "rows", "digest"} <= part.keys()
+            and isinstance(part["digest"], str)
+            and isinstance(part.get("columns", {}), dict)
+        ):
             raise TraceCorrupt(f"{file} has an incomplete entry in parts; take the trace from its source again")
         numbers = [part[key] for key in ("first_device", "end_device", "rows")]
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            raise TraceCorrupt(f"{file} has an entry in parts whose numbers are {numbers}; take the trace from its source again")
+            raise TraceCorrupt(
+                f"{file} has an entry in parts whose numbers are {shown(numbers)}; take the trace from its source again"
+            )
         if not after <= part["first_device"] < part["end_device"]:
-            raise TraceCorrupt(f"{file} has parts that overlap or are out of order at {part['file']!r}; take the trace again")
+            raise TraceCorrupt(f"{file} has parts that overlap or are out of order at {shown(part['file'])}; take the trace again")
         after = part["end_device"]
         if part["file"] != part_file(part["first_device"]):
-            raise TraceCorrupt(f"{file} names {part['file']!r}, which is not the name of its part; take the trace again")
+            raise TraceCorrupt(f"{file} names {shown(part['file'])}, which is not the name of its part; take the trace again")

@@ -1,7 +1,8 @@
 """The trace on disk.
 
     TRACE/
-      run.json                    what was run, on what, the parts, and the digest of the result columns
+      run.json                    what was run, on what, the parts, the digest of the result columns, one of every column, and
+                              one of itself
       rounds.parquet              a row per attempt at a round, in order of time
       participations/*.parquet    a row per selected device; a file per part (a fixed run of device blocks), so that each
                                   device's rows are in one file; sorted by (device_id, checkin_time)
@@ -14,7 +15,9 @@ Times are seconds since the start of the run, which is midnight UTC of a Monday.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +26,11 @@ from numpy.typing import NDArray
 from fedray.messages import Outcome
 
 FORMAT = "fedray-trace"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+FIRST_READ_VERSION = 2
+"""The oldest that is read: without digests of single columns, of the metrics and of run.json."""
+DOCUMENT_DIGEST = "document_digest"
+"""The key of run.json that holds the digest of all its others."""
 RUN_FILE = "run.json"
 ROUNDS_FILE = "rounds.parquet"
 METRICS_FILE = "metrics.parquet"
@@ -42,7 +49,7 @@ PARTICIPATION_SCHEMA = pa.schema(
         pa.field("checkin_time", pa.float64(), nullable=False),
         pa.field("report_time", pa.float64()),  # null: never reported
         pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        pa.field("examples", pa.uint32(), nullable=False),
+        pa.field("examples", pa.uint32(), nullable=False),  # held by the device; see training.client for how many it trains on
     ]
 )
 ROUND_SCHEMA = pa.schema(
@@ -95,12 +102,31 @@ def columns_digest(columns: Mapping[str, NDArray]) -> str:
     """BLAKE2b-256 over columns in order: name, type, values as little-endian bytes (NaN in one form; outcomes as codes)."""
     digest = hashlib.blake2b(digest_size=32)
     for name, column in columns.items():
-        values = column.astype(column.dtype.newbyteorder("<"), copy=False)
-        if values.dtype.kind == "f":
-            values = np.where(np.isnan(values), np.nan, values)
-        digest.update(f"{name}:{values.dtype.str}:{values.size};".encode())
-        digest.update(np.ascontiguousarray(values).data)
+        head, values = _canonical(name, column)
+        digest.update(head)
+        digest.update(values.data)
     return digest.hexdigest()
+
+
+def column_digest(name: str, column: NDArray) -> str:
+    """SHA-256 over one column, as `columns_digest` sees it; so that what reads three columns can check them alone."""
+    head, values = _canonical(name, column)
+    digest = hashlib.sha256(head)
+    digest.update(values.data)
+    return digest.hexdigest()
+
+
+def _canonical(name: str, column: NDArray) -> tuple[bytes, NDArray]:
+    values = column.astype(column.dtype.newbyteorder("<"), copy=False)
+    if values.dtype.kind == "f":
+        values = np.where(np.isnan(values), np.nan, values)
+    return f"{name}:{values.dtype.str}:{values.size};".encode(), np.ascontiguousarray(values)
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """SHA-256 of a document's values, however they are laid out as JSON; DOCUMENT_DIGEST itself does not count."""
+    content = {key: value for key, value in document.items() if key != DOCUMENT_DIGEST}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def run_digest(part_digests: list[str], rounds_digest: str) -> str:

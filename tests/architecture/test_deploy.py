@@ -46,3 +46,18 @@ def test_the_cluster_file_and_the_job_command_can_be_read() -> None:
     command = next(line for line in (DEPLOY / "README.md").read_text().splitlines() if line.startswith("ray job submit"))
     assert "--working-dir ." in command
     assert "--address" in arguments_of(command.partition(" -- ")[2])
+
+
+def test_no_port_is_open_to_those_without_the_token() -> None:
+    """Every `ray start` asks for it, and every node gets it; where the dashboard need not leave the head, it does not."""
+    cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
+    starts = [
+        line for key in ("head_start_ray_commands", "worker_start_ray_commands") for line in cluster[key] if "ray start" in line
+    ]
+    assert len(starts) == 2
+    assert all(line.startswith("RAY_AUTH_MODE=token ray start ") for line in starts)
+    assert "--dashboard-host=127.0.0.1" in starts[0]
+    assert list(cluster["file_mounts"]) == ["/home/ray/.ray/auth_token"]
+    job = next(yaml.safe_load_all((DEPLOY / "rayjob.yaml").read_text()))
+    assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    assert "RAY_AUTH_MODE=token" in (DEPLOY / "README.md").read_text()

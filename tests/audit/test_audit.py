@@ -13,6 +13,7 @@ from fedray.audit.ledger import privacy_over_rounds
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, TraceCorrupt
+from fedray.trace.reader import Trace
 from mechanisms import reference
 from mechanisms.participation import MinSep
 from mechanisms.registry import BISR, BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
@@ -121,11 +122,11 @@ def test_the_json_of_an_audit_has_what_is_promised(trace_of) -> None:
     assert document["participations"] == 9
     assert document["min_sep"] == 4
     assert document["max_participations"] == 3
-    assert [m["name"] for m in document["mechanisms"]] == ["blt", "identity", "tree"]
-    for mechanism in document["mechanisms"]:
-        assert {"trace_exact", "schema", "schema_is_exact"} <= mechanism["sensitivity"].keys()
-        assert mechanism["rho"] == pytest.approx(mechanism["sensitivity"]["trace_exact"] ** 2 / (2 * 49))
-        assert reference.gaussian_delta(mechanism["sensitivity"]["trace_exact"] / 7, mechanism["epsilon"]) <= 1e-10
+    assert [m["name"] for m in document["mechanisms"]] == ["blt"]
+    found = document["guarantees"][0]
+    assert (found["name"], found["is_exact"]) == ("observed", True)
+    assert found["rho"] == pytest.approx(found["sensitivity"] ** 2 / (2 * 49))
+    assert reference.gaussian_delta(found["sensitivity"] / 7, found["epsilon"]) <= 1e-10
     assert str(audit).startswith("rounds (committed)")
 
 
@@ -133,7 +134,7 @@ def test_another_multiplier_and_delta_are_taken(trace_of) -> None:
     trace = trace_of([[0, 1], [2]], 3)
     audit = audit_trace(trace, noise_multiplier=2.0, delta=1e-5)
     assert audit.mechanisms[0].noise_multiplier == 2.0
-    assert audit.mechanisms[0].delta == 1e-5
+    assert audit.mechanisms[0].observed.delta == 1e-5
     assert audit.mechanisms[0].rho > audit_trace(trace).mechanisms[0].rho
 
 
@@ -141,8 +142,10 @@ def test_an_edited_scenario_is_noticed(trace_of) -> None:
     trace = trace_of([[0]], 1)
     file = trace.path / "run.json"
     file.write_text(file.read_text().replace('"noise_multiplier": 7.0', '"noise_multiplier": 20.0'))
-    with pytest.raises(TraceCorrupt, match="it was edited"):
+    with pytest.raises(TraceCorrupt, match="digest"):
         audit_trace(trace.path)
+    with pytest.raises(TraceCorrupt, match="it was edited"):
+        audit_trace(Trace.open(trace.path, verify=False))
 
 
 @pytest.mark.parametrize(

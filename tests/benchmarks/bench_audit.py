@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_audit.py [import] [sweep] [--rows 100000000] [--cells 200]
 
-The log's devices are hashed 64-bit numbers in no order, five participations each. Each step runs in a process of its own; its peak
+The log's devices are hashed 64-bit numbers in no order, five participations each; its round numbers have gaps. Each step runs in a process of its own; its peak
 memory is that process's.
 """
 
@@ -26,7 +26,7 @@ def write_log(path: Path, rows: int) -> None:
     """Five passes over the devices, each in another order; a round in each fifth of the run."""
     devices = rows // EACH
     generator = np.random.default_rng(0)
-    schema = pa.schema([("device", pa.uint64()), ("round", pa.int32())])
+    schema = pa.schema([("device", pa.uint64()), ("round", pa.int32()), ("time", pa.timestamp("ms", "UTC"))])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for part in range(EACH):
             step = int(generator.integers(devices // 3, devices)) | 1
@@ -38,16 +38,20 @@ def write_log(path: Path, rows: int) -> None:
                 hashed = (device + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
                 hashed ^= hashed >> np.uint64(29)
                 rounds = (part * ROUNDS // EACH + generator.integers(0, ROUNDS // EACH - 60, device.size)).astype(np.int32)
-                writer.write_table(pa.table([hashed, rounds], schema=schema))
+                times = pa.array(1_767_225_600_000 + 900_000 * rounds.astype(np.int64)).cast(schema.field("time").type)
+                writer.write_table(pa.table([hashed, rounds, times], schema=schema))
 
 
 IMPORT = """
 import json, resource, sys, time
 from fedray.trace.importer import import_log
 start = time.perf_counter()
-trace = import_log(f"{sys.argv[1]}/log.parquet", "device", "round", int(sys.argv[2]), f"{sys.argv[1]}/trace")
+time_column = sys.argv[2] or None
+trace = import_log(f"{sys.argv[1]}/log.parquet", "device", "round", None, f"{sys.argv[1]}/trace{sys.argv[2]}", renumber=True,
+                   repeats="once", time_column=time_column)
+usage = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"seconds": time.perf_counter() - start, "rows": trace.run["rows"], "devices": trace.run["devices"],
-                  "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+                  "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss / 1024}))
 """
 READ = """
 import json, sys, time
@@ -93,12 +97,14 @@ def bench_import(rows: int) -> None:
         start = time.perf_counter()
         write_log(Path(folder, "log.parquet"), rows)
         print(f"log of {rows:,} rows written in {time.perf_counter() - start:.0f} s", flush=True)
-        found = own_process(IMPORT, folder, str(ROUNDS))
-        print(
-            f"  import {found['seconds']:.1f} s, {1e9 * found['seconds'] / rows:.0f} ns a row, peak {found['peak']:.0f} MiB: "
-            f"{found['rows']:,} participations of {found['devices']:,} devices",
-            flush=True,
-        )
+        for time_column in ("", "time"):
+            found = own_process(IMPORT, folder, time_column)
+            print(
+                f"  import with{' times' if time_column else 'out times'} {found['seconds']:.1f} s, CPU {found['cpu']:.1f} s, "
+                f"{1e9 * found['cpu'] / rows:.0f} ns a row, peak {found['peak']:.0f} MiB: {found['rows']:,} participations of "
+                f"{found['devices']:,} devices",
+                flush=True,
+            )
         read = own_process(READ, folder)
         audit = own_process(AUDIT, folder)
         print(

@@ -11,12 +11,24 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from clients.availability.registry import availability_of
+from clients.checkin import draw_candidates
 from clients.device_map import DeviceMap
-from clients.population import presence_of, present_between, shard_ranges
+from clients.population import (
+    JoinOrder,
+    device_model,
+    devices_of_ranks,
+    join_rank,
+    joined_before,
+    joined_in_block,
+    presence_of,
+    present_between,
+    shard_ranges,
+)
 from clients.rows import RowStore
 from clients.shard import PopulationShard
 from fedray.errors import InputError
 from fedray.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement
+from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
 
 HOUR = 3600.0
@@ -106,6 +118,19 @@ def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
         chosen = np.unique(answer.device_ids)[::2]
         opens = int((window + 1) * HOUR) + (chosen % np.uint64(5400)).astype(np.uint32)
         settled = (dataclasses.replace(settlement(chosen, 0), reopen_seconds=opens.astype(np.uint32)),)
+
+
+@SAMPLERS
+def test_time_spent_on_a_window_counts_once(monkeypatch, is_enumerated: bool) -> None:
+    """By a clock that goes on by a second whenever it is read: between two readings of one call lies one second."""
+    shard = PopulationShard(scenario(20_000), 0, 20_000)
+    clock = itertools.count()
+    monkeypatch.setattr("clients.shard.time.perf_counter", lambda: float(next(clock)))
+    shard.check_ins(order(0, 3.0, is_enumerated=is_enumerated))
+    assert shard.busy_seconds == 1.0
+    shard.prepare(order(1, 3.0, is_enumerated=is_enumerated))
+    shard.check_ins(order(1, 3.0, is_enumerated=is_enumerated))
+    assert shard.busy_seconds == 3.0
 
 
 @SAMPLERS
@@ -226,6 +251,53 @@ def test_devices_join_and_leave() -> None:
         assert (check_ins.device_ids >= 20_000).any()
 
 
+@given(st.integers(1, 60), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_ids_are_dealt_to_the_blocks_in_turn(devices: int, block_devices: int) -> None:
+    """Every rank is one id's; of a block, the first ids join first; blocks that are not full hold the same number, but for one."""
+    blocks = -(-devices // block_devices)
+    dealt = JoinOrder(blocks, block_devices, devices - (blocks - 1) * block_devices)
+    ids = devices_of_ranks(dealt, np.arange(devices))
+    assert sorted(ids.tolist()) == list(range(devices))
+    assert [join_rank.py_func(dealt, device) for device in ids.tolist()] == list(range(devices))
+    for joined in range(devices + 1):
+        first, counts = ids[:joined], []
+        for block in range(blocks):
+            mine = sorted(device - block * block_devices for device in first.tolist() if device // block_devices == block)
+            assert mine == list(range(joined_in_block(dealt, block, joined)))
+            counts.append(len(mine))
+        growing = [count for block, count in enumerate(counts) if count < min(block_devices, devices - block * block_devices)]
+        assert not growing or max(growing) - min(growing) <= 1
+
+
+def test_shards_of_a_growing_population_have_equal_shares_and_draw_what_is_predicted() -> None:
+    """2.38 million devices and 100,000 more a day, as 8 shards: each holds an eighth of the devices that are there, within the
+    size of a block; thinning draws a candidate per device that is there, not per id (16 times as many). Within 5 deviations."""
+    value = scenario(2_380_000, "population.joins_per_day=100000", "population.reach=0.5")
+    presence = presence_of(value)
+    there, drawn = [], 0
+    day = order(24, 0.01, is_enumerated=False)
+    for first, end in shard_ranges(value.device_ids, 8):
+        blocks = range(first // 65_536, -(-end // 65_536))
+        there.append(sum(joined_in_block(presence.order, block, joined_before(presence, 0.0)) for block in blocks))
+        key = stream_key(value.seed, Stream.THINNING)
+        drawn += draw_candidates(device_model(value), presence, key, first, end, day)[0].size
+    assert sum(there) == pytest.approx(2_380_000, abs=2)
+    assert max(there) - min(there) < 2_380_000 / 8 * 0.05
+    expected = 2_480_000 * 0.5 * 0.01
+    assert abs(drawn - expected) < 5 * np.sqrt(expected)
+
+
+def test_the_census_of_a_growing_population_counts_those_who_are_there() -> None:
+    """Every 21st to join, of 1.4 million ids of which 300,000 are there: within 5 deviations of the count, as are those listed."""
+    value = scenario(300_000, "population.joins_per_day=100000", "rounds.max_days=11.0")
+    census = PopulationShard(value, 0, value.device_ids).check_ins(order(0, 0.0)).census
+    present = np.sort(devices_of_ranks(presence_of(value).order, np.arange(300_000))).astype(np.uint64)
+    exact = int((availability_of(value).run_ends(present, np.zeros(present.size)) > 0).sum())
+    assert abs(census.eligible - exact) < 5 * np.sqrt(21 * exact)
+    assert census.listed == pytest.approx(300_000 + 100_000 * 14 / 24, rel=0.01)
+
+
 def test_violators_wait_for_nothing_and_clocks_go_wrong() -> None:
     value = scenario(20_000, "participation.timer_violators=0.1", "participation.clock_skew_hours=2.0")
     check_ins = PopulationShard(value, 0, 20_000).check_ins(order(0, 6.0))
@@ -248,7 +320,10 @@ def test_rows_come_back_whole_through_their_files(monkeypatch, tmp_path: Path) -
         reports = np.where(generator.uniform(size=300) < 0.1, np.nan, times + 9.0)
         outcomes = generator.integers(0, 5, 300).astype(np.uint8)
         reopen, remembers = np.zeros(300, np.uint32), np.zeros(300, np.bool_)
-        store.add(Settlement(attempt, attempt // 2, devices, times, reports, outcomes, reopen, remembers))
+        given = [column.copy() for column in (devices, times, reports, outcomes)]
+        store.add(Settlement(attempt, attempt // 2, *given, reopen, remembers))
+        for column in given:  # what is kept is a copy: a message that it came with need not stay in memory
+            column.fill(0)
         expected.extend(
             zip(devices.tolist(), times.tolist(), [attempt // 2] * 300, reports.tolist(), outcomes.tolist(), strict=True)
         )

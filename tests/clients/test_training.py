@@ -1,5 +1,7 @@
 """Local training: clipping, exact sums, and devices that do not feel each other."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from clients.tasks.registry import task_named
 from clients.training import LocalTrainer
 from fedray.errors import ScenarioError
 from fedray.messages import FIXED_POINT_BITS, TrainOrder
+from fedray.placement import Placement
+from fedray.simulation import simulate
 
 
 @pytest.fixture
@@ -49,6 +53,17 @@ def test_an_update_that_is_not_finite_counts_as_zero() -> None:
     total, is_longer = sum_of_clipped(updates, 1.0)
     assert is_longer.tolist() == [True, True, False]
     assert total.tolist() == [2 ** (FIXED_POINT_BITS - 2), 0]
+
+
+def test_a_device_trains_on_what_the_trace_says_it_holds_up_to_its_local_steps(small, tmp_path: Path) -> None:
+    """batch_size x local_steps = 16 examples, or all that a device holds where it holds fewer; some do."""
+    scenario = small("population.examples_median=12.0", "rounds.count=1")
+    rows = simulate(scenario, Placement(1, "in-process"), tmp_path / "t").columns(0)
+    device_ids, held = rows["device_id"][:40], rows["examples"][:40]
+    assert (held < 16).any()
+    assert (held > 16).any()
+    trainer = LocalTrainer(scenario.with_overrides("training.enabled=true"))
+    assert trainer.train(order(trainer, device_ids.tolist())).examples == np.minimum(held, 16).sum()
 
 
 def test_an_update_does_not_depend_on_the_rest_of_its_group_but_for_rounding(trainer) -> None:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from clients.availability.registry import availability_of
 from clients.availability.runs import DAY
+from fedray.availability import _in_order
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 
@@ -41,10 +43,18 @@ def runs(device_ids, low, high, seed, hours):
 ZONES = "population.time_zones=[{utc_offset_hours=-8.0,share=0.5},{utc_offset_hours=5.5,share=0.5}]"
 MODELS = {
     "habit": ["availability.weekend_factor=1.5", ZONES],
+    "habit, wide": [
+        "availability.night_center_between_hours=6.0",
+        "availability.night_center_within_hours=3.0",
+        "availability.session_max_hours=24.0",
+        "availability.night_length_hours=14.0",
+        ZONES,
+    ],
     "always_on": ['availability={model="always_on"}'],
     "poisson": ['availability={model="poisson",sessions_per_day=3.0,session_minutes=200.0}'],
     "replay": ['availability={model="replay",file="recording.csv"}'],
     "replay, shifted": ['availability={model="replay",file="recording.csv",day_shift="uniform",period_days=5}', ZONES],
+    "replay, jittered": ['availability={model="replay",file="recording.csv",jitter_minutes=90.0}', ZONES],
     "custom": ['availability={model="custom",file="mine.py",parameters={hours=5.0}}'],
 }
 DEVICES = np.arange(120, dtype=np.uint64) * 1013 + 5
@@ -120,7 +130,7 @@ def test_closed_timers_leave_out_what_ends_before_they_open(scenario: Scenario) 
 
 def test_moments_and_runs_agree(scenario: Scenario) -> None:
     model = availability_of(scenario)
-    if not model.can_be_thinned:
+    if not scenario.availability.can_be_thinned:
         assert scenario.availability.model == "custom"
         return
     generator = np.random.default_rng(0)
@@ -170,6 +180,58 @@ class TestReplay:
         assert days.tolist() == [0, 1, 2, 3, 4]
         assert counts.min() > 5
 
+    def test_devices_that_share_a_record_do_not_move_in_step(self, tmp_path: Path) -> None:
+        """Each is later by a time of its own below 90 minutes: as a whole uniform (Kolmogorov-Smirnov, p > 1e-4; not below 80)."""
+        model = availability_of(build(['availability={model="replay",file="recording.csv",jitter_minutes=90.0}'], tmp_path))
+        once = np.arange(2, 4000, 4, dtype=np.uint64)  # they replay the third record, "once", which starts at second 50,000
+        runs = model.list_runs(once, np.zeros(once.size), 0.0, DAY)
+        assert runs.which.size == once.size
+        late = (runs.start - 50_000.0) / 60.0
+        np.testing.assert_allclose(runs.end - runs.start, 1000.0)
+        assert stats.kstest(late / 90.0, stats.uniform.cdf).pvalue > 1e-4
+        assert stats.kstest(late / 80.0, stats.uniform.cdf).pvalue < 1e-4
+
+    @pytest.mark.parametrize("kind", ["unix", "iso", "iso with a zone", "parquet timestamps", "parquet text"])
+    def test_times_count_from_the_midnight_before_the_first_session(self, tmp_path: Path, kind: str) -> None:
+        """Monday 2024-03-04 is day 0: the same recording, whether in seconds since then, in Unix times or as dates."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        midnight = np.datetime64("2024-03-04T00:00:00", "s")
+        seconds = {"device": ["a", "b", "a"], "start": [4000, 50_000, 90_000], "end": [7000, 90_000, 170_000]}
+        moments = {name: midnight + np.array(seconds[name], "timedelta64[s]") for name in ("start", "end")}
+        iso = {name: [str(moment).replace("T", " ") for moment in times] for name, times in moments.items()}
+        files = {
+            "unix": {name: times.astype(np.int64).tolist() for name, times in moments.items()},
+            "iso": iso,
+            "iso with a zone": {name: [f"{text}Z" for text in texts] for name, texts in iso.items()},
+            "parquet timestamps": moments,
+            "parquet text": iso,
+        }
+        table = pa.table({"device": seconds["device"], **files[kind]})
+        if kind.startswith("parquet"):
+            pq.write_table(table, tmp_path / "t.parquet")
+        else:
+            rows = zip(*(table[name].to_pylist() for name in ("device", "start", "end")), strict=True)
+            (tmp_path / "t.csv").write_text("device,start,end\n" + "".join(f"{d},{a},{b}\n" for d, a, b in rows))
+        build(MODELS["replay"], tmp_path)
+        (tmp_path / "plain.csv").write_text("device,start,end\na,4000,7000\nb,50000,90000\na,90000,170000\n")
+        name = "t.parquet" if kind.startswith("parquet") else "t.csv"
+        read, plain = (
+            Scenario.from_toml(tmp_path / "s.toml", [f'availability={{model="replay",file="{file}"}}'])
+            for file in (name, "plain.csv")
+        )
+        assert read.availability == plain.availability
+        assert read.availability.period_seconds == 2 * DAY
+
+    def test_the_order_of_sessions_is_that_of_lexsort(self) -> None:
+        generator = np.random.default_rng(1)
+        device = generator.integers(0, 70_000, 5000)
+        start = generator.choice([0.0, -0.0, 1e-9, 0.25, 3.5, 86_400.0 * generator.uniform()], 5000) * generator.integers(
+            0, 9, 5000
+        )
+        assert _in_order(device, start).tolist() == np.lexsort((start, device)).tolist()
+
     def test_parquet_is_read_too(self, tmp_path: Path) -> None:
         import pyarrow.csv
         import pyarrow.parquet as pq
@@ -186,7 +248,13 @@ class TestReplay:
             ("device,start,end\n", "no sessions"),
             ("device,start,end\na,5,3\n", "row 0 runs from 5 to 3"),
             ("device,start,end\na,-5,3\n", "row 0 runs from -5 to 3"),
-            ("device,start,end\na,x,3\n", "must be numbers"),
+            ("device,start,end\na,x,3\n", "must both be numbers"),
+            ("device,start,end\na,2024-03-04 01:00:00,3\n", "must both be numbers"),
+            (
+                "device,start,end\na,200000,200001\nb,190000,190001\n",
+                "starts 2.2 days in, at 190000 s; .* subtract 172800 from all",
+            ),
+            ("device,start,end\na,1.7e12,1.8e12\n", "starts at 1.7e.12, which is no time in seconds; divide by 1000"),
             ("device,start\na,5\n", "with columns device, start, end"),
             ("device,start,end\na,,3\n", "empty cells"),
         ],
@@ -201,6 +269,37 @@ class TestReplay:
     def test_a_period_shorter_than_the_recording_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ScenarioError, match="until day 4.00; raise the period"):
             build(['availability={model="replay",file="recording.csv",period_days=3}'], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["availability.day_habit_shape=0.01", "availability.day_length_minutes=1440.0"],
+        ["availability.night_length_hours=24.0", "availability.session_max_hours=24.0", "availability.interruption_off_hours=0.0",
+         "availability.night_propensity=[1000.0,0.01]", "availability.night_center_within_hours=0.0",
+         "availability.night_length_within=0.0", "availability.night_length_between=0.0"],
+    ],
+)  # fmt: skip
+def test_habits_under_which_a_device_is_eligible_for_months_are_refused(tmp_path: Path, overrides: list[str]) -> None:
+    """Rather than that the end of its stretch is looked for without end."""
+    model = availability_of(build(overrides, tmp_path))
+    with pytest.raises(ScenarioError, match="too many sessions|more than 60 days on end; lower availability.day_sessions"):
+        model.list_runs(np.arange(20_000, dtype=np.uint64), np.zeros(20_000), 0.0, DAY)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("rounds.max_checkins_per_hour=1e-300", "max_checkins_per_hour = 1e-300: input should be greater than or equal to 0.01"),
+        ("participation.max_participations=0", "max_participations = 0: .* takes part again after that many; none: no cap"),
+    ],
+)
+def test_a_rate_at_which_nobody_would_ever_come_and_a_cap_of_none_are_refused_in_one_line(
+    tmp_path: Path, override: str, expected: str
+) -> None:
+    with pytest.raises(ScenarioError, match=expected) as error:
+        build([override], tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_poisson_sessions_fill_the_share_of_time_that_theory_says(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_audit_takes_another_multiplier(fedray_command, trace: Path) -> None:
     code, out, _ = fedray_command("audit", str(trace), "--noise-multiplier", "3.5", "--delta", "1e-6", "--json")
     assert code == 0
     used = json.loads(out)["mechanisms"][0]
-    assert (used["noise_multiplier"], used["delta"]) == (3.5, 1e-6)
+    assert (used["noise_multiplier"], used["guarantees"][0]["delta"]) == (3.5, 1e-6)
 
 
 def test_report_writes_where_it_is_told(fedray_command, trace: Path, tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["reproduce", "gboard", "--rows", "xx-XX"], "is none of the published runs"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
-        (["fit", "--min-sep", "20"], "--devices, --timer, --rounds missing"),
-        (["fit", "GOOD.toml", "--min-sep", "0"], "min_sep=0 must be within 1 and the 12 rounds"),
+        (["fit", "--min-sep", "20"], "--population, --timer, --rounds missing"),
+        (["fit", "GOOD.toml", "--min-sep", "0"], "min_sep=0 must be at least 1 and less than the 12 rounds"),
         (["fit", "GOOD.toml", "--min-sep", "5", "--vary", "luck"], "is not one of reach, checkins"),
         (["fit", "GOOD.toml", "--min-sep", "5", "--scale", "0.01"], "leaves a report goal of 2"),
         (["fit", "GOOD.toml", "--min-sep", "5", "--tolerance", "2"], "tolerance=2.0 must be between 0 and 1"),
@@ -146,7 +146,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("command", ["audit", "report"])
 @pytest.mark.parametrize(
-    ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2")]
+    ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 3")]
 )
 def test_damaged_traces_get_one_line_and_exit_code_2(
     fedray_command, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
@@ -157,7 +157,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
         part.write_bytes(part.read_bytes()[:-100])
     else:
         run_file = copy / "run.json"
-        run_file.write_text(run_file.read_text().replace('"schema_version": 2', '"schema_version": 99'))
+        run_file.write_text(run_file.read_text().replace('"schema_version": 3', '"schema_version": 99'))
     before = sorted(copy.rglob("*"))
     code, out, err = fedray_command(command, str(copy))
     assert (code, out) == (2, "")
@@ -169,7 +169,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["scenarios"]])
 def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
-    assert_not_loaded(["ray", "torch", "jax", "dp_accounting", "plotly", "numba"], arguments)
+    assert_not_loaded(["ray", "torch", "jax", "dp_accounting", "matplotlib", "numba"], arguments)
 
 
 def test_audit_loads_neither_ray_nor_torch_nor_jax(trace: Path) -> None:
@@ -177,7 +177,7 @@ def test_audit_loads_neither_ray_nor_torch_nor_jax(trace: Path) -> None:
 
 
 def test_report_loads_neither_ray_nor_torch_nor_jax(trace: Path, tmp_path: Path) -> None:
-    assert_not_loaded(["ray", "torch", "jax"], ["report", str(trace), "--out", str(tmp_path / "p.html")])
+    assert_not_loaded(["ray", "torch", "jax", "matplotlib"], ["report", str(trace), "--out", str(tmp_path / "p.html")])
 
 
 def assert_not_loaded(modules: list[str], arguments: list[str]) -> None:

@@ -27,7 +27,7 @@ def test_the_convention_of_the_gap_matters() -> None:
     """en-IN: the published 170 counts the rounds between; read as the gap itself it would cost 1.18 instead of the printed 1.14."""
     run = next(run for run in published_runs() if run.name == "nwp-en-IN")
     assert abs(_privacy_of(run).squared_sensitivity - 112) < 1e-9
-    wrong = _privacy_of(dataclasses.replace(run, min_sep=run.min_sep - 1))
+    wrong = _privacy_of(dataclasses.replace(run, rounds_between=run.rounds_between - 1))
     assert abs(wrong.squared_sensitivity - 116) < 1e-9
     assert not wrong.agrees
 

@@ -1,9 +1,12 @@
 """Noise streams and the aggregator: the recurrences are the matrices of mechanisms/reference.py, and restarts change nothing."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
 
+from fedray.errors import CheckpointError, InputError
 from fedray.messages import FIXED_POINT_BITS, TrainReport
 from mechanisms import reference
 from mechanisms.registry import BISR, BLT, Banded, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
@@ -191,6 +194,44 @@ def test_sums_do_not_depend_on_the_order_of_the_groups(small) -> None:
         aggregator.start(np.zeros(6, np.float32))
         results.append(aggregator.commit(0, reports(*order)))
     assert (results[0] == results[1]).all()
+
+
+def test_the_sum_is_that_of_exact_integers_rounded_once(small) -> None:
+    """Beyond 2^53 too, where a sum of floats would lose bits; without noise, which is what the sums' difference leaves."""
+    rng = np.random.default_rng(1)
+    totals = [rng.integers(-(2**60), 2**60, 6) for _ in range(7)]
+    exact = [sum(int(total[place]) for total in totals) for place in range(6)]
+    aggregator, silent = (ModelAggregator(small("training.enabled=true")) for _ in range(2))
+    for each in (aggregator, silent):
+        each.start(np.zeros(6, np.float32))
+    released = aggregator.release([TrainReport(0, g, 1, total, 0.0, 1, 0) for g, total in enumerate(totals)])
+    noise = silent.release(reports(np.zeros(6)))
+    expected = torch.tensor([float(total) / 2.0**FIXED_POINT_BITS for total in exact], dtype=torch.float64).float() + noise
+    assert torch.equal(released, expected)
+
+
+def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
+    """Its noise would not go on with the same draws."""
+    state = aggregator.checkpoint()
+    assert state["device"] == "cpu"
+    with pytest.raises(CheckpointError, match="trained on 'cuda NVIDIA A100'.*this aggregator is on 'cpu'"):
+        aggregator.restore({**state, "device": np.array("cuda NVIDIA A100")})
+
+
+def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) -> None:
+    """Whatever the node has. One that reserves a GPU is left what Ray gives it, and refuses to run where torch has none."""
+    from server.actor import _AggregatorBody
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    body = _AggregatorBody(small("training.enabled=true"), has_gpu=True)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="torch sees no GPU"):
+            body.start(np.zeros(6, np.float32))
+    body = _AggregatorBody(small("training.enabled=true"), has_gpu=False)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    body.start(np.zeros(6, np.float32))
+    assert body.checkpoint()["device"] == "cpu"
 
 
 @KINDS

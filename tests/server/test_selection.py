@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
-from fedray.messages import Census, CheckIns, Outcome
+from fedray.messages import NEVER, Census, CheckIns, Outcome
 from fedray.rng import Stream, draw, exponential, stream_key
 from server.rounds import FateModel, Fates, RoundRules, Selected, draw_fates, resolve_reporting
 from server.selection import CLOSED, EXHAUSTED, FULL, TIMED_OUT, Selection, Window
@@ -42,7 +42,7 @@ class Twin:
     """The same rules, one event after the other, with dicts and sorted lists."""
 
     def __init__(self, rules: RoundRules) -> None:
-        self.rules, self.waiting, self.blocked, self.last = rules, {}, {}, {}
+        self.rules, self.waiting, self.blocked, self.last, self.counts = rules, {}, {}, {}, {}
         self.outages = [tuple(outage) for outage in rules.outages.tolist()]
         self.down_until = 0.0
 
@@ -113,8 +113,11 @@ class Twin:
             self.blocked[device] = until
             if round_index is not None:
                 self.last[device] = round_index
+                self.counts[device] = self.counts.get(device, 0) + 1
+                if self.counts[device] == self.rules.max_participations:
+                    self.blocked[device] = math.inf
             if row is not None:
-                self.next_check_in(row, until)
+                self.next_check_in(row, self.blocked[device])
         return [device for device, _ in taken]
 
 
@@ -128,6 +131,7 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
         training_seconds=np.full(size, 5.0, np.float32),
         last_rounds=np.empty(0, np.int32),
         timer_seconds=np.empty(0),
+        contributions=np.zeros(size, np.uint32),
         census=Census(0, 0, 0, 0),
     )
 
@@ -139,9 +143,10 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
     st.floats(20, 400),
     st.sampled_from([[], [(90.0, 130.0)], [(150.0, 260.0), (300.0, 310.0)]]),
     st.booleans(),
+    st.sampled_from([None, 1, 2]),
 )
 @settings(max_examples=400, deadline=None)
-def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, timeout, outages, is_interrupted) -> None:
+def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, timeout, outages, is_interrupted, cap) -> None:
     """Windows of 200 s; a round holds its devices for 30 s after it starts, and the next may start 25 s after.
 
     Where it is interrupted, the kernel is saved and loaded into another between windows.
@@ -152,6 +157,7 @@ def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, ti
         round_separation=separation,
         selection_timeout=timeout,
         outages=np.array(outages).reshape(-1, 2),
+        max_participations=cap,
     )
     rows: list[tuple] = []
     for time, device, length in sorted({row[0]: row for row in raw}.values()):
@@ -181,8 +187,10 @@ def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, ti
                     taken = kernel.take()
                     devices = taken.device_ids.tolist()
                     remembered = np.full(len(devices), rounds[which] if is_round else -1, np.int32)
-                    kernel.let_go(taken, np.full(len(devices), until), np.zeros(len(devices), np.uint32), remembered)
-                    if separation:  # the lists of this test never know of a last round
+                    counts = taken.contributions + np.uint32(is_round)
+                    reopen = np.where(counts == cap, NEVER, 0).astype(np.uint32)
+                    kernel.let_go(taken, np.full(len(devices), until), reopen, remembered, counts)
+                    if separation or cap:  # the lists of this test never know of a last round or a participation
                         kernel._blocked["known_from"] = 99
                 else:
                     devices = twin.let_go(until, rounds[which] if is_round else None)
@@ -201,7 +209,8 @@ def selected(work: list[float], ends: list[float]) -> Selected:
         session_ends=np.array(ends, np.float64),
         fixed_seconds=np.zeros(size, np.float32),
         training_seconds=np.zeros(size, np.float32),
-        timer_seconds=np.empty(0),
+        timer_seconds=np.full(size, RULES.timer),
+        contributions=np.zeros(size, np.uint32),
         rows=np.full(size, -1),
     )
 
@@ -279,6 +288,15 @@ def test_devices_wait_as_long_as_their_own_timers_say() -> None:
     assert reporting.settlement.reopen_seconds.tolist() == [0, 1020, 1030]
 
 
+def test_the_accepted_report_that_reaches_the_cap_closes_the_timer_for_good_even_in_an_abandoned_round() -> None:
+    rules = replace(RULES, max_participations=3)
+    before = np.array([2, 1, 2, 2], np.uint32)
+    committed = resolve([30, 10, 20, 40], [999] * 4, 100.0, rules=rules, contributions=before)
+    assert committed.settlement.reopen_seconds.tolist() == [NEVER, 1110, NEVER, 0]  # the last one was late
+    abandoned = resolve([30, 10, 200], [999] * 3, 0.0, rules=rules, contributions=before[:3])
+    assert abandoned.settlement.reopen_seconds.tolist() == [NEVER, 1010, 0]
+
+
 def test_fates_follow_their_laws() -> None:
     """20,000 devices: log-normal round factor on the training part, failures at 3 % and at a uniform share of the work."""
     size = 20_000
@@ -296,12 +314,23 @@ def test_fates_follow_their_laws() -> None:
 
 
 def test_own_timers_are_known_though_the_present_list_is_empty() -> None:
-    """Devices that checked in in the window before, and are selected in one without check-ins."""
-    kernel = Selection(replace(RULES, selection_target=1, has_own_timers=True), KEY)
+    """Devices that checked in in the window before, and are selected in one without check-ins; what they say of themselves is what
+    counts, and the rules' timer only where they say nothing."""
+    kernel = Selection(replace(RULES, selection_target=1), KEY)
     kernel.open(0.0, 250.0)
-    first = replace(as_check_ins([(5.0, 3, 900.0)]), timer_seconds=np.array([17.0]))
+    first = replace(as_check_ins([(5.0, 3, 900.0)]), timer_seconds=np.array([17.0]), contributions=np.array([4], np.uint32))
     kernel.start_window(first, Window(0, 0.0, 200.0, 200.0, RATE))
     assert kernel.advance(0)[0] == EXHAUSTED
     kernel.start_window(as_check_ins([]), Window(1, 200.0, 400.0, 400.0, RATE))
     assert kernel.advance(0) == (FULL, 250.0)
-    assert kernel.take().timer_seconds.tolist() == [17.0]
+    taken = kernel.take()
+    assert taken.timer_seconds.tolist() == [17.0]
+    assert taken.contributions.tolist() == [4]
+
+
+def test_where_the_lists_say_nothing_of_timers_all_keep_the_rules_timer() -> None:
+    kernel = Selection(replace(RULES, selection_target=1), KEY)
+    kernel.open(0.0, 0.0)
+    kernel.start_window(as_check_ins([(5.0, 3, 900.0)]), Window(0, 0.0, 200.0, 200.0, RATE))
+    assert kernel.advance(0) == (FULL, 5.0)
+    assert kernel.take().timer_seconds.tolist() == [RULES.timer]

@@ -1,21 +1,32 @@
-"""Two nodes, and one that is lost: a cluster of real raylets, in a process of its own (the session's cluster has one node)."""
+"""Where actors run and what they hear: two nodes, of which one is lost; ports and tokens; what is sent to whom.
 
+The two nodes are real raylets in a process of their own: the session's cluster has one node.
+"""
+
+import contextlib
+import ipaddress
 import json
 import os
+import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
+from fedray.simulation import _for_aggregator, _for_shards, simulate
 
 PROGRAM = """
 import json, logging, os, sys
 sys.path.insert(0, sys.argv[1])
 os.environ["PYTHONPATH"] = sys.argv[1]
+from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
@@ -69,3 +80,140 @@ def test_two_nodes_and_a_lost_one_change_nothing(small, tmp_path: Path) -> None:
     assert {nodes for _, nodes, _ in results.values()} == {2}
     # A new actor may land on the dying node, and die with it.
     assert [restarts > 0 for _, _, restarts in results.values()] == [moment is not None for moment in MOMENTS]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_local_cluster_listens_on_the_loopback_interface_alone() -> None:
+    """GCS, raylet, its agents, a worker, and this process, which other processes of the cluster call back."""
+    import ray
+
+    class Worker:
+        def process(self) -> int:
+            return os.getpid()
+
+    worker: Any = ray.remote(Worker).options(num_cpus=0).remote()
+    at_work: Any = ray.get(worker.process.remote())
+    own = {os.getpid(): "driver", at_work: "worker"}
+    heard = {}
+    for process, name, address in listening_sockets():
+        heard.setdefault(own.get(process, name), set()).add(address)
+    ray.kill(worker)
+    assert {"driver", "worker", "gcs_server", "raylet"} <= heard.keys()
+    assert all(address.is_loopback for addresses in heard.values() for address in addresses), heard
+
+
+CLIENT = """
+import sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1])
+print("connected")
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("token", ["own", "another", "none"])
+def test_a_client_without_the_token_is_refused(token: str) -> None:
+    """Of Ray's own default; the loopback interface is every user's of this machine. With the token the same client connects."""
+    import ray
+
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    if token != "none":
+        environment["RAY_AUTH_MODE"] = "token"
+    if token == "another":
+        environment["RAY_AUTH_TOKEN"] = "0123456789abcdef0123456789abcdef"
+    address = ray.get_runtime_context().gcs_address
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, address], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode == 0, "connected" in done.stdout) == ((True, True) if token == "own" else (False, False))
+    assert token == "own" or "token is missing or incorrect" in done.stderr
+
+
+def listening_sockets() -> list[tuple[int, str, ipaddress.IPv4Address | ipaddress.IPv6Address]]:
+    """(process, its program, address) of every TCP socket on which this process or a descendant listens."""
+    addresses = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, _, state, *fields = line.split()
+            if state == "0A":
+                addresses[fields[5]] = address_of(local.partition(":")[0])
+    found = []
+    for process in [os.getpid(), *children_of(os.getpid())]:
+        for link in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                target, program = os.readlink(link), os.readlink(f"/proc/{process}/exe")
+            except OSError:
+                continue
+            if target.startswith("socket:") and target[8:-1] in addresses:
+                found.append((process, Path(program).name, addresses[target[8:-1]]))
+    return found
+
+
+def children_of(process: int) -> Iterator[int]:
+    """All descendants of a process."""
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, file.read_text().split()):
+                yield child
+                yield from children_of(child)
+
+
+def address_of(hexadecimal: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """As /proc/net writes it: words of four bytes in the machine's order. An IPv4 address that is mapped to IPv6 is that one."""
+    words = np.frombuffer(bytes.fromhex(hexadecimal), ">u4").astype("=u4").tobytes()
+    if len(words) == 4:
+        return ipaddress.IPv4Address(words)
+    address = ipaddress.IPv6Address(words)
+    return address.ipv4_mapped or address
+
+
+@pytest.fixture
+def laden(small, tmp_path: Path) -> Scenario:
+    """A scenario with a matrix of 0.7 MB and a recording of 0.5 MB."""
+    rounds, sessions = 300, 20_000
+    np.save(tmp_path / "C.npy", np.eye(rounds) + np.tril(np.full((rounds, rounds), 1e-4), -1))
+    rng = np.random.default_rng(0)
+    rows = [f"{i % 5000},{86_400 * (i // 5000) + s:.0f},{86_400 * (i // 5000) + s + 20_000:.0f}"
+            for i, s in enumerate(rng.uniform(0, 60_000, sessions))]  # fmt: skip
+    (tmp_path / "r.csv").write_text("device,start,end\n" + "\n".join(rows) + "\n")
+    return small(
+        f'privacy.mechanism={{kind="matrix",file="{tmp_path}/C.npy"}}',
+        f'availability={{model="replay",file="{tmp_path}/r.csv"}}',
+        "rounds.count=3",
+    )
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_gpu_that_the_cluster_has_not_is_refused_at_once(small, tmp_path: Path) -> None:
+    """Ray would wait for a node that has one."""
+    with pytest.raises(InputError, match=r"aggregator_gpus=0.5 but the cluster has 0; leave it out for the CPU"):
+        simulate(small("training.enabled=true"), Placement(1, aggregator_gpus=0.5), tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_content_is_sent_once_and_only_to_those_who_use_it(laden: Scenario) -> None:
+    """The recording to shards, the matrix to the aggregator; the rest of a scenario is 5 kB or so."""
+    matrix, recording = laden.privacy.mechanism.matrix.nbytes, len(laden.availability.content)  # pyright: ignore[reportAttributeAccessIssue]
+    sizes = [len(pickle.dumps(part, protocol=5)) for part in (_for_shards(laden), _for_aggregator(laden))]
+    assert sizes[0] == pytest.approx(recording, abs=20_000)
+    assert sizes[1] == pytest.approx(matrix, abs=20_000)
+    assert len(pickle.dumps(laden, protocol=5)) > sum(sizes)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) -> None:
+    """Trace and model are those of a run in one process; two shards and an aggregator are sent two objects in all."""
+    import ray
+
+    sent, put = [], ray.put
+    monkeypatch.setattr(ray, "put", lambda value: sent.append(type(value)) or put(value))
+    laden = laden.with_overrides("training.enabled=true", "training.cohort_sample=2", "population.devices=70000")
+    there, here = (simulate(laden, Placement(2, backend), tmp_path / backend) for backend in ("ray", "in-process"))
+    assert there.digest == here.digest
+    with np.load(there.path / "model.npz") as one, np.load(here.path / "model.npz") as other:
+        assert all((one[name] == other[name]).all() for name in other)
+    assert sent == [Scenario, Scenario]

@@ -160,3 +160,21 @@ def test_late_and_dropped_are_what_over_selection_says(tmp_path: Path, small) ->
     assert counts["accepted"] / total == pytest.approx(1 / 1.3, abs=1e-3)
     assert 0.05 < (counts["dropped"] + counts["failed"]) / total < 0.10
     assert counts["abandoned"] == 0
+
+
+def test_rounds_keep_their_pace_and_may_be_slower(tmp_path: Path, small) -> None:
+    """Rounds of a few minutes start exactly 90 minutes apart when that is asked for; an abandoned attempt is made again at once."""
+    scenario = small("rounds.min_minutes_between=90.0", "rounds.max_days=3.0")
+    rounds = simulate(scenario, IN_PROCESS, tmp_path / "paced").rounds
+    started = rounds["started"][rounds["state"] == 0]
+    apart = np.diff(started)
+    assert apart.min() >= 5400.0
+    assert np.median(apart) == pytest.approx(5400.0)
+    back_to_back = simulate(small(), IN_PROCESS, tmp_path / "fast").rounds
+    assert np.diff(back_to_back["started"]).min() < 1800.0
+    down = (started[1] + 60.0) / 3600.0  # while the second round trains, so that its reports are lost
+    outage = f"rounds.outages=[{{start_hours={down}, hours=0.4}}]"
+    attempts = simulate(small("rounds.min_minutes_between=90.0", outage), IN_PROCESS, tmp_path / "retried").rounds
+    assert attempts["state"][:3].tolist() == [0, 1, 0]
+    assert 0.0 <= attempts["started"][2] - attempts["closed"][1] < 1800.0
+    assert "min_minutes_between" not in small().to_toml()

@@ -1,6 +1,7 @@
 """The trace on disk: readable with pyarrow alone, whole or not there, and refused when anything is wrong with it."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
+from fedray.trace.files import read_columns
+from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
-from fedray.trace.schema import BLOCK_DEVICES, MAX_PARTS, part_devices, part_ranges
+from fedray.trace.schema import BLOCK_DEVICES, MAX_PARTS, ROUND_SCHEMA, STATES, part_devices, part_ranges
+from fedray.trace.unfinished import read_unfinished
 from fedray.trace.writer import TraceWriter
 
 PATTERNS = [[0, 3], [1], [2, 4], [0, 1, 2, 3, 4]]
@@ -67,6 +71,67 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["files", "link", "file", "finished trace", "named trace", "marked file"])
+def test_a_partial_that_is_not_ours_is_refused_and_left_alone(trace_of, tmp_path: Path, kind: str) -> None:
+    """By a run and by an import alike; what a link points to is left alone too."""
+    partial, elsewhere = tmp_path / "t.partial", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.txt").write_text("keep")
+    if kind == "files":
+        partial.mkdir()
+        (partial / "participations").mkdir()
+        (partial / "participations" / "mine.txt").write_text("keep")
+    elif kind == "link":
+        partial.symlink_to(elsewhere)
+    elif kind == "file":
+        partial.write_text("keep")
+    elif kind == "marked file":
+        partial.mkdir()
+        (partial / "token").write_text("something of mine")
+    else:
+        shutil.move(trace_of(PATTERNS, 5).path, partial)
+        if kind == "finished trace":  # that could not be named: it bears our mark
+            (partial / "token").write_text("fedray-partial 0")
+    (tmp_path / "log.csv").write_text("dev,round\na,0\na,one\n")
+    before = {path: path.is_file() and path.read_bytes() for path in sorted(tmp_path.rglob("*"))}
+    with pytest.raises(InputError, match=r"needs '.*t\.partial', which .*; (rename it or )?move it away"):
+        TraceWriter(tmp_path / "t")
+    with pytest.raises(InputError, match=r"t\.partial"):
+        import_log(tmp_path / "log.csv", "dev", "round", 1, tmp_path / "t")
+    assert {path: path.is_file() and path.read_bytes() for path in sorted(tmp_path.rglob("*"))} == before
+
+
+@pytest.mark.parametrize("left", [[], ["lock"], ["lock", "token", "rounds.parquet"]])
+def test_what_a_writer_of_ours_left_is_cleared(tmp_path: Path, left: list) -> None:
+    (tmp_path / "t.partial").mkdir()
+    for name in left:
+        (tmp_path / "t.partial" / name).write_text({"token": "fedray-partial 0", "lock": ""}.get(name, "old"))
+    with TraceWriter(tmp_path / "t") as writer:
+        assert sorted(path.name for path in writer.partial.iterdir()) == ["lock", "participations", "token"]
+        writer.finish([], {"ended": "completed", "seed": 0, "scenario": {}, "written": ""})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["participations", "rounds.parquet", "run.json"]
+
+
+def test_links_within_a_directory_of_ours_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("keep")
+    (tmp_path / "t.partial").mkdir()
+    (tmp_path / "t.partial" / "token").write_text("fedray-partial 0")
+    (tmp_path / "t.partial" / "participations").symlink_to(tmp_path / "mine")
+    with TraceWriter(tmp_path / "t"):
+        pass
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["mine", "file"]
+
+
+@pytest.mark.parametrize("name", ["/", "//", "/.."])
+def test_the_root_is_no_output(name: str) -> None:
+    with pytest.raises(InputError, match="has no name"):
+        TraceWriter(name)
+    with pytest.raises(InputError, match="has no name"):
+        read_unfinished(Path(os.path.abspath(name)))
+
+
 def test_an_unwritable_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made"):
@@ -120,7 +185,7 @@ def damage(name: str, trace: Trace) -> None:
         ("missing run", TraceError, "has no run.json; give the directory"),
         ("run is no json", TraceCorrupt, "take the trace from its source"),
         ("another format", TraceError, "give the directory"),
-        ("another version", TraceVersion, "schema_version=99, this release reads 2"),
+        ("another version", TraceVersion, "schema_version=99, this release reads 2 to 3"),
         ("run without parts", TraceCorrupt, "lacks parts"),
         ("a stray file", TraceCorrupt, "holds 'zzz.parquet', which is no part"),
         ("odd numbers", TraceCorrupt, "whose numbers are"),
@@ -138,8 +203,10 @@ def test_a_damaged_trace_is_refused_on_opening(trace_of, name: str, error: type,
     trace = trace_of(PATTERNS, 5)
     damage(name, trace)
     with pytest.raises(error, match=remedy) as caught:
-        Trace.open(trace.path)
+        Trace.open(trace.path, verify=False)
     assert "\n" not in str(caught.value)
+    with pytest.raises(error):
+        Trace.open(trace.path)
 
 
 def test_no_directory_is_no_trace(tmp_path: Path) -> None:
@@ -161,6 +228,8 @@ def test_rows_that_break_an_invariant_are_refused_on_reading(trace_of, column: s
     trace = trace_of(PATTERNS, 5)
     replace_column(trace, column, values)
     with pytest.raises(TraceCorrupt, match=problem):
+        list(Trace.open(trace.path, verify=False).accepted())
+    with pytest.raises(TraceCorrupt, match="does not have the digest that run.json records"):
         list(Trace.open(trace.path).accepted())
 
 
@@ -219,6 +288,106 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(trace_of) -> None:
         except TraceCorrupt:
             noticed += 1
     assert noticed > 10
+
+
+def rewrite_run(trace: Trace, **changes: object) -> None:
+    (trace.path / "run.json").write_text(json.dumps({**trace.run, **changes}))
+
+
+@pytest.mark.parametrize("change", [{"ended": "starved"}, {"digest": "0" * 64}, {"seed": 8}, {"rounds_digest": "0" * 64}])
+def test_a_changed_run_json_is_refused(trace_of, change: dict) -> None:
+    trace = trace_of(PATTERNS, 5)
+    rewrite_run(trace, **change)
+    with pytest.raises(TraceCorrupt, match=r"run.json does not have the digest that it records of itself"):
+        Trace.open(trace.path)
+    assert Trace.open(trace.path, verify=False).integrity.startswith("Digests were not checked")
+
+
+def test_another_layout_of_the_same_run_json_is_the_same(trace_of) -> None:
+    trace = trace_of(PATTERNS, 5)
+    (trace.path / "run.json").write_text(json.dumps(dict(reversed(trace.run.items()))))
+    Trace.open(trace.path).verify()
+
+
+def test_the_version_before_has_no_way_around_the_digest(trace_of) -> None:
+    """One bit makes a 3 a 2, which has fewer digests: those that are there are checked all the same."""
+    trace = trace_of(PATTERNS, 5)
+    rewrite_run(trace, schema_version=2)
+    with pytest.raises(TraceCorrupt, match="the digest that it records of itself"):
+        Trace.open(trace.path)
+
+
+def of_the_version_before(trace: Trace) -> Trace:
+    """As the release before wrote it."""
+    parts = [{key: value for key, value in part.items() if key != "columns"} for part in trace.run["parts"]]
+    newer = ("document_digest", "metrics_digest")
+    run = {key: value for key, value in trace.run.items() if key not in newer} | {"schema_version": 2, "parts": parts}
+    (trace.path / "run.json").write_text(json.dumps(run))
+    return Trace.open(trace.path)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_part_of_another_trace_is_refused(trace_of, is_old: bool) -> None:
+    """Same rows and rounds, another device: no invariant is broken, and only a digest can tell."""
+    mine, other = trace_of([[0, 3], [1, 2], [4]], 5), trace_of([[1, 3], [0, 2], [4]], 5)
+    if is_old:
+        mine = of_the_version_before(mine)
+    shutil.copy(part_path(other), part_path(mine))
+    with pytest.raises(TraceCorrupt, match="is another trace's"):
+        list(Trace.open(mine.path).accepted())
+    assert sum(part.rounds.size for part in Trace.open(mine.path, verify=False).accepted()) == 5
+
+
+def test_a_trace_of_the_version_before_is_read_and_says_what_it_lacks(trace_of) -> None:
+    trace = trace_of(PATTERNS, 5)
+    assert trace.integrity == "run.json and every column that was read have their recorded digests."
+    old = of_the_version_before(trace)
+    old.verify()
+    assert sum(part.rounds.size for part in old.accepted()) == 10
+    assert "has no digest of its own" in old.integrity
+
+
+def test_each_reader_checks_the_columns_that_it_reads_and_no_other(trace_of) -> None:
+    trace = trace_of(PATTERNS, 5)
+    replace_column(trace, "examples", [2] * 10)
+    opened = Trace.open(trace.path)
+    list(opened.accepted())
+    opened.outcome_counts()
+    with pytest.raises(TraceCorrupt, match="column examples"):
+        opened.columns(0)
+
+
+@pytest.mark.parametrize(("codes", "names"), [([9] * 5, ["committed"]), ([-2] * 5, ["committed"]), ([0] * 5, ["x" * 9999])])
+def test_a_code_beyond_its_names_is_damage(trace_of, monkeypatch, codes: list, names: list) -> None:
+    """Which a flipped bit makes, and which numpy would take for an index, from the end where it is negative."""
+    file = trace_of(PATTERNS, 5).path / "rounds.parquet"
+    whole = pq.read_table(file)
+    place = whole.schema.get_field_index("state")
+    damaged = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names), safe=False)
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: whole.set_column(place, whole.schema.field(place), damaged))
+    with pytest.raises(TraceCorrupt) as caught:
+        read_columns(file, ROUND_SCHEMA, codes={"state": STATES})
+    assert str(file) in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_metrics_are_checked_when_they_are_read(tmp_path: Path, small) -> None:
+    from fedray.messages import TrainingMetrics
+
+    with TraceWriter(tmp_path / "t") as writer:
+        writer.save_metrics([TrainingMetrics(0, 1.0, 0.5, float("nan"), float("nan"))])
+        document = {"ended": "completed", "seed": 0, "scenario": small().to_tables(), "written": ""}
+        path = writer.finish([], document)
+    metrics = Trace.open(path).metrics
+    assert metrics is not None
+    assert metrics["train_loss"].tolist() == [1.0]
+    table = pq.read_table(path / "metrics.parquet")
+    pq.write_table(table.set_column(1, table.schema.field(1), pa.array([2.0])), path / "metrics.parquet")
+    with pytest.raises(TraceCorrupt, match="does not have the digest"):
+        _ = Trace.open(path).metrics
+    (path / "metrics.parquet").unlink()
+    with pytest.raises(TraceCorrupt, match="is missing"):
+        _ = Trace.open(path).metrics
 
 
 def test_a_moved_trace_is_the_same_trace(trace_of, tmp_path: Path) -> None:

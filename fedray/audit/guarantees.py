@@ -1,0 +1,361 @@
+"""Three guarantees of one run that are easily confused: what was observed, what was enforced, and what is claimed.
+
+* The *observed* guarantee is the exact sensitivity of this trace. It is a statement about one run.
+* The *enforced* guarantee holds for every pattern of participation that the rules in force allowed, given when the rounds
+  ran. It stays true when taking part depends on the models that were released before.
+* The *claimed* guarantee follows from the participation that somebody states, whoever ensures it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.audit.claims import Claim
+from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import TraceSensitivity
+from fedray.audit.waits import waits_between
+from fedray.rounding import down
+from fedray.scenario import Scenario
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+from mechanisms.accounting.gdp import gaussian_epsilon, gaussian_mu
+from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.participation import MinSep
+from mechanisms.strategy import Sensitivity, Strategy
+
+SCOPES = {
+    "observed": "this run as it happened, for the recorded rounds of each device",
+    "enforced": "every run whose rounds ran at these times under these rules, whichever devices took part",
+    "claimed": "every run with the participation that is claimed, whether or not it was enforced",
+}
+
+OBSERVED_CANNOT_BE_RESTED_ON = (
+    "a guarantee may rest on the observed value only if no device's participation depended on the "
+    "released models; that cannot be seen in a trace"
+)
+
+REPEATED = "a device contributed more than once to one round, and (min-sep, participations) figures assume at most once"
+"""Why no limits are proven for such a trace; its own sensitivity is exact all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The participation that a set of rules allows: a (min-sep, max participations) schema, and why.
+
+    schema: None where nothing is known of the rules.
+    reason: one sentence; why the schema holds, or why there is none.
+    assumptions: what the schema rests on.
+    """
+
+    schema: MinSep | None
+    reason: str
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """One of the three guarantees for one mechanism.
+
+    name: "observed", "enforced" or "claimed"; `SCOPES` says what each is a statement about.
+    participation: the (b, k) schema; of the observed guarantee, the one that the trace obeys.
+    sensitivity: at clip norm 1; None where it is not known, and `reason` says why.
+    noise_multiplier: None where the trace does not tell and none was given; then mu, rho and epsilon are None.
+    may_rest_on: whether a DP guarantee may rest on it even if participation depends on released models.
+    """
+
+    name: str
+    participation: MinSep | None
+    sensitivity: Sensitivity | None
+    noise_multiplier: float | None
+    delta: float
+    may_rest_on: bool
+    reason: str
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def scope(self) -> str:
+        """What the figures are a statement about."""
+        return SCOPES[self.name]
+
+    @property
+    def mu(self) -> float | None:
+        """Gaussian DP: sensitivity / noise multiplier."""
+        return self._spent(gaussian_mu)
+
+    @property
+    def rho(self) -> float | None:
+        """zCDP: mu^2 / 2."""
+        return self._spent(gaussian_rho)
+
+    @property
+    def epsilon(self) -> float | None:
+        """At delta, of the Gaussian mechanism."""
+        return self._spent(lambda s, z: gaussian_epsilon(s, z, self.delta))
+
+    @property
+    def min_sep(self) -> int | None:
+        """b; None where nobody takes part twice (k = 1), or where nothing is known."""
+        schema = self.participation
+        return None if schema is None or schema.max_participations == 1 else schema.min_sep
+
+    def _spent(self, figure: Any) -> float | None:
+        if self.sensitivity is None or self.noise_multiplier is None:
+            return None
+        return figure(self.sensitivity.value, self.noise_multiplier)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every figure with its scope; None where it is not known."""
+        sensitivity, schema = self.sensitivity, self.participation
+        return {
+            "name": self.name,
+            "scope": self.scope,
+            "is_known": sensitivity is not None,
+            "reason": self.reason,
+            "may_rest_on": self.may_rest_on,
+            "rounds": schema.rounds if schema else None,
+            "min_sep": self.min_sep,
+            "max_participations": schema.max_participations if schema else None,
+            "sensitivity": sensitivity.value if sensitivity else None,
+            "is_exact": sensitivity.is_exact if sensitivity else None,
+            "theorem": sensitivity.theorem if sensitivity else None,
+            "mu": self.mu,
+            "rho": self.rho,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def observed(found: TraceSensitivity, schema: MinSep | None, noise_multiplier: float | None, delta: float) -> Guarantee:
+    """The guarantee of the trace itself."""
+    pattern = found.rounds
+    sensitivity = Sensitivity(
+        found.value,
+        found.is_exact,
+        "the largest sensitivity of any recorded device's own rounds",
+        found.value if found.is_exact else 0.0,
+        pattern,
+    )
+    return Guarantee("observed", schema, sensitivity, noise_multiplier, delta, False, OBSERVED_CANNOT_BE_RESTED_ON)
+
+
+def of_limits(
+    name: str,
+    limits: Limits,
+    strategy: Strategy,
+    noise_multiplier: float | None,
+    delta: float,
+    may_rest_on: bool,
+) -> Guarantee:
+    """The guarantee of every pattern that the limits allow."""
+    sensitivity, reason = None, limits.reason
+    if limits.schema is not None:
+        try:
+            strategy.check_rounds(limits.schema.rounds)
+            sensitivity = strategy.schema_sensitivity(limits.schema)
+        except ValueError as error:  # what nothing is proven for
+            reason = f"{limits.reason}; {error}"
+    return Guarantee(
+        name,
+        limits.schema,
+        sensitivity,
+        noise_multiplier,
+        delta,
+        may_rest_on and sensitivity is not None,
+        reason,
+        limits.assumptions,
+    )
+
+
+def enforced_limits(trace: Trace | ImportedTrace, scenario: Scenario | None, claim: Claim | None, patterns: Patterns) -> Limits:
+    """What the rules that were in force allow, given when the rounds ran.
+
+    Of our own traces the scenario knows the rules. A log knows none; where it has times, the timer that a claim names is
+    taken for enforced, and the result says so. Rules that a device of the trace did not keep ensure nothing.
+    """
+    if isinstance(trace, ImportedTrace):
+        limits = _limits_of_log(trace, claim)
+    else:
+        assert scenario is not None
+        limits = _limits_of_run(trace, scenario)
+    schema = limits.schema
+    if schema is None or _is_kept(schema, patterns):
+        return limits
+    if patterns.min_sep == 0:
+        return Limits(None, REPEATED)
+    return Limits(
+        None,
+        "devices of this trace took part more often, or closer together, than the rules allow "
+        f"(min-sep {patterns.min_sep:,} for {schema.min_sep:,}, {patterns.max_participations:,} participations for "
+        f"{schema.max_participations:,}), so the rules were not kept",
+    )
+
+
+def _is_kept(schema: MinSep, patterns: Patterns) -> bool:
+    return patterns.min_sep >= schema.min_sep and patterns.max_participations <= schema.max_participations
+
+
+def allowed(
+    earliest: NDArray[np.float64],
+    latest: NDArray[np.float64],
+    timer_seconds: float,
+    round_separation: int = 0,
+    most: int | None = None,
+) -> MinSep:
+    """The tightest (b, k) that a timer, a separation in rounds and a cap on participations ensure.
+
+    A device that takes part in round r starts its timer at `earliest[r]` [n seconds] or later. It takes part in round s at
+    `latest[s]` [n seconds] or before, and only once the timer has run out. So s may follow r only if
+    `latest[s] >= earliest[r] + timer_seconds` and `s >= r + round_separation`. The least s - r of such a pair is b. The
+    longest chain of rounds in which each may follow the one before is k; going to the earliest permitted round each time
+    gives it, because the earliest permitted round never falls as r grows. It is at most
+    floor(duration / timer_seconds) + 1.
+    """
+    n = earliest.size
+    rounds = np.arange(n)
+    following = np.maximum(rounds + 1, rounds + round_separation)
+    if timer_seconds > 0:
+        # The first round whose running maximum reaches a time is the first that reaches it.
+        in_time = np.searchsorted(np.maximum.accumulate(latest), earliest + timer_seconds, side="left")
+        following = np.maximum(following, in_time)
+    following = np.minimum.accumulate(following[::-1])[::-1]  # where records of times overlap: the safe side
+    inside = following < n
+    b = int((following - rounds)[inside].min(initial=n))
+    k, at = 1, int(following[0])
+    while at < n:
+        k, at = k + 1, int(following[at])
+    return _schema(n, b, k if most is None else min(k, most))
+
+
+def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
+    participation, n = scenario.participation, trace.committed_rounds
+    times = round_times(trace)
+    assert times is not None
+    keeps_timer = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
+    timer = 3600.0 * participation.timer_hours if keeps_timer else 0.0
+    most = participation.max_participations
+    schema = allowed(*times, timer, participation.round_separation, most)
+    rules = []
+    if timer > 0:
+        rules.append(
+            f"a timer of {participation.timer_hours:g} h from each {_RESET[participation.timer_resets_on]}, and the times "
+            "at which rounds started"
+        )
+    elif participation.timer_hours > 0:
+        rules.append("no timer, since some devices ignore it or have clocks that are wrong")
+    if participation.round_separation > 0:
+        rules.append(f"a separation of {participation.round_separation:,} rounds")
+    if most is not None:
+        rules.append(f"at most {most:,} participations of a device")
+    assumptions = ["The times of the rounds are as recorded, and do not depend on what a single device holds."]
+    if rules:
+        assumptions.append(f"Every device kept the rules: {'; '.join(rules)}.")
+    reason = (
+        f"follows from {'; '.join(rules)}"
+        if rules
+        else f"no rule was in force, so a device might have taken part in each of the {n:,} rounds"
+    )
+    return Limits(schema, reason, tuple(assumptions))
+
+
+_RESET = {
+    "accepted": "accepted report",
+    "reported": "report",
+    "selected": "selection",
+}
+
+
+def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:
+    timer = claim.timer_hours if claim is not None else None
+    if not timer:
+        return Limits(None, "the log does not say which rules were in force; a claim may name a timer")
+    times, waits = round_times(trace), waits_between(trace)
+    if times is None or waits is None:
+        return Limits(
+            None,
+            "a timer says nothing about rounds unless the times of the rounds are known; import the log with its times",
+        )
+    least = min((float(seconds.min(initial=math.inf)) for seconds, _, _ in waits), default=math.inf)
+    if least < 3600.0 * timer:
+        return Limits(None, f"the claimed timer of {timer:g} h was not kept: a device came back {down(least / 3600.0)} h later")
+    return Limits(
+        allowed(*times, 3600.0 * timer),
+        f"follows from the claimed timer of {timer:g} h and the recorded times of the rounds",
+        (
+            f"Every device kept the claimed timer of {timer:g} h. The log cannot show what was enforced.",
+            "No participation in a round came before the first or after the last time that is recorded of that round.",
+        ),
+    )
+
+
+def round_times(trace: Trace | ImportedTrace) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """(earliest, latest) [n seconds] time of a participation in each round, as `allowed` needs them; None if not known.
+
+    In a trace of ours both are the time at which the round started: a device checks in before, and reports after.
+    """
+    if isinstance(trace, ImportedTrace):
+        return trace.round_times()
+    started = trace.rounds["started"][trace.rounds["state"] == 0]
+    return started, started
+
+
+def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
+    """The participation that a claim states, with what it leaves out put at what it implies.
+
+    A claimed timer implies limits where the times of the rounds are known, for the rounds that were recorded. Without a
+    claimed min-sep b is the timer's, or else 1. Without claimed participations k is ceil(rounds / b), or the timer's.
+    """
+    n = claim.rounds or trace.committed_rounds
+    stated = ", ".join(f"{name} = {value:,}" for name, value in _stated(claim))
+    if not stated:
+        return Limits(None, "the claim says nothing of participation")
+    times = round_times(trace) if claim.timer_hours else None
+    implied = allowed(*times, 3600.0 * claim.timer_hours) if times is not None and claim.timer_hours else None
+    if implied is None and claim.min_sep is None and claim.max_participations is None:
+        return Limits(None, "a timer says nothing about rounds unless the times of the rounds are known")
+    b, k = min(claim.min_sep or 1, n), claim.max_participations or n
+    if implied is not None and implied.rounds == n:
+        b, k = max(b, implied.min_sep), min(k, implied.max_participations)
+    return Limits(_schema(n, b, k), f"claimed: {stated}")
+
+
+def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
+    """What holds if both hold. Enforced limits speak of the recorded rounds, and are no help for a claim of more.
+
+    rounds: that were recorded; without any limits a device may take part in each of them.
+    """
+    schema = claimed.schema
+    if schema is None:
+        return enforced if enforced.schema is not None else Limits(MinSep(rounds, 1, rounds), "nothing is claimed or enforced")
+    if enforced.schema is None or enforced.schema.rounds != schema.rounds:
+        return claimed
+    b = max(schema.min_sep, enforced.schema.min_sep)
+    k = min(schema.max_participations, enforced.schema.max_participations)
+    return Limits(_schema(schema.rounds, b, k), f"{claimed.reason}; enforced: {enforced.reason}")
+
+
+def _schema(rounds: int, min_sep: int, most: int) -> MinSep:
+    k = min(most, -(-rounds // min_sep))
+    return MinSep(rounds, rounds if k == 1 else min_sep, k)
+
+
+def _stated(claim: Claim) -> list[tuple[str, float]]:
+    pairs = (
+        ("min_sep", claim.min_sep),
+        ("max_participations", claim.max_participations),
+        ("timer_hours", claim.timer_hours),
+    )
+    return [(name, value) for name, value in pairs if value is not None]
+
+
+def true_positive_rate(mu: float, false_positive_rate: float = 1e-3) -> float:
+    """The best power of any test for a device at that false-positive rate: Phi(mu - Phi^-1(1 - rate)).
+
+    Dong, Roth and Su 2022 (Gaussian Differential Privacy), section 2: no test has more.
+    """
+    from scipy.special import ndtr, ndtri
+
+    return min(1.0, math.nextafter(float(ndtr(mu + ndtri(false_positive_rate))), 1.0))

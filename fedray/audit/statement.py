@@ -1,0 +1,236 @@
+"""A privacy statement that can be published, line by line, each with its evidence.
+
+The order follows the reporting checklist of Ponomareva et al. 2023 ("How to DP-fy ML", section 5.3.3): the setting, what is
+protected, how it was accounted for, the guarantee, and what it does not cover. A line that a trace cannot support says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedray.audit.audit import Audit, MechanismAudit, shown_min_sep
+from fedray.audit.guarantees import Guarantee, true_positive_rate
+from fedray.errors import InputError
+from fedray.rounding import up
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+UNSEEN = "cannot be seen in a trace"
+FALSE_POSITIVE_RATE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a statement. what: the item of the checklist. says: the statement. evidence: what supports it."""
+
+    what: str
+    says: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A privacy statement. title: of the run or log. lines: in the checklist's order."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The title and the lines."""
+        return {"title": self.title, "lines": [asdict(line) for line in self.lines]}
+
+    def to_markdown(self) -> str:
+        """A document with one table."""
+        head = f"# Privacy statement: {_cell(self.title)}\n\n| | Statement | Evidence |\n|---|---|---|\n"
+        rows = [f"| {_cell(line.what)} | {_cell(line.says)} | {_cell(line.evidence)} |" for line in self.lines]
+        return head + "\n".join(rows) + "\n"
+
+
+def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
+    """The statement of an audited trace, for the first mechanism of the audit.
+
+    The figures are those of the enforced guarantee. Where that is not known they are those of the claimed one, else of the
+    observed one, and the lines say which.
+
+    Raises:
+        InputError: where no mechanism or no noise multiplier is known, so that there is nothing to state.
+    """
+    if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
+        raise InputError(
+            f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no privacy to state; give "
+            "a claim, or a mechanism and a noise multiplier"
+        )
+    mechanism = audit.mechanisms[0]
+    stated = next(each for each in (mechanism.enforced, mechanism.claimed, mechanism.observed) if each.sensitivity is not None)
+    title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
+    lines = (
+        *_setting(audit),
+        *_mechanism(audit, mechanism),
+        *_participation(audit, mechanism, stated),
+        *_guarantee(mechanism, stated),
+        *_verdicts(audit),
+        *_limits(audit),
+        *_provenance(trace, audit),
+    )
+    return Statement(title, lines)
+
+
+def _setting(audit: Audit) -> list[Line]:
+    unit, adjacency, trust = audit.assumptions[:3]
+    is_ours = audit.scenario is not None
+    by_trace = "how the trace is keyed: a row per device and round"
+    return [
+        Line("Unit of privacy", _after_colon(unit), by_trace),
+        Line("Adjacency", _after_colon(adjacency), "the definition that the sensitivity uses"),
+        Line(
+            "What is released",
+            f"the model after each of {audit.rounds:,} rounds",
+            "committed rounds of the trace" if is_ours else "the rounds that the import names as released",
+        ),
+        Line("Who is trusted", trust, "assumed; " + UNSEEN),
+    ]
+
+
+def _mechanism(audit: Audit, mechanism: MechanismAudit) -> list[Line]:
+    scenario = audit.scenario
+    source = "the scenario that was run" if scenario is not None and mechanism.is_own else "given to the audit"
+    if audit.claim is not None:
+        source = "the claim" + ("; compared with the scenario below" if scenario is not None else f"; {UNSEEN}")
+    clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
+    return [
+        Line("Mechanism", _described(mechanism), source),
+        Line("Clip norm", clip, "the scenario that was run" if scenario is not None else UNSEEN),
+        Line("Noise multiplier", f"{mechanism.noise_multiplier:g}, times the clip norm", source),
+        Line("Rounds", f"{audit.rounds:,}", "counted in the trace"),
+    ]
+
+
+def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
+    limits = _limits_text(stated)
+    others = [
+        f"{each.name}: {_limits_text(each) if each.participation else 'unknown'}"
+        for each in mechanism.guarantees
+        if each is not stated and (each.name != "claimed" or audit.claim is not None)
+    ]
+    rests = {
+        "enforced": stated.reason,
+        "claimed": "claimed; whether it was enforced " + UNSEEN,
+        "observed": "counted in the trace; nothing says that it was enforced",
+    }[stated.name]
+    return [
+        Line(f"Participation ({stated.name})", limits, rests),
+        Line("Other participation", "; ".join(others), "the trace, the rules and the claim"),
+        Line("Sampling", "none is used: devices choose when they come, so nothing is amplified", "the trace's kind"),
+    ]
+
+
+def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
+    sensitivity, rho, mu, epsilon = stated.sensitivity, stated.rho, stated.mu, stated.epsilon
+    assert sensitivity is not None
+    assert rho is not None
+    assert mu is not None
+    assert epsilon is not None
+    kind = "exact" if sensitivity.is_exact else "an upper bound"
+    basis = f"{stated.name} sensitivity {up(sensitivity.value, 6)} ({kind}): {sensitivity.theorem}"
+    others = [
+        f"{each.name}: rho {up(each.rho, 6)}, epsilon {up(each.epsilon)}"
+        for each in mechanism.guarantees
+        if each is not stated and each.rho is not None and each.epsilon is not None
+    ]
+    rate = true_positive_rate(mu, FALSE_POSITIVE_RATE)
+    lines = [
+        Line("rho (zCDP)", up(rho, 6), basis),
+        Line("mu (Gaussian DP)", up(mu, 6), "sensitivity / noise multiplier"),
+        Line(
+            "(epsilon, delta)",
+            f"({up(epsilon)}, {stated.delta:g})",
+            "the Gaussian mechanism, Balle and Wang 2018, Theorem 8",
+        ),
+        Line(
+            "Best attack",
+            f"a test for a device that errs with probability {FALSE_POSITIVE_RATE:g} finds it with probability at most {up(rate)}",
+            "Phi(mu - Phi^-1(1 - 0.001)), Dong, Roth and Su 2022",
+        ),
+        Line("What the figures are a statement about", stated.scope, _rests(stated)),
+    ]
+    if others:
+        lines.append(Line("The other guarantees", "; ".join(others), "the same mechanism and noise"))
+    return lines
+
+
+def _verdicts(audit: Audit) -> list[Line]:
+    return [
+        Line(f"The claim, {what}", summary.text.partition(": ")[2], _findings(audit, what))
+        for what, summary in audit.verdicts.items()
+    ]
+
+
+def _findings(audit: Audit, what: str) -> str:
+    from fedray.audit.findings import PRIVACY_STATEMENTS
+
+    chosen = [each for each in audit.findings if (each.statement in PRIVACY_STATEMENTS) == (what == "privacy")]
+    return "; ".join(f"{each.statement}: {each.verdict} ({each.explanation})" for each in chosen)
+
+
+def _limits(audit: Audit) -> list[Line]:
+    training = audit.scenario.training if audit.scenario is not None else None
+    evaluation = (
+        ("held-out text of devices that are in no population", "the task's definition")
+        if training is not None and training.enabled
+        else ("no model was trained in this simulation", "the scenario")
+        if training is not None
+        else ("not known", UNSEEN)
+    )
+    return [
+        Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
+        Line("Evaluation data", *evaluation),
+        *(Line("Left out of the log", f"{each.rows:,} rows {each.reason}", "the import") for each in audit.left_out),
+        Line("Not covered, and assumed", " ".join(audit.assumptions[3:]), "fedray's documentation"),
+    ]
+
+
+def _provenance(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
+    digests = [f"trace {audit.digest}"]
+    if audit.scenario is not None:
+        digests.append(f"scenario {audit.scenario.digest}")
+    versions: Mapping[str, str] = trace.run["packages"]
+    return [
+        Line("Digests", ", ".join(digests), "recomputed from the columns when the trace is verified"),
+        Line("Versions", ", ".join(f"{name} {version}" for name, version in versions.items()), "run.json of the trace"),
+    ]
+
+
+def _described(mechanism: MechanismAudit) -> str:
+    parameters = mechanism.to_json()["parameters"]
+    shown = ", ".join(f"{name} = {_shortened(value)}" for name, value in parameters.items())
+    return f"{mechanism.name} ({mechanism.strategy.paper})" + (f"; {shown}" if shown else "")
+
+
+def _shortened(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 8:
+        return f"[{', '.join(map(str, value[:8]))}, ... {len(value)} in all]"
+    return str(value)
+
+
+def _limits_text(guarantee: Guarantee) -> str:
+    schema = guarantee.participation
+    assert schema is not None
+    if schema.max_participations == 1:
+        return "each device takes part at most once"
+    return f"min-sep {shown_min_sep(guarantee.min_sep)}, at most {schema.max_participations:,} participations"
+
+
+def _rests(stated: Guarantee) -> str:
+    if stated.may_rest_on:
+        return "it holds even if participation depends on the released models"
+    return stated.reason
+
+
+def _after_colon(text: str) -> str:
+    return text.partition(": ")[2]
+
+
+def _cell(text: str) -> str:
+    """Text that cannot end its cell of a Markdown table, nor become markup."""
+    escaped = "".join(f"\\{letter}" if letter in "\\|`*_<>[]#" else letter for letter in text)
+    return " ".join(escaped.split())

@@ -1,0 +1,51 @@
+"""How long devices waited between two participations; what a timer is held against."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.messages import Outcome
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+Waits = Iterator[tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]]
+
+
+def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
+    """Every pair of consecutive participations of a device, part by part of the trace.
+
+    Each item is (seconds between [A], device ids [A], the two rounds [A, 2]). In a trace of ours the seconds are those
+    from the accepted report to the next check-in, which is what a timer rules. In a log they are the differences of the
+    recorded times.
+
+    Returns:
+        None for a log that was imported without times.
+    """
+    if isinstance(trace, Trace):
+        return _of_run(trace)
+    return _of_log(trace) if trace.times(0) is not None else None
+
+
+def _of_run(trace: Trace) -> Waits:
+    for part in range(len(trace.run["parts"])):
+        columns = trace.columns(part)
+        is_participation = (columns["outcome"] == Outcome.ACCEPTED) & (columns["round"] < trace.committed_rounds)
+        rows = np.flatnonzero(is_participation)
+        devices, rounds = columns["device_id"][rows], columns["round"][rows]
+        waits = columns["checkin_time"][rows][1:] - columns["report_time"][rows][:-1]
+        yield _same_device(waits, devices, rounds)
+
+
+def _of_log(trace: ImportedTrace) -> Waits:
+    for part, accepted in enumerate(trace.accepted()):
+        times = trace.times(part)
+        assert times is not None
+        yield _same_device(np.diff(times), accepted.device_ids, accepted.rounds)
+
+
+def _same_device(
+    waits: NDArray[np.float64], devices: NDArray[np.uint64], rounds: NDArray[np.uint32]
+) -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]:
+    same = devices[1:] == devices[:-1]
+    return waits[same], devices[1:][same], np.column_stack([rounds[:-1], rounds[1:]])[same]

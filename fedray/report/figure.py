@@ -1,0 +1,167 @@
+"""What a figure is: a value that the page, an SVG file and a CSV file are all made of, so that they cannot differ."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.rounding import up
+
+LOG_LINES = 5.0
+"""Lines get a logarithmic axis where the largest value is more than so many times the least: on a linear one the low half of
+what is told apart by a factor would lie in the lowest fifth."""
+LOG_BARS = 100.0
+"""Bars do from here on, where the least would no longer be seen: min-sep and max participations are told by the least bars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis with a title.
+
+    decimals: values are shown rounded up to so many, as privacy losses and errors are; None shows them as they are.
+    starts_at_zero: of linear axes.
+    """
+
+    title: str
+    is_log: bool = False
+    starts_at_zero: bool = True
+    decimals: int | None = None
+
+    def text(self, value: float) -> str:
+        """A value on this axis, as it is shown."""
+        if self.decimals is not None:
+            return up(value, self.decimals)
+        return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.6g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points (x, y) [m] under a name.
+
+    kind: `line` joins them; `steps` holds each y from its x to its `until` and leaves a gap where the next x is later; `bars`
+    counts the whole numbers from x to until - 1; `points` stand alone. until [m]: for steps and bars. labels [m]: names of points.
+    is_reference: a line to compare with, not data.
+    """
+
+    name: str
+    kind: Literal["line", "steps", "bars", "points"]
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    until: NDArray[np.float64] | None = None
+    labels: tuple[str, ...] = ()
+    is_reference: bool = False
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether its points are marked: steps are where one stands alone and is too short to be seen."""
+        if self.kind != "steps" or self.until is None:
+            return self.kind != "bars"
+        if not self.x.size:
+            return False
+        joined = self.x[1:] <= self.until[:-1] + 1e-9 * np.abs(self.until[:-1])
+        is_alone = ~(np.append(joined, False) | np.insert(joined, 0, False))
+        whole = float(self.until.max() - self.x.min())
+        return bool((is_alone & (self.until - self.x <= whole / 300)).any())
+
+    def path(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap; place is the point's in x."""
+        assert self.until is not None
+        is_gap = self.x[1:] > self.until[:-1] + 1e-9 * np.abs(self.until[:-1])
+        breaks = np.flatnonzero(is_gap) + 1
+        place = np.repeat(np.arange(self.x.size), 2)
+        x, y = np.stack([self.x, self.until], axis=1).ravel(), np.repeat(self.y, 2).astype(np.float64)
+        return np.insert(x, 2 * breaks, x[2 * breaks]), np.insert(y, 2 * breaks, np.nan), np.insert(place, 2 * breaks, breaks)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A line across the figure at `at` on an axis; or a zone, if it goes on `until` there."""
+
+    at: float
+    text: str
+    axis: Literal["x", "y"] = "x"
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A plot. name: of its files, and its id in the page; note: what is to be known to read it."""
+
+    name: str
+    title: str
+    note: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    marks: tuple[Mark, ...] = ()
+
+    def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
+        """Where its logarithmic axis has numbers."""
+        values = np.concatenate([each.x if which == "x" else each.y for each in self.series] or [np.ones(1)])
+        values = np.append(values, [mark.at for mark in self.marks if mark.axis == which])
+        known = values[values > 0]
+        return log_ticks(float(known.min()), float(known.max())) if known.size else []
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A value (z) at each of a grid of (x, y). values: by (x, y); what is not in it was not computed."""
+
+    name: str
+    title: str
+    note: str
+    x: Axis
+    y: Axis
+    z: Axis
+    values: dict[tuple[float, float], float]
+
+    @property
+    def sentence(self) -> str:
+        """What stands where."""
+        return f"{self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
+
+    @property
+    def xs(self) -> list[float]:
+        """The columns' x, from the least."""
+        return sorted({x for x, _ in self.values})
+
+    @property
+    def ys(self) -> list[float]:
+        """The rows' y, from the largest, as an axis has them."""
+        return sorted({y for _, y in self.values}, reverse=True)
+
+    def shade(self, value: float) -> float:
+        """0 for the least value, 1 for the largest; logarithmic if the axis is."""
+        low, high = min(self.values.values()), max(self.values.values())
+        if low == high:
+            return 0.0
+        if self.z.is_log:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
+
+Shown = Figure | Plane
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ... or, over more than two decades, powers of ten;
+    over less than a factor of five, as many as a linear axis."""
+    if high < LOG_LINES * low:
+        step = float(f"1e{math.floor(math.log10(max(high - low, 0.1 * low)))}")
+        step *= next((each for each in (0.2, 0.5, 1.0) if (high - low) <= 6 * each * step), 2.0)
+        return [round(place * step, 12) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    steps = (1, 2, 5) if high <= 100.0 * low else (1,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+    return [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
+
+
+def needs_log(values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES) -> bool:
+    """Whether all finite values are positive, and the largest is more than `factor` times the least."""
+    parts = [np.ravel(np.asarray(each, np.float64)) for each in values]
+    together = np.concatenate(parts) if parts else np.empty(0)
+    finite = together[np.isfinite(together)]
+    return bool(finite.size) and finite.min() > 0 and bool(finite.max() > factor * finite.min())

@@ -1,0 +1,182 @@
+"""Figures as files: an SVG and a CSV of each."""
+
+import csv
+import io
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.atomic import write_whole
+from fedray.audit.audit import Audit
+from fedray.errors import InputError
+from fedray.report.figure import Axis, Figure, Plane, Series, Shown
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+
+def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | Path) -> list[Path]:
+    """Writes NAME.svg and NAME.csv of every figure of a trace's page; their paths. Raises InputError."""
+    from fedray.report.figures import figures_of
+
+    return write_figure_files(figures_of(trace, audit), directory)
+
+
+def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[Path]:
+    """Writes NAME.svg and NAME.csv of each into a directory, which is made if it is not there; their paths. Raises InputError."""
+    place = Path(directory)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror or error
+        raise InputError(f"figures {str(directory)!r} is no directory that can be made ({problem}); name another") from None
+    written = []
+    for figure in figures:
+        for suffix, content in ((".svg", figure_svg(figure)), (".csv", figure_csv(figure))):
+            path = place / f"{figure.name}{suffix}"
+            write_whole(path, content.encode(), f"figure {str(path)!r}", InputError)
+            written.append(path)
+    return written
+
+
+def figure_csv(figure: Shown) -> str:
+    """A row per point, unrounded: series, x, until where there is one, y; then a row per mark. Of a plane: x, y, value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if isinstance(figure, Plane):
+        writer.writerow([figure.x.title, figure.y.title, figure.z.title])
+        writer.writerows([_plain(x), _plain(y), _plain(z)] for (x, y), z in sorted(figure.values.items()))
+        return out.getvalue()
+    data = [each for each in figure.series if not each.is_reference]
+    has_until = any(each.until is not None for each in (*data, *figure.marks))
+    has_labels = any(each.labels for each in data)
+    until, label = [f"{figure.x.title}, until"] if has_until else [], ["name"] if has_labels else []
+    writer.writerow(["series", *label, figure.x.title, *until, figure.y.title])
+    for each in data:
+        for point in range(each.x.size):
+            x, y = _plain(each.x[point]), _plain(each.y[point])
+            end = [_plain(each.until[point])] if each.until is not None else [""] * has_until
+            writer.writerow([each.name, *([each.labels[point]] if each.labels else [""] * has_labels), x, *end, y])
+    for mark in figure.marks:
+        at, end = _plain(mark.at), "" if mark.until is None else _plain(mark.until)
+        cells = [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *([""] * has_until), at]
+        writer.writerow([f"mark: {mark.text}", *([""] * has_labels), *cells])
+    return out.getvalue()
+
+
+def _plain(value: Any) -> str:
+    number = float(value)
+    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else "" if np.isnan(number) else repr(number)
+
+
+def figure_svg(figure: Shown) -> str:
+    """A drawing in black on white whose words are text; the same figure gives the same bytes."""
+    if isinstance(figure, Plane):
+        return plane_svg(figure)
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    settings: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "fedray",
+        "text.parse_math": False,  # names may hold dollars
+        "font.size": 9,
+        "font.family": "sans-serif",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(settings):
+        canvas = Canvas(figsize=(7.2, 4.0), layout="constrained")
+        axes = canvas.subplots()
+        _draw(axes, figure)
+        axes.set_title(figure.title, loc="left", fontsize=10, pad=16)
+        out = io.StringIO()
+        canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def _draw(axes: Any, figure: Figure) -> None:
+    from fedray.report.plotly_json import GREY
+
+    for place, series in enumerate(figure.series):
+        _draw_series(axes, series, place)
+    _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
+    _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
+    if any(each.kind == "bars" for each in figure.series):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)  # from a half, so that one is seen
+    elif not figure.y.is_log and figure.y.starts_at_zero:
+        axes.set_ylim(bottom=0)
+    for mark in figure.marks:
+        line, zone = (axes.axvline, axes.axvspan) if mark.axis == "x" else (axes.axhline, axes.axhspan)
+        if mark.until is None:
+            line(mark.at, color=GREY, linestyle=":", linewidth=1)
+        else:
+            zone(mark.at, mark.until, color=GREY, alpha=0.15, linewidth=0)
+        across = axes.get_xaxis_transform() if mark.axis == "x" else axes.get_yaxis_transform()
+        at = (mark.at, 1.0) if mark.axis == "x" else (1.0, mark.at)
+        axes.text(*at, mark.text, transform=across, fontsize=8, va="bottom", ha="left" if mark.axis == "x" else "right")
+    if sum(not each.is_reference for each in figure.series) > 1:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
+    drawn.set_label_text(axis.title + (", log scale" if axis.is_log else ""))
+    if axis.is_log:
+        set_scale("log")
+        drawn.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
+        drawn.set_ticks([], minor=True)
+
+
+def _draw_series(axes: Any, series: Series, place: int) -> None:
+    from fedray.report.plotly_json import COLORS, DASHES, GREY
+
+    color = COLORS[place % len(COLORS)]
+    dash = {"solid": "-", "dash": "--", "dot": ":"}[DASHES[place // len(COLORS) % len(DASHES)]]
+    label = series.name or "_"
+    if series.is_reference:
+        axes.plot(series.x, series.y, color=GREY, linestyle="--", linewidth=1)
+    elif series.kind == "bars":
+        assert series.until is not None
+        axes.bar((series.x + series.until - 1) / 2, series.y, width=0.92 * (series.until - series.x), color=color, label=label)
+    elif series.kind == "steps":
+        x, y, _ = series.path()
+        style = {"color": color, "linestyle": dash, "marker": "." if series.has_markers else None, "markersize": 3}
+        axes.plot(x, y, linewidth=1.2, solid_joinstyle="miter", label=label, **style)
+    elif series.kind == "points":
+        axes.plot(series.x, series.y, "o", color=color, label=label)
+        for x, y, name in zip(series.x, series.y, series.labels, strict=False):
+            axes.annotate(name, (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=7)
+    else:
+        axes.plot(series.x, series.y, color=color, marker="o", markersize=3, linestyle=dash, label=label)
+
+
+def plane_svg(plane: Plane) -> str:
+    """A grid of shaded cells with their values, as the page's table has them."""
+    xs, ys, wide, high, left, top = plane.xs, plane.ys, 74, 26, 96, 64
+    width, height = left + wide * len(xs) + 16, top + high * len(ys) + 40
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11" text-anchor="middle">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="22" font-size="14" text-anchor="start">{escape(plane.title)}</text>',
+        f'<text x="12" y="40" text-anchor="start">{escape(plane.sentence)}</text>',
+    ]
+    middle = left + wide * len(xs) / 2
+    parts.append(f'<text x="{middle}" y="{height - 10}">{escape(plane.x.title)}</text>')
+    for column, x in enumerate(xs):
+        parts.append(f'<text x="{left + wide * (column + 0.5)}" y="{height - 28}">{escape(plane.x.text(x))}</text>')
+    for row, y in enumerate(ys):
+        at = top + high * row
+        parts.append(f'<text x="{left - 8}" y="{at + 17}" text-anchor="end">{escape(plane.y.text(y))}</text>')
+        for column, x in enumerate(xs):
+            value = plane.values.get((x, y))
+            if value is not None:
+                place, shade = left + wide * column, 0.6 * plane.shade(value)
+                parts.append(
+                    f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
+                )
+                parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{escape(plane.z.text(value))}</text>')
+    return "\n".join([*parts, "</svg>\n"])

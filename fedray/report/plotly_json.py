@@ -1,0 +1,113 @@
+"""Figures as what plotly.js draws: data and layout, without colours of text and rules, which are the page's."""
+
+import math
+from html import escape
+from typing import Any, Literal
+
+from fedray.report.figure import Axis, Figure, Mark, Series
+
+COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
+DASHES = ("solid", "dash", "dot")
+GREY = "#8a8f94"
+
+
+def plotly_figure(figure: Figure) -> dict[str, Any]:
+    """{data, layout} for plotly.js."""
+    has_legend = sum(not each.is_reference for each in figure.series) > 1
+    return {
+        "data": [_trace(figure, each, place) for place, each in enumerate(figure.series)],
+        "layout": {
+            "xaxis": _axis(figure, figure.x, "x"),
+            "yaxis": _axis(figure, figure.y, "y"),
+            "shapes": [_shape(mark) for mark in figure.marks],
+            "annotations": [_annotation(figure, mark, place) for place, mark in enumerate(figure.marks) if mark.text],
+            "showlegend": has_legend,
+            "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
+            "margin": {"l": 56, "r": 24, "t": 24, "b": 48},
+            "height": 320 + (20 * len(figure.series) if has_legend else 0),
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "hovermode": "closest",
+        },
+    }
+
+
+def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
+    color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+    if series.is_reference:
+        points = {"x": _numbers(series.x), "y": _numbers(series.y), "line": {"color": GREY, "dash": "dash", "width": 1}}
+        return {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False, **points}
+    common = {"name": escape(series.name), "hoverinfo": "text+name" if len(figure.series) > 1 else "text"}
+    hover = [_hover(figure, series, point) for point in range(series.x.size)]
+    if series.kind == "bars":
+        assert series.until is not None
+        middles, widths = (series.x + series.until - 1) / 2, 0.92 * (series.until - series.x)
+        bars = {"x": _numbers(middles), "y": _numbers(series.y), "width": _numbers(widths), "marker": {"color": color}}
+        return {"type": "bar", **bars, "hovertext": hover, **common}
+    line = {"color": color, "dash": dash}
+    if series.kind == "steps":
+        x, y, places = series.path()
+        hover = [hover[each] for each in places]
+        mode, marker = "lines+markers" if series.has_markers else "lines", {"color": color, "size": 3}
+        drawn = {"x": _numbers(x), "y": _numbers(y), "hovertext": hover, "line": line, "marker": marker}
+        return {"type": "scatter", "mode": mode, **drawn, **common}
+    mode = "lines+markers" if series.kind == "line" else "markers+text" if series.labels else "markers"
+    marker = {"color": color, "size": 5 if series.kind == "line" else 7}
+    points = {"x": _numbers(series.x), "y": _numbers(series.y), "hovertext": hover, "marker": marker, "line": line}
+    named = (
+        {"text": [escape(label) for label in series.labels], "textposition": "top center", "textfont": {"size": 10}}
+        if series.labels
+        else {}
+    )
+    return {"type": "scatter", "mode": mode, **points, **named, **common}
+
+
+def _hover(figure: Figure, series: Series, point: int) -> str:
+    x, y = figure.x.text(float(series.x[point])), figure.y.text(float(series.y[point]))
+    if series.until is not None:
+        last = float(series.until[point]) - (1 if series.kind == "bars" else 0)
+        x += f" to {figure.x.text(last)}" if last > series.x[point] else ""
+    label = f"{escape(series.labels[point])}<br>" if series.labels else ""
+    return f"{label}{escape(figure.x.title)}: {x}<br>{escape(figure.y.title)}: {y}"
+
+
+def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any]:
+    drawn: dict[str, Any] = {"title": {"text": escape(axis.title)}, "automargin": True}
+    bars = [each for each in figure.series if each.kind == "bars"]
+    if axis.is_log:
+        ticks = figure.log_ticks(which)
+        drawn |= {"type": "log", "title": {"text": f"{escape(axis.title)}, log scale"}}
+        drawn |= {"tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+        if which == "y" and bars:  # from a half, so that one is seen
+            drawn["range"] = [math.log10(0.5), math.log10(2.0 * max(float(each.y.max()) for each in bars))]
+    elif bars and which == "x":  # whole numbers, with room for half a bar at each end
+        low = min(float(each.x.min()) for each in bars)
+        high = max(float(each.until.max()) for each in bars if each.until is not None)
+        drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
+    else:
+        drawn["rangemode"] = "tozero" if axis.starts_at_zero and which == "y" else "normal"
+    return drawn
+
+
+def _shape(mark: Mark) -> dict[str, Any]:
+    across = "y" if mark.axis == "x" else "x"
+    end = mark.at if mark.until is None else mark.until
+    place = {f"{mark.axis}ref": mark.axis, f"{mark.axis}0": mark.at, f"{mark.axis}1": end}
+    whole = {f"{across}ref": "paper", f"{across}0": 0, f"{across}1": 1}
+    if mark.until is None:
+        return {"type": "line", **place, **whole, "line": {"color": GREY, "dash": "dot", "width": 1.5}}
+    return {"type": "rect", **place, **whole, "line": {"width": 0}, "fillcolor": GREY, "opacity": 0.15, "layer": "below"}
+
+
+def _annotation(figure: Figure, mark: Mark, place: int) -> dict[str, Any]:
+    """Its text; on logarithmic axes plotly places text by the logarithm, though shapes by the value."""
+    axis = figure.x if mark.axis == "x" else figure.y
+    at = math.log10(mark.at) if axis.is_log else mark.at
+    text = {"text": escape(mark.text), "showarrow": False, "yanchor": "bottom", "font": {"size": 11}}
+    if mark.axis == "x":
+        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": -14 * (place % 3)}
+    return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
+
+
+def _numbers(values: Any) -> list[float | None]:
+    return [float(value) if math.isfinite(value) else None for value in values.tolist()]

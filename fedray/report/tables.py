@@ -1,0 +1,235 @@
+"""The tables of pages. Privacy figures are rounded to the safe side: losses up, min-sep, spans and given noise down."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedray.report.figure import Plane
+from fedray.rounding import down, up
+
+EPSILON_DECIMALS = 4
+FINE_DECIMALS = 6
+"""Of rho and sensitivities."""
+NARROW, MEDIUM, PROSE = 36, 64, 100
+"""Characters: a row that stands on a telephone's screen, a row that need not fill a page, and a cell that is prose."""
+_NUMBER = re.compile(r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|")
+_DOWN = ("min_sep", "timer_hours", "noise_multiplier", "rounds")
+"""Statements whose figure protects the more the larger it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """A table of a page: heading first. On a narrow screen every row is a card.
+
+    row_styles: `used` or `marked` (bold), or a verdict (coloured), for each row after the heading; empty: none.
+    """
+
+    title: str
+    rows: list[list[str]]
+    note: str = ""
+    row_styles: Sequence[str] = ()
+
+    @property
+    def kinds(self) -> list[str]:
+        """Per column: `number`, set to the right with its heading, or `text`, set to the left as the first column is."""
+        columns = list(zip(*self.rows[1:], strict=True))[1:]
+        found = ["number" if all(_NUMBER.fullmatch(cell) for cell in column) else "text" for column in columns]
+        return ["text", *(found or ["text"] * (len(self.rows[0]) - 1))]
+
+    @property
+    def style(self) -> str:
+        """Names of styles: how wide it is set, and whether its rows are cards on a narrow screen."""
+        columns = len(self.rows[0])
+        longest = [max(len(row[place]) for row in self.rows) for place in range(columns)]
+        styles = ["cards"] if columns > 2 and sum(longest) > NARROW else []
+        if columns > 9:
+            styles.append("wide")
+        elif sum(longest) <= MEDIUM:
+            styles.append("narrow")
+        elif max(longest[1:], default=0) > PROSE:
+            styles.append("prose")
+        return " ".join(styles)
+
+
+def parameters_table(parameters: dict[str, Any]) -> PageTable:
+    """What a mechanism, or what was run, is made of: a row per parameter, exactly."""
+    given = {name: value for name, value in parameters.items() if value not in (None, [], ())}
+    return PageTable("", [["parameter", "value"], *([name.replace("_", " "), _exactly(value)] for name, value in given.items())])
+
+
+def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
+    """Every guarantee of every mechanism: a row each."""
+    heading = ["guarantee", "mechanism", "min-sep", "participations", "sensitivity", "is", "rho", "epsilon", "may be rested on"]
+    rows, styles = [heading], []
+    for mechanism in mechanisms:
+        seen, *others = mechanism["guarantees"]
+        named = [("observed", seen), ("observed limits", mechanism["observed_limits"]), *((each["name"], each) for each in others)]
+        for name, each in named:
+            if name == "claimed" and each["max_participations"] is None:
+                continue  # nothing is claimed
+            rows.append([name, mechanism["name"], *_guarantee_cells(each), "yes" if each["may_rest_on"] else "no"])
+            styles.append("used" if mechanism is mechanisms[0] else "")
+    note = (
+        "Observed: this trace's own patterns. Observed limits: all patterns with its min-sep and participations. Sensitivities are "
+        f"at clip norm 1; a bound may be larger than the truth, never smaller. {_binding(mechanisms[0])}"
+    )
+    return PageTable("Figures of each mechanism", rows, note, styles)
+
+
+def _binding(mechanism: dict[str, Any]) -> str:
+    is_exact, rounds = mechanism["guarantees"][0]["is_exact"], ", ".join(map(str, mechanism["binding_rounds"]))
+    how = "is that" if is_exact else "is bounded by the bound"
+    return f"The observed sensitivity of {mechanism['name']} {how} of device {mechanism['binding_device']}, of rounds {rounds}."
+
+
+def _guarantee_cells(guarantee: dict[str, Any]) -> list[str]:
+    if guarantee["max_participations"] is None:
+        return ["-", "-", "-", "not known", "-", "-"]
+    limits = [min_sep_text(guarantee["min_sep"]), f"{guarantee['max_participations']:,}"]
+    if guarantee["sensitivity"] is None:
+        return [*limits, "-", "not proven", "-", "-"]
+    kind = "exact" if guarantee["is_exact"] else "bound"
+    return [*limits, fine(guarantee["sensitivity"]), kind, fine(guarantee["rho"]), epsilon(guarantee["epsilon"])]
+
+
+def utility_table(audit: dict[str, Any]) -> PageTable:
+    """Mechanisms by the error of their prefix sums at equal rho."""
+    heading = ["mechanism", "rms error", "max error", "noise multiplier needed", "RmsLoss", "MaxLoss", "sensitivity"]
+    rows = [
+        [
+            each["name"],
+            *(fine(each[key]) for key in ("rms_prefix_error", "max_prefix_error", "noise_multiplier", "rms_loss", "max_loss")),
+            fine(each["sensitivity"]),
+        ]
+        for each in audit["utility"]
+    ]
+    note = (
+        f"{audit['utility_note']} Here every mechanism has rho = {fine(audit['utility_rho'])}; the errors are of prefix sums at "
+        "clip norm 1, and the best comes first."
+    )
+    used = audit["mechanisms"][0]["name"] if audit["mechanisms"] else ""
+    styles = ["used" if each["name"] == used else "" for each in audit["utility"]]
+    return PageTable("Mechanisms at equal privacy", [heading, *rows], note, styles)
+
+
+def findings_table(findings: Sequence[dict[str, Any]]) -> PageTable:
+    """What became of every statement of a claim: verdict first."""
+    heading = ["verdict", "statement", "claimed", "found", "should say", "because"]
+    rows = [
+        [
+            each["verdict"],
+            each["statement"],
+            "-" if each["claimed"] is None else f"{each['claimed']:.12g}",
+            "-" if each["found"] is None else _found(each["statement"], each["found"]),
+            each["should_say"],
+            each["explanation"],
+        ]
+        for each in findings
+    ]
+    return PageTable("Statement by statement", [heading, *rows], row_styles=[style_of(each["verdict"]) for each in findings])
+
+
+def style_of(verdict: str) -> str:
+    """The style of a verdict: `holds`, `broken`, or `open` for what is neither."""
+    return verdict if verdict in ("holds", "broken") else "open"
+
+
+def _found(statement: str, value: float) -> str:
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return down(value, FINE_DECIMALS) if statement in _DOWN else up(value, FINE_DECIMALS)
+
+
+def evidence_table(findings: Sequence[dict[str, Any]]) -> PageTable:
+    """The devices and rounds that the verdicts rest on."""
+    rows = [["statement", "device", "rounds", "shows"]]
+    for each in findings:
+        for shown in each["evidence"]:
+            rows.append([each["statement"], shown["device"], ", ".join(map(str, shown["rounds"])), shown["shows"]])
+    return PageTable("Evidence", rows)
+
+
+def statement_table(statement: Sequence[dict[str, str]]) -> PageTable:
+    """The privacy statement: a row per line, with what it rests on."""
+    rows = [["what", "says", "evidence"], *([each["what"], each["says"], each["evidence"]] for each in statement)]
+    return PageTable("Privacy statement", rows, "In the order of the checklist of Ponomareva et al. 2023, ready to be published.")
+
+
+def devices_table(device_privacy: dict[str, Any]) -> PageTable:
+    """rho over devices, at a few shares."""
+    rows = [["share of devices", "sensitivity at most", "rho at most"]]
+    rows += [[f"{100 * each['share']:g} %", fine(each["sensitivity"]), fine(each["rho"])] for each in device_privacy["quantiles"]]
+    bounds = "" if device_privacy["is_exact"] else " Some are upper bounds."
+    note = f"rho of the devices that took part; the mean is {fine(device_privacy['mean_rho'])}.{bounds}"
+    return PageTable("What each device got", rows, note)
+
+
+def frontier_table(frontier: dict[str, Any]) -> PageTable:
+    """Devices by number of participations, with the limits that all of a row obey."""
+    heading = ["participations", "devices", "min-sep", "least span of 2, 3, ... participations", "sensitivity", "is"]
+    rows = [
+        [
+            str(each["most"]) if each["fewest"] == each["most"] else f"{each['fewest']} to {each['most']}",
+            f"{each['devices']:,}",
+            "none (k = 1)" if each["most"] == 1 else f"{each['min_sep']:,}",
+            (", ".join(map(str, each["spans"][:12])) + (", ..." if len(each["spans"]) > 12 else "")) or "-",
+            fine(each["sensitivity"]),
+            "exact" if each["is_exact"] else "bound",
+        ]
+        for each in frontier["entries"]
+    ]
+    note = (
+        "All devices of a row obey its own min-sep and participations, so the sensitivity of the trace is at most "
+        f"{fine(frontier['sensitivity'])}."
+    )
+    return PageTable("By number of participations", [heading, *rows], note)
+
+
+def outcomes_table(counts: dict[str, int]) -> PageTable:
+    """What became of the selected devices."""
+    total = max(1, sum(counts.values()))
+    rows = [[name, f"{count:,}", f"{100 * count / total:.1f} %"] for name, count in counts.items()]
+    return PageTable("Selected devices", [["outcome", "devices", "share"], *rows])
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneCell:
+    """A cell of a drawn plane: its value as text, empty if it was not computed, and its shade in per cent."""
+
+    text: str
+    shade: int
+
+
+def plane_rows(plane: Plane) -> list[tuple[str, list[PlaneCell]]]:
+    """(y, cells) from the top."""
+    rows = []
+    for y in plane.ys:
+        values = [plane.values.get((x, y)) for x in plane.xs]
+        cells = [PlaneCell("", 0) if z is None else PlaneCell(plane.z.text(z), round(60 * plane.shade(z))) for z in values]
+        rows.append((plane.y.text(y), cells))
+    return rows
+
+
+def fine(value: float | None) -> str:
+    """rho, a sensitivity or an error, rounded up."""
+    return "-" if value is None else up(value, FINE_DECIMALS)
+
+
+def epsilon(value: float | None) -> str:
+    """Epsilon, rounded up."""
+    return "-" if value is None else up(value, EPSILON_DECIMALS)
+
+
+def min_sep_text(min_sep: int | None) -> str:
+    """A min-sep; None means that no device may take part twice."""
+    return "none (k = 1)" if min_sep is None else f"{min_sep:,}"
+
+
+def _exactly(value: Any) -> str:
+    """A parameter, with every digit that it has."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_exactly(each) for each in value)
+    return repr(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,219 @@
+"""Plans as tables, a figure, a page and the files of a directory."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.availability import ContentFile
+from fedray.fit import shown_min_sep
+from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
+from fedray.report.page import PageTable, render_study
+from fedray.rounding import up
+from fedray.stress.page import text
+from fedray.stress.plan import Candidate, Plan, planned_scenario
+from fedray.trace.provenance import package_versions
+
+SHOWN = 3.0
+"""Times the target: epsilons beyond are in the table, not in the plot."""
+SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "claim.toml"
+NO_GUARANTEE = (
+    "A plan says what a run like the simulated ones will have; it is no guarantee. `fedray audit` tells what the run's rules "
+    "guarantee whatever happens."
+)
+
+
+def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
+    """What `fedray plan --out` writes, by name: page and figures, and for a plan that was found its scenario, mechanism, claim."""
+    files = {
+        "report.html": plan_page(plan, command).encode(),
+        "plan.json": (json.dumps({**plan.to_json(), "command": command}, indent=1) + "\n").encode(),
+    }
+    if plan.best is None:
+        return files
+    scenario, strategy = planned_scenario(plan)
+    best, availability = plan.best, scenario.availability
+    claim = {
+        "mechanism": MECHANISM_FILE,
+        "noise_multiplier": best.noise_multiplier,
+        "rounds": scenario.rounds.count,
+        "max_participations": best.planned_max_participations,
+        "timer_hours": best.timer_hours,
+        "rho": best.rho,
+        "epsilon": best.epsilon,
+        "delta": plan.target.delta,
+    }
+    if best.planned_min_sep is not None:
+        claim["min_sep"] = best.planned_min_sep
+    if isinstance(availability, ContentFile):  # a scenario finds it by its digest
+        files[f"{availability.sha256}{availability.suffix}"] = availability.content
+    files[SCENARIO_FILE] = scenario.to_toml().encode()
+    files[MECHANISM_FILE] = (json.dumps(strategy.model_dump(mode="json"), indent=1) + "\n").encode()
+    files[CLAIM_FILE] = tomli_w.dumps(claim).encode()
+    return files
+
+
+def plan_rows(plan: Plan) -> list[list[str]]:
+    """What is printed: a heading, then a row per candidate."""
+    heading = ["timer", "report goal", "z", "size", "min-sep, seeds", "planned", "population / goal", "k", "days", "epsilon"]
+    return [[*heading, "if cycled", ""], *(_cells(plan, each) for each in plan.candidates)]
+
+
+def timer_rows(plan: Plan) -> list[list[str]]:
+    """What a longer timer costs, and saves: a heading, then the least goal of each timer that meets the target."""
+    heading = [
+        "timer",
+        "least report goal",
+        "device updates",
+        "min-sep, planned",
+        "days",
+        "rounds a day",
+        "epsilon",
+        "simulated at",
+    ]
+    return [heading, *(_timer_cells(plan, hours, each) for hours, each in sorted(plan.least_of_timers.items()))]
+
+
+def plan_sentence(plan: Plan) -> str:
+    """The plan in words."""
+    best, rounds = plan.best, plan.scenario.rounds
+    if best is None:
+        return f"No report goal and timer that were tried meet epsilon {plan.target.epsilon:g} at delta {plan.target.delta:g}."
+    assert best.epsilon is not None
+    assert best.days is not None
+    seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
+    return (
+        f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier {best.noise_multiplier:.6g}: epsilon "
+        f"{up(best.epsilon)} at delta {plan.target.delta:g}, planned for min-sep {shown_min_sep(best.planned_min_sep)} and at most "
+        f"{best.planned_max_participations} participations. The run at full size had min-sep {seen}; population / report goal is "
+        f"{best.population_over_goal:,}. It takes {best.updates(rounds.count):,} device updates in {best.days:.1f} days, "
+        f"{rounds.count / best.days:.1f} rounds a day; {pace_words(plan)}."
+    )
+
+
+def pace_words(plan: Plan) -> str:
+    """How fast rounds were allowed to follow one another."""
+    minutes = plan.scenario.rounds.min_minutes_between
+    if minutes is None:
+        return (
+            "rounds follow one another as fast as devices come; at a slower pace a timer spans fewer rounds, so that min-sep is "
+            "smaller: say yours with --rounds-per-day"
+        )
+    return f"a round starts at least {minutes:g} minutes after the one before"
+
+
+def plan_page(plan: Plan, command: str) -> str:
+    """The page of a plan."""
+    target, scenario = plan.target, plan.scenario
+    note = (
+        f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at most {target.epsilon:g} at delta "
+        f"{target.delta:g}, {target.noise_per_report:.3g} of noise multiplier per report. {plan_sentence(plan)} {NO_GUARANTEE}"
+    )
+    styles = ["marked" if each == plan.best else "" for each in plan.candidates]
+    how = (
+        f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their spread, that one more run falls "
+        "short of once in twenty times. Size 1 is the whole population. If cycled: epsilon if min-sep were population / goal."
+    )
+    on_timers = "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down."
+    made = [["what", "is"], ["command", command], ["fedray", package_versions().get("fedray", "unknown")]]
+    tables = [
+        PageTable("What a longer timer costs", timer_rows(plan), on_timers),
+        PageTable("Candidates", plan_rows(plan), " ".join([how, *plan.warnings]), styles),
+        PageTable("How this page was made", made),
+    ]
+    title = f"A plan for epsilon {target.epsilon:g}"
+    return render_study(title, note, [plan_figure(plan)], tables, plan.to_json(), OF_EVERY_AUDIT)
+
+
+def plan_figure(plan: Plan) -> Figure:
+    """Epsilon of the candidates over report goal, with the target, the plan, and where its timer misses the target or starves."""
+    most = SHOWN * plan.target.epsilon
+    series = []
+    for hours in dict.fromkeys(each.timer_hours for each in plan.candidates):
+        for is_full_size in (False, True):
+            points = [
+                (each.report_goal, each.epsilon)
+                for each in plan.candidates
+                if (each.timer_hours, each.is_full_size) == (hours, is_full_size)
+                and each.epsilon is not None
+                and each.epsilon <= most
+            ]
+            size = "full size" if is_full_size else "smaller simulations"
+            if points:
+                series.append(_points(f"timer {hours:g} h, {size}", "points", points))
+    guesses = {each.report_goal: each.guessed_epsilon for each in plan.candidates}
+    drawn = [(goal, epsilon) for goal, epsilon in sorted(guesses.items()) if epsilon is not None and epsilon <= most]
+    if drawn:
+        series.append(_points("if min-sep were population / goal", "line", drawn))
+    goals = [goal for each in series for goal in each.x.tolist()] or [1.0]
+    epsilons = [float(epsilon) for each in series for epsilon in each.y] or [plan.target.epsilon]
+    return Figure(
+        name="lines",
+        title="Epsilon over report goal",
+        note=f"Points are simulations, at the planned limits; epsilons above {most:g} are in the table alone.",
+        x=Axis("report goal", is_log=needs_log(goals), starts_at_zero=False),
+        y=Axis("epsilon", is_log=needs_log([*epsilons, plan.target.epsilon]), starts_at_zero=False, decimals=3),
+        series=tuple(series),
+        marks=(Mark(plan.target.epsilon, f"target {plan.target.epsilon:g}", "y"), *_zones(plan, min(goals), max(goals))),
+    )
+
+
+def _zones(plan: Plan, least: float, most: float) -> tuple[Mark, ...]:
+    """Of the plan's timer: the goals that miss the target, those that starve, and the plan."""
+    best = plan.best
+    if best is None:
+        return ()
+    same = [each for each in plan.candidates if each.timer_hours == best.timer_hours]
+    misses = [each.report_goal for each in same if not each.starves and not each.meets(plan.target)]
+    starves = [each.report_goal for each in same if each.starves]
+    marks = [Mark(best.report_goal, f"plan {best.report_goal:,}")]
+    if misses and max(misses) > least:
+        marks.append(Mark(least, "misses the target", until=max(misses)))
+    if starves:
+        marks.append(Mark(min(starves), "starves", until=max(most, *starves)))
+    return tuple(marks)
+
+
+def _points(name: str, kind: Any, points: list[tuple[int, float]]) -> Series:
+    x, y = zip(*points, strict=True)
+    return Series(name, kind, np.array(x, np.float64), np.array(y, np.float64))
+
+
+def _cells(plan: Plan, each: Candidate) -> list[str]:
+    found = [math.inf if value is None else value for value in each.min_seps]
+    ends = [None if value == math.inf else value for value in (min(found), max(found))] if found else []
+    seeds = " to ".join(dict.fromkeys(shown_min_sep(end) for end in ends)) or "-"
+    verdict = "plan" if each == plan.best else "starves" if each.starves else "meets it" if each.meets(plan.target) else ""
+    return [
+        f"{each.timer_hours:g} h",
+        f"{each.report_goal:,}",
+        f"{each.noise_multiplier:.5g}",
+        f"{each.scale:.2g}",
+        seeds,
+        "-" if each.planned_max_participations is None else shown_min_sep(each.planned_min_sep),
+        f"{each.population_over_goal:,}",
+        "-" if each.planned_max_participations is None else str(each.planned_max_participations),
+        "-" if each.days is None else f"{each.days:.1f}",
+        text(each.epsilon),
+        text(each.guessed_epsilon),
+        verdict,
+    ]
+
+
+def _timer_cells(plan: Plan, hours: float, each: Candidate | None) -> list[str]:
+    if each is None or each.days is None:
+        return [f"{hours:g} h", "none", *(["-"] * 6)]
+    rounds = plan.scenario.rounds.count
+    return [
+        f"{hours:g} h",
+        f"{each.report_goal:,}",
+        f"{each.updates(rounds):,}",
+        shown_min_sep(each.planned_min_sep),
+        f"{each.days:.1f}",
+        f"{rounds / each.days:.1f}",
+        text(each.epsilon),
+        "full size" if each.is_full_size else f"{each.scale:.2g} of the size",
+    ]

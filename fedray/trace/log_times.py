@@ -1,0 +1,125 @@
+"""Times as logs have them, made seconds: ISO 8601 text, Parquet's timestamps, or Unix numbers.
+
+The first rows that have a time tell the form; every other row must be of that form. Nothing is guessed:
+
+* Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01 12:00:00 UTC") is exact.
+* Text without an offset, and timestamps without a zone, are taken as UTC, and reported as such.
+* Numbers are Unix times if they lie between 2000 and 2100 in exactly one of seconds, milliseconds, microseconds and
+  nanoseconds; the four ranges are apart. Other numbers need the unit, and may then count from any start.
+* Dates without a time of day, and text with an offset in some rows only, are refused.
+"""
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fedray.errors import InputError
+from fedray.trace.files import first_line
+
+UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
+EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
+"""2000 and 2100: Unix numbers without a given unit must lie between."""
+_TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_NUMBERS = "numbers"
+_WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
+_COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
+
+
+class TimeReader:
+    """Reads one column of times, batch by batch. unit: of numbers, where it is known. Raises InputError."""
+
+    def __init__(self, where: str, unit: str | None) -> None:
+        if unit is not None and unit not in UNITS:
+            raise InputError(f"--time-unit={unit!r} is none of {', '.join(UNITS)}")
+        self._where, self._unit, self._has_given_unit = where, unit, unit is not None
+        self._text_type: pa.DataType | None = None
+        self.form = ""
+        """What the times are, in words; empty before the first row."""
+
+    def seconds(self, column: pa.Array) -> NDArray[np.float64]:
+        """[N] float64: since 1970-01-01 UTC, or as the numbers count."""
+        if not len(column):
+            return np.empty(0)
+        if column.null_count:
+            raise InputError(
+                f"{self._where} has rows without a time; correct them, or leave the times out: timers are then not checked"
+            )
+        kind = column.type
+        if pa.types.is_timestamp(kind):
+            return self._of_timestamps(column, "timestamps")
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            return self._of_numbers(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
+        raise InputError(f"{self._where} is of type {kind}; times are ISO 8601 text, timestamps, or Unix numbers")
+
+    def _of_text(self, text: pa.Array) -> NDArray[np.float64]:
+        if (not self.form and _is_number(text[0].as_py())) or self.form.startswith(_NUMBERS):
+            try:
+                numbers = text.cast(pa.float64())
+            except pa.ArrowException as error:
+                raise self._refused(first_line(error)) from None
+            return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
+        if _COMPUTE.min(_COMPUTE.binary_length(text)).as_py() <= len("2026-03-01"):
+            raise self._refused("a date without a time of day, or none at all")
+        text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
+        problem = ""
+        for kind in (self._text_type,) if self._text_type is not None else (_WITH_OFFSET, _WITHOUT):
+            try:
+                found = text.cast(kind)
+            except pa.ArrowException as error:
+                problem = first_line(error).split(" If these")[0]
+                continue
+            self._text_type = kind
+            return self._of_timestamps(found, "ISO 8601")
+        raise self._refused(f"neither all with an offset from UTC nor all without: {problem}")
+
+    def _of_timestamps(self, column: pa.Array, what: str) -> NDArray[np.float64]:
+        if self._has_given_unit:
+            raise InputError(f"{self._where} has {what}, whose unit is known; --time-unit is for numbers, leave it out")
+        self.form = f"{what} in UTC" if column.type.tz else f"{what} without an offset from UTC, taken as UTC"
+        return column.cast(pa.int64()).to_numpy(zero_copy_only=False) / _TICKS[column.type.unit]
+
+    def _of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not np.isfinite(values).all():
+            raise self._refused("a number that is not finite")
+        if self._unit is None:
+            units = [unit for unit, per_second in UNITS.items() if EARLIEST <= values[0] / per_second <= LATEST]
+            if not units:
+                raise self._refused(
+                    f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit; say what the numbers are by --time-unit"
+                )
+            self._unit = units[0]
+        seconds = values / UNITS[self._unit]
+        if self._has_given_unit:
+            self.form = f"{_NUMBERS}, {self._unit} as told"
+            return seconds
+        self.form = f"{_NUMBERS}, Unix {self._unit}"
+        outside = np.flatnonzero((seconds < EARLIEST) | (seconds > LATEST))
+        if outside.size:
+            raise self._refused(
+                f"{values[outside[0]]:.15g} beside Unix {self._unit}; correct it, or say what the numbers are by --time-unit"
+            )
+        return seconds
+
+    def _refused(self, problem: str) -> InputError:
+        return InputError(f"{self._where} has times that cannot be told for certain: {problem}")
+
+
+def shown_time(seconds: float) -> str:
+    """A time for reading: ISO 8601 in UTC if it is one of 2000 to 2100, else the number of seconds."""
+    if not EARLIEST <= seconds <= LATEST:
+        return f"{seconds:.15g} s"
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

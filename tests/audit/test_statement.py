@@ -1,0 +1,112 @@
+"""The privacy statement: every line of the checklist, with the figures of the guarantee that it names, and nothing it cannot know."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedray.audit.audit import audit_trace
+from fedray.audit.claims import Claim
+from fedray.audit.statement import UNSEEN, privacy_statement
+from fedray.errors import InputError
+from fedray.rounding import up
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.importer import import_log
+from mechanisms.registry import Tree
+
+PATTERNS = [[0, 3, 6], [1, 4], [2, 5]]
+CHECKLIST = [
+    "Unit of privacy",
+    "Adjacency",
+    "What is released",
+    "Who is trusted",
+    "Mechanism",
+    "Clip norm",
+    "Noise multiplier",
+    "Rounds",
+    "Participation (enforced)",
+    "Other participation",
+    "Sampling",
+    "rho (zCDP)",
+    "mu (Gaussian DP)",
+    "(epsilon, delta)",
+    "Best attack",
+    "What the figures are a statement about",
+    "The other guarantees",
+    "Tuning",
+    "Evaluation data",
+    "Not covered, and assumed",
+    "Digests",
+    "Versions",
+]
+
+
+@pytest.fixture
+def trace(trace_of, small):
+    return trace_of(PATTERNS, 7, small("participation.timer_hours=0.0694", "privacy.delta=1e-6"))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ImportedTrace:
+    rows = "".join(f"user-{device},{index}\n" for device, pattern in enumerate(PATTERNS) for index in pattern)
+    (tmp_path / "log.csv").write_text("device,round\n" + rows)
+    return import_log(tmp_path / "log.csv", "device", "round", 7, tmp_path / "log")
+
+
+def test_a_statement_follows_the_checklist_and_states_what_was_enforced(trace) -> None:
+    audit = audit_trace(trace)
+    lines = {line.what: line for line in privacy_statement(trace, audit).lines}
+    assert list(lines) == CHECKLIST
+    enforced = audit.mechanisms[0].enforced
+    assert lines["rho (zCDP)"].says == up(enforced.rho, 6)
+    assert lines["(epsilon, delta)"].says == f"({up(enforced.epsilon)}, 1e-06)"
+    assert "even if participation depends on the released models" in lines["What the figures are a statement about"].evidence
+    assert all(line.evidence for line in lines.values())
+
+
+def test_what_a_trace_cannot_show_is_said(trace) -> None:
+    lines = {line.what: line for line in privacy_statement(trace, audit_trace(trace)).lines}
+    assert lines["Tuning"].evidence == UNSEEN
+
+
+def test_a_claim_about_a_log_is_stated_as_claimed(log) -> None:
+    claim = Claim(mechanism=Tree(), noise_multiplier=7.0, min_sep=3, epsilon=20.0)
+    lines = {line.what: line for line in privacy_statement(log, audit_trace(log, claim=claim)).lines}
+    assert UNSEEN in lines["Participation (claimed)"].evidence
+    assert lines["Clip norm"].says == "not known"
+    assert lines["The claim, privacy"].says == "holds as far as it can be checked (2 unchecked)"
+    assert lines["The claim, participation"].says == "holds"
+
+
+def test_there_is_nothing_to_state_without_a_mechanism(log) -> None:
+    audit = audit_trace(log)
+    assert audit.max_participations == 3
+    assert audit.mechanisms == ()
+    with pytest.raises(InputError, match="no privacy to state"):
+        privacy_statement(log, audit)
+
+
+def test_without_a_noise_multiplier_there_is_no_epsilon(log) -> None:
+    found = audit_trace(log, mechanism=Tree()).to_json()["guarantees"][0]
+    assert found["sensitivity"] > 0
+    assert (found["rho"], found["mu"], found["epsilon"]) == (None, None, None)
+
+
+def test_devices_of_a_log_are_named_only_when_asked(log) -> None:
+    audits = [audit_trace(log, 7.0, mechanism=Tree(), show_devices=shown) for shown in (False, True)]
+    hidden, named = (each.mechanisms[0].binding_device for each in audits)
+    assert named == "user-0"
+    assert hidden.startswith("#")
+    assert "user" not in json.dumps(audits[0].to_json_in_full())
+
+
+def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_command) -> None:
+    (tmp_path / "claim.toml").write_text('mechanism = {kind = "tree"}\nnoise_multiplier = 7.0\nepsilon = 0.01\n')
+    code, out, _ = fedray_command("statement", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--out", str(tmp_path))
+    assert code == 1  # the claim does not hold
+    assert "epsilon does not hold" in out
+    assert json.loads((tmp_path / "statement.json").read_text())["lines"][0]["what"] == "Unit of privacy"
+    rows = [line for line in (tmp_path / "statement.md").read_text().splitlines() if line.startswith("|")]
+    assert all(line.replace("\\|", "").count("|") == 4 for line in rows)
+    code, _, err = fedray_command("statement", str(trace.path), "--out", str(tmp_path / "none"))
+    assert (code, "is not a directory" in err) == (2, True)

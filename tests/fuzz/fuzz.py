@@ -1,0 +1,609 @@
+"""Damaged and hostile inputs, by the hundred thousand, in one process: `make fuzz`, or python tests/fuzz/fuzz.py --help.
+
+A case is a function of (seed, target, number). What may come of it: the figures of the undamaged input, to the last bit, or one
+FedrayError. Everything else is a finding: another exception, another figure, a message of several lines, a case of over a minute,
+the end of the process. Cases run in a child process, a chunk of them each, so that the last of these is found too.
+"""
+
+import argparse
+import contextlib
+import faulthandler
+import io
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedray.audit.audit import audit_trace
+from fedray.audit.claims import read_claim
+from fedray.audit.participation import read_patterns
+from fedray.cli import _exit_code, app
+from fedray.design import evaluate_mechanism, read_request
+from fedray.errors import FedrayError, one_line
+from fedray.messages import Outcome, RoundRecord, Settlement, TrainingMetrics
+from fedray.scenario import Scenario
+from fedray.stress.sweep import Sweep
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.importer import import_log
+from fedray.trace.reader import Trace
+from fedray.trace.unfinished import load_checkpoint, read_unfinished, write_unfinished
+from fedray.trace.writer import TraceWriter, encode_part
+from mechanisms.registry import Tree
+
+SECONDS = 60
+"""Of one case, at most."""
+MEMORY = 12 << 30
+"""Address space of a child, bytes: what asks for more gets a MemoryError and not the machine's."""
+CHUNK = 1000
+SCENARIO = {
+    "name": "fuzz",
+    "seed": 7,
+    "population": {"devices": 100_000},
+    "participation": {"timer_hours": 12.0},
+    "rounds": {"count": 8, "report_goal": 30},
+    "training": {"enabled": False},
+    "privacy": {"noise_multiplier": 2.0, "mechanism": {"kind": "tree"}},
+}
+
+
+class Finding(AssertionError):
+    """What should not be."""
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values of dicts, lists, arrays and numbers are equal, NaN included."""
+    if isinstance(left, np.ndarray):
+        return isinstance(right, np.ndarray) and left.dtype == right.dtype and np.array_equal(left, right, left.dtype.kind == "f")
+    if isinstance(left, dict):
+        return isinstance(right, dict) and left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return isinstance(right, list) and len(left) == len(right) and all(map(same, left, right))
+    return type(left) is type(right) and (left == right or left != left)
+
+
+# Mutations of bytes and texts.
+
+NUMBERS = ["nan", "inf", "-inf", "-1", "0", "1", "1e308", "1e-300", "-0.0", "9" * 30, "9" * 5000, "0x" + "f" * 5000, "1_0", "1e5"]
+VALUES = [
+    *NUMBERS, '""', '"x"', "true", "false", "[]", "{}", "[[1]]", "[1, 2]", "1979-05-27T07:32:00Z", "12:00:00", "null",
+    '"' + "x" * 5000 + '"', "[" * 2000, "[" * 200 + "]" * 200, "{a=" * 200 + "1" + "}" * 200, "{a=1}", '{"a": 1}', '"\\u0000"', '"\\ud800"',
+    '"../../etc/passwd"', '"[bold]"', '"habit"', '"custom"', '"matrix"', '"blt"', "'''", '"', "\x00", "\x1b[31m", "\u202e", "é",
+]  # fmt: skip
+
+
+def changed_bytes(content: bytes, rng: random.Random) -> bytes:
+    """A flipped bit, mostly; else a cut, a changed byte, a block that is zeroed, doubled, dropped or random."""
+    if not content:
+        return b"x"
+    new, place, kind = bytearray(content), rng.randrange(len(content)), rng.random()
+    end = min(len(new), place + rng.choice([1, 4, 16, 64]))
+    if kind < 0.6:
+        new[place] ^= 1 << rng.randrange(8)
+    elif kind < 0.7:
+        del new[place:]
+    elif kind < 0.8:
+        new[place] = rng.randrange(256)
+    elif kind < 0.85:
+        new[place:end] = bytes(end - place)
+    elif kind < 0.9:
+        new[place:place] = new[place:end]
+    elif kind < 0.95:
+        del new[place:end]
+    else:
+        new[place:end] = rng.randbytes(end - place)
+    return bytes(new)
+
+
+def changed_lines(text: str, separator: str, rng: random.Random) -> str:
+    """Keys and values of `key = value` lines (or `"key": value`) replaced, lines doubled, dropped, moved; up to three times."""
+    lines = text.split("\n")
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        place = rng.randrange(len(lines))
+        key, found, value = lines[place].partition(separator)
+        kind = rng.random()
+        if kind < 0.5 and found:
+            comma = "," if value.rstrip().endswith(",") else ""
+            lines[place] = f"{key}{separator}{rng.choice(VALUES)}{comma}"
+        elif kind < 0.6 and found:
+            lines[place] = f"{rng.choice(VALUES)}{separator}{value}"
+        elif kind < 0.7 and found and value.strip().rstrip(",").replace(".", "", 1).isdigit():
+            number = float(value.strip().rstrip(",")) * 10 ** rng.uniform(-12, 12)
+            whole = abs(number) < 1e30 and rng.random() < 0.5
+            lines[place] = f"{key}{separator}{int(number) if whole else number}{',' if ',' in value else ''}"
+        elif kind < 0.8:
+            lines.insert(rng.randrange(len(lines) + 1), lines[place])
+        elif kind < 0.9 and len(lines) > 1:
+            del lines[place]
+        else:
+            lines.insert(place, rng.choice(VALUES))
+    return "\n".join(lines)
+
+
+def changed_text(text: str, separator: str, rng: random.Random) -> bytes:
+    """Of a text, by lines or by bytes."""
+    return changed_bytes(text.encode(), rng) if rng.random() < 0.3 else changed_lines(text, separator, rng).encode()
+
+
+# Targets: what is damaged, what is asked of it, and what it says undamaged.
+
+
+class Traces:
+    """A trace of ours or an imported one; each case damages one file, or takes files of another trace."""
+
+    def __init__(self, folder: Path, make: Callable[[Path, int], None], read: Callable[[Path, bool], dict[str, Any]]) -> None:
+        self._folder, self._read = folder, read
+        for name, seed in (("a", 1), ("b", 2)):
+            make(folder / name, seed)
+        shutil.copytree(folder / "a", folder / "t")
+        self._names = sorted(str(file.relative_to(folder / "a")) for file in (folder / "a").rglob("*") if file.is_file())
+        self._contents = {key: {name: (folder / key / name).read_bytes() for name in self._names} for key in ("a", "b")}
+        self._figures = {key: read(folder / key, True) for key in ("a", "b")}
+        self._audits = {key: self._audit(folder / key) for key in ("a", "b")}
+
+    def case(self, rng: random.Random) -> bool:
+        """Whether the damage was refused. Raises Finding, or whatever is not caught."""
+        mine, other = self._contents["a"], self._contents["b"]
+        if rng.random() < 0.05:
+            taken = [name for name in self._names if rng.random() < 0.4] or [rng.choice(self._names)]
+            new: dict[str, bytes | None] = {name: other[name] for name in taken}
+        else:
+            name = rng.choice(self._names)
+            new = {name: changed_bytes(mine[name], rng)} if rng.random() < 0.98 else {name: None}
+            if name == "run.json" and rng.random() < 0.5:
+                new[name] = changed_text(mine[name].decode(), ": ", rng)
+        try:
+            for name, content in new.items():
+                (self._folder / "t" / name).unlink() if content is None else (self._folder / "t" / name).write_bytes(content)
+            with contextlib.suppress(FedrayError):  # nothing is promised of figures here, but that reading ends well
+                self._read(self._folder / "t", False)
+            figures = self._read(self._folder / "t", True)
+            matches = [key for key in ("a", "b") if same(figures, self._figures[key])]
+            if not matches:
+                wrong = [key for key in figures if not same(figures[key], self._figures["a"].get(key))]
+                raise Finding(f"{sorted(new)}: {', '.join(wrong)} changed without a word")
+            if rng.random() < 0.02 and self._audit(self._folder / "t") not in [self._audits[key] for key in matches]:
+                raise Finding("the audit changed without a word")
+            return False
+        finally:
+            for name in new:
+                (self._folder / "t" / name).write_bytes(mine[name])
+
+    def _audit(self, path: Path) -> str:
+        return json.dumps(audit_trace(open_trace(path), 2.0, 1e-6, [Tree()]).to_json(), sort_keys=True).replace(str(path), "")
+
+
+def read_own(path: Path, verify: bool) -> dict[str, Any]:
+    """Everything that an audit or a page can see of a trace of ours: equal, so are all figures."""
+    trace = open_trace(path, verify)
+    assert isinstance(trace, Trace)
+    patterns = read_patterns(trace)
+    Scenario.from_tables(trace.scenario, directory=trace.path)
+    return {
+        "run": trace.run,
+        "rounds": trace.rounds,
+        "metrics": trace.metrics,
+        "outcomes": trace.outcome_counts(),
+        "columns": [trace.columns(part) for part in range(len(trace.run["parts"]))],
+        "patterns": vars(patterns)["rounds"],
+        "integrity": trace.integrity,
+    }
+
+
+def read_imported(path: Path, verify: bool) -> dict[str, Any]:
+    """The same of an imported trace, with the names of all its devices."""
+    trace = open_trace(path, verify)
+    assert isinstance(trace, ImportedTrace)
+    patterns = read_patterns(trace)
+    return {
+        "run": trace.run,
+        "left_out": [vars_of(each) for each in trace.left_out],
+        "assumptions": list(trace.assumptions),
+        "round_labels": [trace.round_label(index) for index in range(min(patterns.committed_rounds, 50))],
+        "round_times": list(trace.round_times() or ()),
+        "times": [trace.times(part) for part in range(len(trace.run["parts"]))],
+        "device_ids": patterns.device_ids,
+        "counts": patterns.counts,
+        "rounds": patterns.rounds,
+        "committed": patterns.committed_rounds,
+        "names": [trace.name_of(device) for device in range(min(trace.run["devices"], 50))],
+        "integrity": trace.integrity,
+    }
+
+
+def vars_of(each: Any) -> dict[str, Any]:
+    return {name: getattr(each, name) for name in each.__dataclass_fields__}
+
+
+def make_own(path: Path, seed: int) -> None:
+    """Two parts, all outcomes, metrics; some hundred rows."""
+    rng, rounds, scenario = np.random.default_rng(seed), 8, Scenario.from_tables(SCENARIO)
+    chosen = np.sort(rng.choice(100_000, 90, replace=False))
+    device, index = (each.ravel() for each in np.meshgrid(chosen, np.arange(rounds), indexing="ij"))
+    kept = rng.random(device.size) < 0.4
+    device, index = device[kept], index[kept]
+    outcome = np.where(rng.random(device.size) < 0.7, 0, rng.integers(1, len(Outcome), device.size))
+    with TraceWriter(path) as writer:
+        for first, end in ((0, 65_536), (65_536, 100_000)):
+            inside = (device >= first) & (device < end)
+            times = 100.0 * index[inside] + 1.0
+            columns = {
+                "round": index[inside].astype(np.uint32),
+                "device_id": device[inside].astype(np.uint64),
+                "checkin_time": times,
+                "report_time": np.where(outcome[inside] < 2, times + 30.0, np.nan),
+                "outcome": outcome[inside].astype(np.uint8),
+                "examples": rng.integers(1, 99, int(inside.sum())).astype(np.uint32),
+            }
+            writer.add_part(encode_part(first, end, columns))
+        accepted = np.bincount(index[outcome == 0], minlength=rounds)
+        writer.save_metrics([TrainingMetrics(t, 1.0 / (t + seed), 0.1, float("nan"), 0.5) for t in range(rounds)])
+        records = [
+            RoundRecord(t, 100.0 * t, 100.0 * t, 100.0 * t + 60, *(3 * [int(accepted[t])]), True, 1000) for t in range(rounds)
+        ]
+        run = {
+            "ended": "completed",
+            "seed": 7,
+            "scenario_digest": scenario.digest,
+            "scenario": scenario.to_tables(),
+            "written": "now",
+        }
+        writer.finish(records, run)
+
+
+def make_imported(path: Path, seed: int) -> None:
+    """Some hundred rows with times and gaps in the rounds; a few of them left out, some repeated."""
+    rng = np.random.default_rng(seed)
+    rows = [(f"phone {device}", 3 * t) for device in range(40) for t in range(12) if rng.random() < 0.3]
+    lines = [f"{device},{t},{1000 * t + place}" for place, (device, t) in enumerate([*rows, *rows[:3]])]
+    log = path.with_suffix(".csv")
+    log.write_text("\n".join(["dev,round,when", *lines, ",9,9", "phone 1,,9"]) + "\n")
+    import_log(
+        log, "dev", "round", None, path,
+        renumber=True, repeats="once", time_column="when", time_unit="seconds", leave_out_invalid=True,
+    )  # fmt: skip
+
+
+@dataclass
+class Texts:
+    """A text file that is read as something; undamaged variants are `bases`."""
+
+    file: Path
+    bases: list[str]
+    separator: str
+    read: Callable[[Path], object]
+
+    def case(self, rng: random.Random) -> bool:
+        self.file.write_bytes(changed_text(rng.choice(self.bases), self.separator, rng))
+        self.read(self.file)
+        return False
+
+
+def read_scenario(file: Path) -> None:
+    scenario = Scenario.from_toml(file)
+    if Scenario.from_tables(scenario.to_tables(), directory=file.parent) != scenario:
+        raise Finding("a scenario is not what its own tables say")
+    _ = scenario.digest, scenario.to_toml()
+
+
+class Overrides:
+    """`--set`, on a scenario that is fine."""
+
+    def __init__(self) -> None:
+        self._scenario = Scenario.from_tables(SCENARIO)
+        tables = self._scenario.to_tables()
+        self._keys = [f"{name}.{key}" for name, table in tables.items() if isinstance(table, dict) for key in table]
+        self._keys += list(tables)
+
+    def case(self, rng: random.Random) -> bool:
+        texts = []
+        for _ in range(rng.randint(1, 2)):
+            key = rng.choice(self._keys) if rng.random() < 0.9 else rng.choice(VALUES)
+            text = f"{key}={rng.choice(VALUES)}"
+            texts.append(changed_bytes(text.encode(), rng).decode(errors="replace") if rng.random() < 0.2 else text)
+        _ = self._scenario.with_overrides(*texts).digest
+        return False
+
+
+class Matrices:
+    """A .npy file: its header and its bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "matrix.npy"
+        buffer = io.BytesIO()
+        np.save(buffer, np.tril(np.ones((4, 4))) / 2)
+        self._content = buffer.getvalue()
+
+    def case(self, rng: random.Random) -> bool:
+        if rng.random() < 0.5:
+            self._file.write_bytes(changed_bytes(self._content, rng))
+        else:
+            shape = rng.choice(["(4, 4)", "(True, True)", "(4,)", "(2**9, 4)", "(-1, -4)", "(0, 0)", "(99999, 99999)", "()", "(4, 4.0)", "None", "(1,)*70"])  # fmt: skip
+            kind = rng.choice(["'<f8'", "'>f8'", "'|O'", "'<c16'", "'<i8'", "'<f2'", "'<U3'", "[('a', '<f8')]", "''", "7", "'<f8' * 9", "'<M8[s]'", "'|b1'"])  # fmt: skip
+            order = rng.choice(["False", "True", "2", "None", "[" * 300])
+            header = f"{{'descr': {kind}, 'fortran_order': {order}, 'shape': {shape}}}".encode()
+            header = header if rng.random() < 0.7 else changed_bytes(header, rng)
+            version = rng.choice([b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x00"])
+            length = len(header).to_bytes(2 if version[0] == 1 else 4, "little")
+            self._file.write_bytes(b"\x93NUMPY" + version + length + header + self._content[128:])
+        evaluate_mechanism(self._file, 4, 2, 2, 1.0, 1e-6)
+        return False
+
+
+class Logs:
+    """What is imported: CSV and Parquet; a log that is accepted says what the undamaged rows say is not asked, but that it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        rows = [(f"d{device}", t) for device in range(8) for t in range(6) if (device + t) % 3]
+        self._csv = "dev,round,when\n" + "".join(f'"{device}",{t},2026-01-0{t + 1}T00:00:00Z\n' for device, t in rows)
+        buffer = io.BytesIO()
+        pq.write_table(
+            pa.table({"dev": [device for device, _ in rows], "round": [t for _, t in rows], "when": [1e9 + t for _, t in rows]}),
+            buffer,
+        )
+        self._parquet = buffer.getvalue()
+
+    def case(self, rng: random.Random) -> bool:
+        is_csv, out = rng.random() < 0.7, self._folder / "out"
+        log = self._folder / ("log.csv" if is_csv else "log.parquet")
+        content = changed_text(self._csv, ",", rng) if is_csv else changed_bytes(self._parquet, rng)
+        log.write_bytes(content)
+        before = sorted(path.name for path in self._folder.iterdir())
+        try:
+            import_log(
+                log,
+                "dev",
+                "round",
+                None,
+                out,
+                renumber=True,
+                repeats=rng.choice(["refuse", "once", "each"]),
+                time_column="when" if rng.random() < 0.5 else None,
+                leave_out_invalid=rng.random() < 0.5,
+            )
+            read_imported(out, True)
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+            if sorted(path.name for path in self._folder.iterdir()) != before:
+                raise Finding(f"left behind: {sorted(path.name for path in self._folder.iterdir())}")
+        return False
+
+
+class Unfinished:
+    """An interrupted run's directory: its description, checkpoint and journal."""
+
+    def __init__(self, folder: Path) -> None:
+        self._partial = folder / "u.partial"
+        self._partial.mkdir()
+        scenario = Scenario.from_tables(SCENARIO)
+        ids = np.arange(5, dtype=np.uint64)
+        journal = write_unfinished(self._partial, scenario.to_tables(), scenario.digest)
+        for attempt in range(3):
+            columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3)
+            journal.append(Settlement(attempt, attempt, *columns))
+        journal.save({"coordinator.x": np.arange(9)})
+        self._contents = {file: file.read_bytes() for file in self._partial.rglob("*") if file.is_file()}
+        self._expected = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        partial, document, run = read_unfinished(self._partial)
+        scenario = Scenario.from_tables(document["scenario"], directory=partial)
+        journal, state = load_checkpoint(partial, run)
+        settlements = [vars_of(each) for batch in journal.settlements(0, 100_000) for each in batch]
+        return {"state": state, "settlements": settlements, "digest": scenario.digest}
+
+    def case(self, rng: random.Random) -> bool:
+        file = rng.choice(list(self._contents))
+        try:
+            file.write_bytes(changed_bytes(self._contents[file], rng))
+            found = self._read()
+        finally:
+            file.write_bytes(self._contents[file])
+        if not same(found, self._expected):
+            raise Finding(f"{file.name}: an unfinished run changed without a word")
+        return False
+
+
+class Commands:
+    """The command's own options, on a trace and a mechanism that are fine."""
+
+    def __init__(self, folder: Path, trace: Path) -> None:
+        (folder / "m.json").write_text('{"kind": "tree"}')
+        (folder / "log.csv").write_text("dev,round\na,0\nb,1\n")
+        self._lines = [
+            ["audit", str(trace), "--noise-multiplier", "?", "--delta", "?"],
+            ["audit", str(trace), "--claim", "?"],
+            ["audit", str(trace), "--mechanism", "?", "--json"],
+            ["report", "?"],
+            ["mechanism", str(folder / "m.json"), "--rounds", "?", "--min-sep", "2", "--max-participations", "?"],
+            [
+                "import",
+                str(folder / "log.csv"),
+                "--device-column",
+                "?",
+                "--round-column",
+                "?",
+                "--rounds",
+                "2",
+                "--out",
+                str(folder),
+            ],
+            ["run", "?", "--out", str(folder)],
+            ["run", "--resume", "?"],
+            ["plan", "--epsilon", "?", "--timers", "?"],
+            ["?", "?"],
+        ]
+
+    def case(self, rng: random.Random) -> bool:
+        values = [
+            *(value for value in VALUES if "\x00" not in value),
+            "/",
+            ".",
+            "/dev/null",
+            "\udcff",
+            "x" * 300,
+            "",
+            "-",
+            "--json",
+        ]
+        line = [rng.choice(values) if each == "?" else each for each in rng.choice(self._lines)]
+        line = [part[:100_000] for part in line]
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = _exit_code(lambda: app(line, standalone_mode=False))
+        if code not in (0, 1, 2) or (code and err.getvalue().count("\n") != 1 and "Usage" not in err.getvalue()):
+            raise Finding(f"{shorten(line)}: exit code {code}, {err.getvalue()[:300]!r}")
+        return code != 0
+
+
+def shorten(line: list[str]) -> str:
+    return " ".join(part[:60] for part in line)
+
+
+MECHANISMS = [
+    '{\n "kind": "blt",\n "theta": [0.9, 0.5],\n "omega": [0.1, 0.3]\n}',
+    '{\n "kind": "toeplitz",\n "coefficients": [1.0, 0.5, 0.25]\n}',
+    '{\n "kind": "tree"\n}',
+    '{\n "kind": "bisr",\n "bands": 3\n}',
+]
+CLAIM = 'mechanism = { kind = "tree" }\nnoise_multiplier = 2.0\nrounds = 8\nmin_sep = 1\nepsilon = 6.6\ndelta = 1e-6\ntimer_hours = 3.0\n'
+TARGETS = '[\n {\n "rounds": 8,\n "min_sep": 2,\n "max_participations": 2,\n "weight": 1.0\n }\n]'
+
+
+def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
+    """(name, share of the cases, target) of each."""
+    places = {name: folder / name for name in ("own", "imported", "texts", "matrices", "logs", "unfinished", "commands")}
+    for place in places.values():
+        place.mkdir()
+    root = Path(__file__).resolve().parents[2]
+    scenarios = [Scenario.from_tables(SCENARIO).to_toml(), *(file.read_text() for file in [root / "scenarios/quickstart.toml"])]
+    sweeps = [
+        file.read_text() for file in sorted((root / "scenarios/stress").glob("*.toml")) if "scenario =" not in file.read_text()
+    ]
+    texts, schema = places["texts"], (8, 2, 2)
+    own = Traces(places["own"], make_own, read_own)
+    yield "own trace", 0.42, own
+    yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
+    yield "scenario", 0.08, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
+    yield "override", 0.05, Overrides()
+    yield "claim", 0.03, Texts(texts / "c.toml", [CLAIM], " = ", read_claim)
+    yield "sweep", 0.03, Texts(texts / "w.toml", sweeps, " = ", Sweep.from_toml)
+    mechanism = Texts(texts / "m.json", MECHANISMS, ": ", lambda file: evaluate_mechanism(file, *schema, 1.0, 1e-6))
+    yield "mechanism", 0.04, mechanism
+    outcomes = Texts(texts / "o.json", [TARGETS], ": ", lambda file: read_request("blt", None, None, None, None, None, None, file))
+    yield "targets", 0.02, outcomes
+    yield "matrix", 0.03, Matrices(places["matrices"])
+    yield "log", 0.01, Logs(places["logs"])
+    yield "unfinished", 0.03, Unfinished(places["unfinished"])
+    yield "command", 0.01, Commands(places["commands"], places["own"] / "a")
+
+
+def run_case(target: Any, seed: int, name: str, number: int) -> str:
+    """ "refused", "same", or what was found."""
+    try:
+        return "refused" if target.case(random.Random(f"{seed}/{name}/{number}")) else "same"
+    except FedrayError as error:
+        line = str(error)
+        return f"FOUND a message of {len(line)} characters: {line[:200]!r}" if "\n" in line or one_line(line) == "" else "refused"
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = next((each for each in reversed(traceback.extract_tb(error.__traceback__)) if "/fedray/" in each.filename or "/mechanisms/" in each.filename), last)  # fmt: skip
+        return f"FOUND {type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {str(error)[:160]!r}"
+
+
+def run_cases(
+    cases: int, seed: int, only: str | None = None, first: int = 0, status: Path | None = None
+) -> Iterator[tuple[str, int, str]]:
+    """(target, number, what came of it) of each case; `first` is where each target starts."""
+    with tempfile.TemporaryDirectory(prefix="fedray-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        for name, share, target in targets(Path(folder)):
+            if only not in (None, name):
+                continue
+            for number in range(first, first + max(1, round(cases * (share if only is None else 1)))):
+                if status is not None:
+                    status.write_text(f"{name} {number}")
+                    faulthandler.dump_traceback_later(SECONDS, exit=True)
+                yield name, number, run_case(target, seed, name, number)
+
+
+def _child(cases: int, seed: int, only: str | None, first: int, status: Path, out: Any) -> None:
+    pa.set_cpu_count(1)  # the files are tiny
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    faulthandler.enable(open(status.with_suffix(".log"), "w"))  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tally: Counter[str] = Counter()
+    for name, number, result in run_cases(cases, seed, only, first, status):
+        tally[f"{name}: {result.split()[0].lower()}"] += 1
+        if result.startswith("FOUND"):
+            out.send((name, number, result))
+    out.send(tally)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number at which each target starts")
+    parser.add_argument("--target", help="only this one")
+    parser.add_argument("--case", type=int, help="only this number of --target, here, with its traceback")
+    options = parser.parse_args()
+    if options.case is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            target = next(each for name, _, each in targets(Path(folder)) if name == options.target)
+            print(target.case(random.Random(f"{options.seed}/{options.target}/{options.case}")))
+        return 0
+    started, found, tally, done = time.monotonic(), Counter(), Counter(), 0
+    status = Path(tempfile.mkdtemp(prefix="fedray-fuzz-status-")) / "case"
+    while done < options.cases:
+        count = min(CHUNK, options.cases - done)
+        receive, send = multiprocessing.Pipe(False)
+        process = multiprocessing.Process(
+            target=_child, args=(count, options.seed, options.target, options.first + done, status, send)
+        )
+        process.start()
+        send.close()
+        with contextlib.suppress(EOFError):
+            while True:
+                message = receive.recv()
+                if isinstance(message, Counter):
+                    tally += message
+                    continue
+                name, number, result = message
+                key = f"{name}: {result.split(': ')[0]}"
+                found[key] += 1
+                if found[key] <= 3:
+                    print(f"{name} {number}: {result}", flush=True)
+        process.join()
+        if process.exitcode:
+            found[f"the process ended with {process.exitcode}"] += 1
+            print(f"{status.read_text()}: FOUND the process ended with {process.exitcode}", flush=True)
+        done += count
+        seconds = time.monotonic() - started
+        print(f"{done:,} of {options.cases:,} cases, {sum(found.values())} findings, {seconds:.0f} s", file=sys.stderr, flush=True)
+    for key, count in sorted(tally.items()):
+        print(f"{key:<28} {count:>8,}")
+    for key, count in found.most_common():
+        print(f"{count:>6} x {key}")
+    shutil.rmtree(status.parent, ignore_errors=True)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

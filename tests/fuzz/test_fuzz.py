@@ -1,0 +1,45 @@
+"""A small part of `make fuzz` in every run of the suite."""
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+CASES = 500
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def fuzz() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fedray_fuzz", Path(__file__).with_name("fuzz.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow  # 5 s: five hundred inputs are read, and damaged, of each kind that there is
+def test_damaged_and_hostile_inputs_end_in_the_same_figures_or_in_one_line(fuzz: ModuleType) -> None:
+    results = list(fuzz.run_cases(CASES, SEED))
+    assert [each for each in results if each[2].startswith("FOUND")] == []
+    ends = Counter(result for _, _, result in results)
+    assert ends["refused"] > CASES / 2  # it can tell: most damage is refused ...
+    assert ends["same"] > 0  # ... and what changes nothing that is read is not
+
+
+def test_the_harness_finds_what_it_is_for(fuzz: ModuleType, tmp_path: Path, monkeypatch) -> None:
+    """With digests unchecked, as they once were, flips go unnoticed; and an error that is none of ours is told."""
+    read = fuzz.open_trace
+    monkeypatch.setattr(fuzz, "open_trace", lambda path, verify=True: read(path, False))
+    traces = fuzz.Traces(tmp_path, fuzz.make_own, fuzz.read_own)
+    results = [fuzz.run_case(traces, SEED, "own trace", number) for number in range(60)]
+    assert any("changed without a word" in result for result in results)
+
+    class Broken:
+        def case(self, rng: object) -> bool:
+            raise KeyError("x")
+
+    assert fuzz.run_case(Broken(), SEED, "broken", 0).startswith("FOUND KeyError")

@@ -1,0 +1,45 @@
+"""A trained run, its audit and its page, for all tests of reports."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fedray.audit.audit import Audit, audit_trace
+from fedray.placement import Placement
+from fedray.report.page import render
+from fedray.simulation import simulate
+from fedray.trace.reader import Trace
+
+
+@pytest.fixture(scope="session")
+def trained(small, tmp_path_factory) -> Trace:
+    """12 rounds of 200 of 20,000 devices, timer of an hour, with a model."""
+    scenario = small(
+        "training.enabled=true", "training.evaluate_every=3", "description='<b>a & b</b>'", "participation.timer_hours=1.0"
+    )
+    return simulate(scenario, Placement(1, "in-process"), tmp_path_factory.mktemp("report") / "t")
+
+
+@pytest.fixture(scope="session")
+def trained_audit(trained: Trace) -> Audit:
+    return audit_trace(trained)
+
+
+@pytest.fixture(scope="session")
+def trained_page(trained: Trace, trained_audit: Audit) -> str:
+    return render(trained, trained_audit)
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[[str, str], Any]:
+    """What a page's script element holds, by the page and the element's id."""
+
+    def content(page: str, name: str) -> Any:
+        found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page, flags=re.DOTALL)
+        assert found is not None
+        return json.loads(found.group(1))
+
+    return content

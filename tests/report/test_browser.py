@@ -1,0 +1,142 @@
+"""A browser draws every page without an error, nothing ends at the right edge, and figures are saved without a network."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.audit.audit import audit_trace
+from fedray.audit.claims import Claim
+from fedray.report.figure import Axis, Figure, Plane, Series, needs_log
+from fedray.report.page import render, render_reproduction, render_study
+from fedray.report.tables import PageTable
+from fedray.trace.importer import import_log
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium, which draws the page")]
+
+MEASURE = """
+async function measure(frame) {
+  const page = frame.contentDocument, width = page.documentElement.clientWidth, beyond = [];
+  for (const each of page.querySelectorAll("details")) each.open = true;
+  for (const each of page.querySelectorAll("body *")) {
+    const { left, right, width: own } = each.getBoundingClientRect();
+    const isDrawn = own > 0 && !each.closest("svg");
+    if (isDrawn && (right > width + 0.5 || left < -0.5 || each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 0))
+      beyond.push(each.tagName + " " + each.className + " " + each.textContent.slice(0, 40));
+  }
+  for (const text of page.querySelectorAll("svg text")) {
+    const own = text.getBoundingClientRect(), plot = text.closest(".plot").getBoundingClientRect();
+    if (own.width > 0 && (own.right > plot.right + 1 || own.left < plot.left - 1)) beyond.push("text " + text.textContent);
+  }
+  const saved = {};
+  for (const button of page.querySelectorAll("button"))
+    saved[button.dataset.figure + "." + button.dataset.save] = await frame.contentWindow.contentOf(button.dataset.figure, button.dataset.save);
+  const heads = [...page.querySelectorAll("th[role=columnheader]")].filter(each => each.getBoundingClientRect().width > 0);
+  return { width, beyond, saved, drawn: page.documentElement.dataset.drawn, plots: page.querySelectorAll(".main-svg").length, heads: heads.length };
+}
+onload = async () => {
+  const found = {};
+  for (const frame of document.querySelectorAll("iframe")) found[frame.id] = await measure(frame);
+  document.getElementById("found").textContent = JSON.stringify(found);
+};
+"""
+
+
+def looked_at(page: str, directory: Path) -> dict[str, dict[str, Any]]:
+    """What a browser finds on a page at widths of 1280 and 390; asserts that it complains of nothing, as of a request."""
+    frames = "".join(
+        f'<iframe id="w{width}" srcdoc="{html.escape(page)}" style="width: {width}px; height: 900px; border: 0"></iframe>'
+        for width in (1280, 390)
+    )
+    (directory / "outer.html").write_text(f'<!doctype html><script>{MEASURE}</script>{frames}<pre id="found"></pre>')
+    quiet = [
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--hide-scrollbars",
+    ]
+    done = subprocess.run(
+        [
+            *(
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                *quiet,
+                "--virtual-time-budget=20000",
+                "--enable-logging=stderr",
+            ),
+            *(f"--user-data-dir={directory / 'profile'}", "--dump-dom", f"file://{directory / 'outer.html'}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "CONSOLE" not in done.stderr
+    found = re.search(r'<pre id="found">(.+?)</pre>', done.stdout, flags=re.DOTALL)
+    assert found is not None
+    return json.loads(html.unescape(found.group(1)))
+
+
+def of_trace(request) -> str:
+    return request.getfixturevalue("trained_page")
+
+
+def of_import(request) -> str:
+    """Long names, left-out rows, and a claim with a finding of every statement."""
+    directory = request.getfixturevalue("tmp_path")
+    name = "device-" + "0123456789abcdef" * 6
+    rows = "".join(f"{name}{device},{number}\n" for device in range(30) for number in (device, device + 40, device + 80))
+    (directory / "log.csv").write_text(f"dev,round\n{rows}")
+    trace = import_log(directory / "log.csv", "dev", "round", None, directory / "t", renumber=True)
+    told = {"min_sep": 39, "max_participations": 3, "rho": 0.1, "epsilon": 1.0, "rounds": 110, "timer_hours": 24.0}
+    claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 2.0, **told})
+    return render(trace, audit_trace(trace, claim=claim, show_devices=True))
+
+
+def of_study(request) -> str:
+    import numpy as np
+
+    x = np.geomspace(10.0, 2e4, 12)
+    series = tuple(
+        Series(f"blt with {count} buffers, timer {count} h, by the trace", "line", x, 1e3 / x**0.5 * count) for count in range(1, 8)
+    )
+    lines = Figure(
+        "lines", "epsilon over report goal", "n", Axis("report goal", needs_log([x])), Axis("epsilon", True, decimals=4), series
+    )
+    values = {(float(a), float(b)): a * b / 7 for a in range(100, 1100, 100) for b in range(5)}
+    plane = Plane("plane-0", "banded", "n", Axis("min-sep"), Axis("k"), Axis("epsilon", decimals=4), values)
+    heading = ["timer", "report goal", "mechanism", *(f"{each} figure" for each in range(11))]
+    table = PageTable("Cells", [heading, *([["24 h", "6,500", "blt 2 buffers", *(["<= 123.456"] * 11)]] * 3)])
+    return render_study("s", "n", [lines, plane], [table], {}, ["A."])
+
+
+def of_reproduction(request) -> str:
+    results = [
+        {"name": f"otf-{n}-AA", "min_sep": {"published": 100 + n, "observed": 90 + n}, "rho": {"published": 1.0, "observed": 0.9}}
+        for n in range(9)
+    ]
+    return render_reproduction("r", "n", [["run", "min-sep"], ["otf-1-AA", "92 / 101"]], results)
+
+
+@pytest.mark.parametrize(("make", "plots"), [(of_trace, None), (of_import, 5), (of_study, 1), (of_reproduction, 2)])
+def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(make, plots, request, tmp_path: Path) -> None:
+    page = make(request)
+    found = looked_at(page, tmp_path)
+    assert {each["width"] for each in found.values()} == {1280, 390}
+    for each in found.values():
+        assert not each["beyond"], "\n".join(map(repr, each["beyond"]))
+        assert each["plots"] >= (plots or 8)
+    wide, narrow = found["w1280"], found["w390"]
+    assert wide["heads"] > narrow["heads"] or make is of_reproduction
+    assert wide["saved"].keys() == narrow["saved"].keys()
+    for name, content in wide["saved"].items():
+        assert content.startswith("<svg") if name.endswith(".svg") else "," in content.splitlines()[0]

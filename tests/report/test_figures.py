@@ -1,0 +1,214 @@
+"""Figures show what was observed: steps, gaps where nothing was measured, and the same data in page, SVG and CSV."""
+
+import csv
+import io
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedray.audit.distribution import CURVE_STEPS
+from fedray.audit.ledger import LedgerEntry
+from fedray.errors import InputError
+from fedray.report.figure import Axis, Figure, Mark, Plane, Series, log_ticks, needs_log
+from fedray.report.figures import (
+    eligible_by_hour,
+    eligible_devices,
+    epsilon_over_rounds,
+    figures_of,
+    gap_bins,
+    observed_beside_published,
+    round_durations,
+)
+from fedray.report.files import figure_csv, figure_svg, write_figure_files, write_figures
+from fedray.report.plotly_json import plotly_figure
+
+NAMES = ["eligible", "diurnal", "durations", "accuracy", "loss", "participations", "gaps", "privacy", "rho", "devices"]
+
+
+def trace_of_rounds(started_hours: list[float], eligible: list[int]) -> Any:
+    started = 3600.0 * np.array(started_hours)
+    rounds = {
+        "started": started,
+        "closed": started + 600.0,
+        "eligible_estimate": np.array(eligible, np.uint64),
+        "state": np.zeros(started.size),
+    }
+    return SimpleNamespace(rounds=rounds, scenario={"rounds": {"look_ahead_minutes": 60.0}})
+
+
+def test_eligible_devices_are_shown_at_the_hours_of_the_count_and_nowhere_else() -> None:
+    """A round at 2:30 with 3,600 devices and one at 20:15: a line between them would show 3,600 at noon."""
+    figure = eligible_devices(trace_of_rounds([2.5, 2.9, 3.5, 20.25], [3600, 3600, 3700, 3650]))
+    (series,) = figure.series
+    assert series.until is not None
+    assert series.x.tolist() == [2, 3, 20]
+    assert series.until.tolist() == [3, 4, 21]
+    drawn = plotly_figure(figure)["data"][0]
+    assert drawn["x"] == [2, 3, 3, 4, 20, 20, 21]
+    assert drawn["y"] == [3600, 3600, 3700, 3700, None, 3650, 3650]
+    assert "lines" in drawn["mode"]
+    by_hour = eligible_by_hour(trace_of_rounds([2.5, 2.9, 26.5, 3.5, 20.25], [3600, 3600, 1600, 3700, 40]))
+    assert by_hour.series[0].x.tolist() == [2, 3, 20]
+    assert by_hour.series[0].y.tolist() == [2600, 3700, 40]
+    assert by_hour.y.is_log
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=30))
+def test_a_path_through_steps_has_every_value_over_its_own_span(steps: list[tuple[int, int, int]]) -> None:
+    """Widths, gaps after them, values: at the middle of each step the path has its value, in each gap it has none."""
+    widths, gaps, values = (np.array(each, np.float64) for each in zip(*steps, strict=True))
+    ends = np.cumsum(widths + gaps) - gaps
+    series = Series("s", "steps", ends - widths, values, ends)
+    x, y, place = series.path()
+    for left, right, a, b in zip(x[:-1], x[1:], y[:-1], y[1:], strict=True):
+        if left < right and np.isfinite(a) and np.isfinite(b):
+            step = int(np.searchsorted(ends, (left + right) / 2))
+            assert a == b == values[step]
+            assert left >= ends[step] - widths[step]
+    finite = np.isfinite(y)
+    assert (y[finite] == values[place[finite]]).all()
+    covered = sum(
+        right - left for left, right, a, b in zip(x[:-1], x[1:], y[:-1], y[1:], strict=True) if np.isfinite(a) and np.isfinite(b)
+    )
+    assert covered == widths.sum()
+
+
+def test_steps_too_short_to_be_seen_are_marked() -> None:
+    alone = Series("s", "steps", np.array([0.0, 500.0]), np.ones(2), np.array([1.0, 1000.0]))
+    assert alone.has_markers
+    assert not replace(alone, until=np.array([500.0, 1000.0])).has_markers
+
+
+def test_round_durations_add_up_to_the_run(trained) -> None:
+    series = round_durations(trained).series[0]
+    assert 60 * series.y.sum() == pytest.approx(trained.rounds["closed"][trained.rounds["state"] == 0].max())
+    assert series.until is not None
+    assert (series.x[1:] == series.until[:-1]).all()
+
+
+def test_what_devices_got_is_shown_in_200_steps_and_never_below_the_truth(trained, trained_audit) -> None:
+    (figure,) = [each for each in figures_of(trained, trained_audit) if each.name == "devices"]
+    series = figure.series[0]
+    assert series.x.size == CURVE_STEPS == 200
+    assert series.y[-1] == pytest.approx(trained_audit.mechanisms[0].rho)
+    assert (np.diff(series.y) >= 0).all()
+
+
+def test_every_figure_of_a_run_is_on_its_page_with_the_audit_s_data(trained, trained_audit, trained_page: str, script) -> None:
+    figures = script(trained_page, "figure-data")
+    assert list(figures) == [name for name in NAMES if name != "gaps" or trained_audit.patterns.gaps.size]
+    assert sum(figures["participations"]["data"][0]["y"]) == trained_audit.devices
+    if "gaps" in figures:
+        assert sum(figures["gaps"]["data"][0]["y"]) == trained_audit.patterns.gaps.size
+    assert figures["privacy"]["data"][0]["y"][-1] == trained_audit.mechanisms[0].epsilon
+    assert {each["csv"] for each in figures.values()} == {figure_csv(each) for each in figures_of(trained, trained_audit)}
+
+
+def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
+    def figure(flags: list[bool]) -> Figure:
+        ledger = [LedgerEntry(rounds + 1, 1.0, flag, 0.5, 1.0 + rounds) for rounds, flag in enumerate(flags)]
+        mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10))
+        return epsilon_over_rounds(cast(Any, SimpleNamespace(ledger=ledger, mechanisms=[mechanism])))
+
+    assert figure([True, True]).note.startswith("Exact for the trace")
+    assert "exact" not in figure([True, False]).note.lower()
+    assert "upper bound" in figure([True, False]).note
+
+
+def test_values_in_labels_of_privacy_are_rounded_up() -> None:
+    series = Series("epsilon", "steps", np.array([0.0]), np.array([5.21002]), np.array([980.0]))
+    drawn = plotly_figure(Figure("f", "", "", Axis("Rounds"), Axis("Epsilon", decimals=4), (series,)))
+    assert drawn["data"][0]["hovertext"][0] == "Rounds: 0 to 980<br>Epsilon: 5.2101"
+
+
+def test_an_axis_is_logarithmic_where_values_differ_by_more_than_a_factor_of_five() -> None:
+    assert needs_log([np.array([1.0, np.nan, 5.1])])
+    assert not needs_log([np.array([1.0, 5.0])])
+    assert not needs_log([np.array([0.0, 5.1])])
+    assert log_ticks(100.0, 190.0) == [100, 120, 140, 160, 180]
+    assert log_ticks(3.0, 90.0) == [2, 5, 10, 20, 50, 100]
+    assert log_ticks(1.0, 2e4) == [1, 10, 100, 1000, 10000]
+
+
+@given(st.lists(st.integers(1, 5000), max_size=60))
+def test_gap_bins_hold_every_gap_once(values: list[int]) -> None:
+    edges, counts = gap_bins(np.array(values, np.int64))
+    assert counts.sum() == len(values)
+    assert len(counts) <= 120
+    assert len(edges) == len(counts) + 1
+    assert len(set(np.diff(edges).tolist())) == 1
+
+
+def test_every_figure_is_written_as_svg_and_csv_with_the_same_data_and_the_same_bytes_again(
+    trained, trained_audit, tmp_path: Path
+) -> None:
+    written = write_figures(trained, trained_audit, tmp_path / "a" / "b")
+    figures = figures_of(trained, trained_audit)
+    assert [path.name for path in written] == [f"{each.name}{suffix}" for each in figures for suffix in (".svg", ".csv")]
+    for each in figures:
+        ET.parse(tmp_path / "a" / "b" / f"{each.name}.svg")
+        rows = list(csv.reader((tmp_path / "a" / "b" / f"{each.name}.csv").open()))
+        values = [float(row[-1]) for row in rows[1:] if not row[0].startswith("mark")]
+        assert values == [float(y) for series in each.series for y in series.y]
+    again = write_figure_files(figures[:1], tmp_path / "c")
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written[:2]]
+
+
+def hostile() -> Figure:
+    x = np.array([1.0, 10.0, 100.0])
+    name = '<a href="https://example.org">$x_1$</a>'
+    series = (
+        Series(name, "line", x, np.array([1.0, np.nan, 2e5])),
+        Series("all", "line", x[[0, 2]], x[[0, 2]], is_reference=True),
+        Series("named", "points", x, x, labels=(name, "b", "c")),
+    )
+    marks = (Mark(20.0, name), Mark(3.0, "target", "y"), Mark(30.0, "zone", until=60.0))
+    return Figure("hostile", name, name, Axis(name, is_log=True), Axis("y", is_log=True), series, marks)
+
+
+def test_names_are_words_in_every_rendering() -> None:
+    figure = hostile()
+    drawn = str(plotly_figure(figure))
+    assert "<a" not in drawn
+    svg = figure_svg(figure)
+    assert not list(ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}a"))
+    assert "$x_1$" in svg
+    rows = list(csv.reader(io.StringIO(figure_csv(figure))))
+    assert rows[0] == ["series", "name", figure.x.title, f"{figure.x.title}, until", "y"]
+    assert sum(row[0].startswith("mark: ") for row in rows) == 3
+    assert {len(row) for row in rows} == {len(rows[0])}
+
+
+def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:
+    layout = plotly_figure(hostile())["layout"]
+    assert [shape["type"] for shape in layout["shapes"]] == ["line", "line", "rect"]
+    assert (layout["shapes"][2]["x0"], layout["shapes"][2]["x1"]) == (30.0, 60.0)
+    assert layout["annotations"][0]["x"] == pytest.approx(np.log10(20.0))
+    assert layout["annotations"][1]["y"] == pytest.approx(np.log10(3.0))
+
+
+def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
+    plane = Plane("p", "P", "", Axis("x"), Axis("y"), Axis("epsilon", decimals=4), {(1.0, 2.0): 3.00001, (2.0, 2.0): 6.0})
+    svg, table = write_figure_files([plane], tmp_path / "f")
+    assert "3.0001" in svg.read_text()
+    assert table.read_text() == "x,y,epsilon\n1,2,3.00001\n2,2,6\n"
+
+
+def test_figures_without_data_are_drawn_empty() -> None:
+    figure = observed_beside_published([{"name": "a", "rho": {"published": None, "observed": 1.0}}], "rho", "t", "n")
+    assert plotly_figure(figure)["data"][1]["x"] == []
+    ET.fromstring(figure_svg(figure))
+
+
+def test_a_directory_that_cannot_be_made_is_refused_in_one_line(trained, trained_audit, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="name another") as caught:
+        write_figures(trained, trained_audit, tmp_path / "file")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,456 @@
+"""What a log says is told or refused, never guessed: which rounds released, what repeated rows are, when it was, who is one device."""
+
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedray.audit.participation import read_patterns
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.errors import InputError, RunFailed, TraceCorrupt
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.importer import UNRELEASED, import_log
+from mechanisms.participation import MinSep
+from mechanisms.registry import BLT, Identity, Tree
+
+START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def log(tmp_path: Path):
+    """Writes a CSV log; imports it from columns dev and round."""
+
+    def import_text(text: str, rounds: int | None = None, **options) -> ImportedTrace:
+        (tmp_path / "log.csv").write_text(text)
+        number = len(list(tmp_path.glob("trace*")))
+        device = options.pop("device_column", "dev")
+        return import_log(tmp_path / "log.csv", device, "round", rounds, tmp_path / f"trace{number}", **options)
+
+    return import_text
+
+
+def rows_of(trace: ImportedTrace) -> list[tuple[str, int]]:
+    """(device's name, our round) of every participation."""
+    return [
+        (trace.name_of(int(device)), int(index))
+        for part in trace.accepted()
+        for device, index in zip(part.device_ids, part.rounds, strict=True)
+    ]
+
+
+ATTEMPTS = np.flatnonzero(np.random.default_rng(3).random(60) < 0.8) + 1
+"""The attempts, counted from 1, that released a model."""
+
+
+@pytest.fixture
+def gaps(tmp_path: Path):
+    """A log whose rounds are attempts with gaps; its true patterns by device, counted in released rounds."""
+    generator = np.random.default_rng(4)
+    patterns = {f"d{device}": np.sort(generator.choice(ATTEMPTS.size, 5, replace=False)) for device in range(30)}
+    patterns["all"] = np.arange(0, ATTEMPTS.size, 9)
+    rows = [(name, int(ATTEMPTS[index])) for name, pattern in patterns.items() for index in pattern]
+    rows += [("cover", int(attempt)) for attempt in ATTEMPTS]
+    patterns["cover"] = np.arange(ATTEMPTS.size)
+    (tmp_path / "log.csv").write_text("dev,round\n" + "".join(f"{name},{attempt}\n" for name, attempt in rows))
+    return tmp_path / "log.csv", patterns
+
+
+def test_rounds_without_a_participation_are_refused_with_both_remedies(gaps, tmp_path: Path, fedray_command) -> None:
+    path, _ = gaps
+    columns = ("--device-column", "dev", "--round-column", "round", "--out", str(tmp_path / "t"))
+    code, _, stderr = fedray_command("import", str(path), *columns, "--rounds", "61")
+    assert code == 2
+    assert f"has no participation in {61 - ATTEMPTS.size} of the rounds 0 .. 60 (such as 0, " in stderr
+    assert "--renumber" in stderr
+    assert "--rounds-file released.csv" in stderr
+    assert not (tmp_path / "t").exists()
+    code, _, stderr = fedray_command("import", str(path), *columns)
+    assert code == 2
+    assert "--rounds N for all of 0 .. N-1, --renumber for all that occur in the log, or --rounds-file FILE" in stderr
+
+
+@pytest.mark.parametrize("by", ["ranks", "plain", "csv", "csv with times", "parquet"])
+def test_gaps_in_round_numbers_are_closed(gaps, tmp_path: Path, by: str) -> None:
+    """Min-sep and sensitivities are those of the released rounds, whichever way they are told."""
+    path, patterns = gaps
+    options: dict[str, Any] = {"renumber": True} if by == "ranks" else {"rounds_file": tmp_path / "released"}
+    times = [(START + datetime.timedelta(minutes=7 * place)).isoformat() for place in range(ATTEMPTS.size)]
+    if by == "plain":
+        (tmp_path / "released").write_text("\n".join(map(str, ATTEMPTS)))
+    elif by.startswith("csv"):
+        head, ends = ("round", [""] * ATTEMPTS.size) if by == "csv" else ("round,time", [f",{time}" for time in times])
+        (tmp_path / "released").write_text(head + "\n" + "".join(f"{a}{end}\n" for a, end in zip(ATTEMPTS, ends, strict=True)))
+    elif by == "parquet":
+        options = {"rounds_file": tmp_path / "released.parquet"}
+        pq.write_table(
+            pa.table({"round": ATTEMPTS, "time": pa.array(times).cast(pa.timestamp("ms", "UTC"))}), options["rounds_file"]
+        )
+    trace = import_log(path, "dev", "round", None, tmp_path / "t", **options)
+    found = read_patterns(trace)
+    assert trace.committed_rounds == ATTEMPTS.size
+    ends = np.cumsum(found.counts)
+    for device, count, end in zip(found.device_ids, found.counts, ends, strict=True):
+        assert found.rounds[end - count : end].tolist() == patterns[trace.name_of(int(device))].tolist()
+    assert [int(trace.round_label(index)) for index in range(ATTEMPTS.size)] == ATTEMPTS.tolist()
+    listed = trace.round_times()
+    assert (listed is not None) == (by in ("csv with times", "parquet"))
+    if listed is not None:
+        assert listed[0] == pytest.approx(420.0 * np.arange(ATTEMPTS.size))
+        assert listed[0].tolist() == listed[1].tolist()
+        assert trace.run["times"]["origin"] == START.timestamp()
+        assert trace.times(0) is None
+    trace.verify()
+
+
+def test_rows_in_rounds_that_released_nothing_are_left_out_counted_and_named(log, tmp_path: Path) -> None:
+    (tmp_path / "released.txt").write_text("2\n5\n9\n")
+    trace = log("dev,round\na,2\na,4\na,9\nb,3\nb,4\n", rounds_file=tmp_path / "released.txt")
+    assert rows_of(trace) == [("a", 0), ("a", 2)]
+    assert [(each.reason, each.rows, each.example) for each in trace.left_out] == [(UNRELEASED, 3, "rounds 3, 4")]
+    assert trace.is_complete
+    assert trace.run["empty_rounds"] == 1
+    assert any("In 1 of them nobody of this log took part." in text for text in trace.assumptions)
+    with pytest.raises(InputError, match="3 of them in rounds that the rounds file does not have"):
+        (tmp_path / "released.txt").write_text("7\n")
+        log("dev,round\na,2\na,4\na,9\n", rounds_file=tmp_path / "released.txt")
+
+
+BAD_LISTS = {
+    "repeat": ("3\n4\n3\n", "lists round 3 more than once"),
+    "order": ("3\n5\n4\n", "must list rounds in order of release, but 4 comes after 5"),
+    "order of time": ("round,time\n3,2026-03-02T00:00:00Z\n4,2026-03-01T00:00:00Z\n", "but 4 comes after 3; sort the file by time"),
+    "word": ("3\nfour\n", "but one line is b'four'"),
+    "word in csv": ("round\n3\nfour\n", "has rounds that are no whole numbers"),
+    "negative": ("-3\n4\n", "has round -3"),
+    "empty": ("", "Empty CSV file"),
+    "no rows": ("round\n", "lists no round"),
+    "no column": ("a,b\n1,2\n", "has the columns a, b; call that of the rounds 'round' or 'round'"),
+    "missing": ("round,x\n1,2\n,3\n", "has 1 lines without a round"),
+    "huge": ("99999999999999999999\n", "has rounds that are no whole numbers"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LISTS)
+def test_a_list_of_rounds_that_is_in_doubt_is_refused(log, tmp_path: Path, case: str) -> None:
+    content, expected = BAD_LISTS[case]
+    (tmp_path / "released.csv").write_text(content)
+    with pytest.raises(InputError) as refused:
+        log("dev,round\na,2\n", rounds_file=tmp_path / "released.csv")
+    assert expected in str(refused.value)
+    assert not (tmp_path / "trace0").exists()
+
+
+def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Path) -> None:
+    (tmp_path / "released.csv").write_text("time,round\n1767225600,7\n1767225700,3\n")
+    trace = log("dev,round\na,3\nb,7\n", rounds_file=tmp_path / "released.csv")
+    assert rows_of(trace) == [("a", 1), ("b", 0)]
+    assert trace.round_label(0) == "7"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"rounds": 3, "renumber": True}, "--rounds=3, but participations of log .* are in 2 rounds"),
+        ({"rounds": 0}, "--rounds=0 must be from 1"),
+        ({"renumber": True, "rounds_file": True}, "give one of them"),
+        ({"rounds": 3, "rounds_file": True}, "--rounds=3, but the rounds file lists 2"),
+        ({"rounds_file": "nowhere"}, "nowhere' is not there"),
+        ({"renumber": True, "repeats": "twice"}, "--repeats='twice' is none of refuse, once, each"),
+        ({"renumber": True, "where": ["dev"]}, "--where='dev' must be COLUMN=VALUE"),
+        ({"renumber": True, "where": ["x=1"]}, "--where='x' is not a column"),
+        ({"renumber": True, "delimiter": "ab"}, "--delimiter='ab' must be one character"),
+        ({"renumber": True, "delimiter": ";"}, r"it has dev,round \(read as parted by ';'; --delimiter tells another\)"),
+        ({"renumber": True, "time_column": "round"}, "column 'round' is named twice"),
+        ({"renumber": True, "device_column": ["dev", "dev"]}, "column 'dev' is named twice"),
+    ],
+)
+def test_options_that_contradict_each_other_or_the_log_are_refused(log, tmp_path: Path, options: dict, expected: str) -> None:
+    (tmp_path / "released.txt").write_text("2\n4\n")
+    if options.get("rounds_file") is True:
+        options = {**options, "rounds_file": tmp_path / "released.txt"}
+    with pytest.raises(InputError, match=expected):
+        log("dev,round\na,2\na,4\n", **options)
+
+
+def test_rounds_out_of_range_are_never_left_out(log) -> None:
+    """They are participations like others: dropping them would make the trace look better than it was."""
+    with pytest.raises(InputError) as refused:
+        log("dev,round\na,0\na,1\nb,2\nc,\n", 2, leave_out_invalid=True)
+    assert "1 have a round beyond rounds-1=1" in str(refused.value)
+    assert "--leave-out-invalid" not in str(refused.value)
+    assert "--renumber" in str(refused.value)
+    assert not log("dev,round\na,0\na,1\nb,2\nc,\n", 3, leave_out_invalid=True).is_complete
+
+
+REPEATED_LOG = "dev,round\na,0\na,3\na,3\nb,1\nb,2\nb,2\nb,2\n"
+
+
+def test_repeated_rows_are_refused_until_somebody_says_what_they_are(log, tmp_path: Path, fedray_command) -> None:
+    with pytest.raises(InputError, match=r"has 3 rows of the same device in the same round again \(such as device 'a', round 3\)"):
+        log(REPEATED_LOG, 4)
+    once = log(REPEATED_LOG, 4, repeats="once")
+    assert rows_of(once) == [("a", 0), ("a", 3), ("b", 1), ("b", 2)]
+    assert any("3 rows repeat another row's device and round; they are records" in text for text in once.assumptions)
+    code, _, stderr = fedray_command(
+        "import", str(tmp_path / "log.csv"), "--device-column", "dev", "--round-column", "round", "--rounds", "4", "--out",
+        str(tmp_path / "u"),
+    )  # fmt: skip
+    assert code == 2
+    assert "--repeats once" in stderr
+    assert "--repeats each" in stderr
+
+
+@pytest.mark.parametrize("strategy", [Identity(), Tree(), BLT(theta=(0.7, 0.4), omega=(0.9, 0.5))], ids=lambda s: s.kind)
+def test_contributions_of_their_own_all_count(log, strategy) -> None:
+    """Each: the trace's sensitivity is the largest norm of the columns as often as the device contributed."""
+    trace = log(REPEATED_LOG, 4, repeats="each")
+    assert rows_of(trace) == [("a", 0), ("a", 3), ("a", 3), ("b", 1), ("b", 2), ("b", 2), ("b", 2)]
+    assert trace.left_out == []
+    patterns = read_patterns(trace)
+    assert (patterns.min_sep, patterns.max_participations) == (0, 4)
+    G = strategy.gram(4)
+    expected = max(float(np.sqrt(G[np.ix_(rounds, rounds)].sum())) for rounds in ([0, 3, 3], [1, 2, 2, 2]))
+    found = trace_sensitivity(strategy, patterns)
+    assert found.value == pytest.approx(expected, rel=1e-12)
+    assert found.is_exact
+    once = trace_sensitivity(strategy, read_patterns(log(REPEATED_LOG, 4, repeats="once")))
+    assert once.value < found.value <= 3 * strategy.schema_sensitivity(MinSep(4, 1, 2)).value
+
+
+TIMES = ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.500Z", "2026-03-04T11:59:59Z"]
+SECONDS = [0.0, 0.5, 3 * 86400.0 - 1.0]
+UNIX = [START.timestamp() + each for each in SECONDS]
+FORMS = {
+    "ISO 8601 in UTC": TIMES,
+    "other offsets": ["2026-03-01T13:00:00+01:00", "2026-03-01T07:00:00.500-05:00", "2026-03-04T11:59:59+00:00"],
+    "ISO 8601 without an offset from UTC, taken as UTC": [time.replace("T", " ").removesuffix("Z") for time in TIMES],
+    "with the word": [time.replace("T", " ").replace("Z", " UTC") for time in TIMES],
+    "numbers, Unix seconds": [f"{each:.3f}" for each in UNIX],
+    "numbers, Unix milliseconds": [f"{1e3 * each:.0f}" for each in UNIX],
+    "numbers, Unix microseconds": [f"{1e6 * each:.0f}" for each in UNIX],
+    "numbers, Unix nanoseconds": [f"{1e9 * each:.0f}" for each in UNIX],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_times_of_any_form_are_the_same_seconds(log, form: str) -> None:
+    first, second, third = FORMS[form]
+    trace = log(f"round,at,dev\n1,{third},a\n0,{first},b\n0,{second},a\n", 2, time_column="at")
+    times = trace.times(0)
+    assert times is not None
+    assert rows_of(trace) == [("a", 0), ("a", 1), ("b", 0)]
+    assert times == pytest.approx([SECONDS[1], SECONDS[2], SECONDS[0]], abs=1e-6)
+    assert trace.run["times"]["origin"] == START.timestamp()
+    if "," in form or form.startswith("ISO"):
+        assert trace.run["times"]["form"] == form
+    round_times = trace.round_times()
+    assert round_times is not None
+    assert round_times[0] == pytest.approx([SECONDS[0], SECONDS[2]], abs=1e-6)
+    assert round_times[1] == pytest.approx([SECONDS[1], SECONDS[2]], abs=1e-6)
+    trace.verify()
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ns", "Europe/Berlin"), pa.int64(), pa.float64()])
+def test_times_of_parquet_s_own_types(tmp_path: Path, kind: pa.DataType) -> None:
+    whole = pa.array([int(START.timestamp()) + each for each in (0, 60)], pa.int64())
+    times = whole.cast(pa.timestamp("s")).cast(kind) if pa.types.is_timestamp(kind) else whole.cast(kind)
+    pq.write_table(pa.table({"dev": [1, 2], "round": [0, 1], "at": times}), tmp_path / "log.parquet")
+    trace = import_log(tmp_path / "log.parquet", "dev", "round", 2, tmp_path / "t", time_column="at")
+    times = trace.times(0)
+    assert times is not None
+    assert times.tolist() == [0.0, 60.0]
+
+
+DOUBTFUL = {
+    "small numbers": (
+        ["12", "500"],
+        "12, which is a Unix time of 2000 to 2100 in no unit; say what the numbers are by --time-unit",
+    ),
+    "two units": ([f"{START.timestamp():.0f}", f"{1e3 * START.timestamp():.0f}"], "beside Unix seconds"),
+    "dates": (["2026-03-01", "2026-03-02"], "a date without a time of day"),
+    "some offsets": (["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"], "neither all with an offset from UTC nor all without"),
+    "words": (["yesterday, noon", "today, noon"], "neither all with an offset"),
+    "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time"),
+    "not finite": ([f"{START.timestamp():.0f}", "nan"], "a number that is not finite"),
+    "number, then text": ([f"{START.timestamp():.0f}", "2026-03-01T12:00:00Z"], "Failed to parse"),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTFUL)
+def test_times_in_doubt_are_refused(log, case: str) -> None:
+    values, expected = DOUBTFUL[case]
+    lines = "".join(f'a,{place},"{value}"\n' for place, value in enumerate(values))
+    with pytest.raises(InputError) as refused:
+        log("dev,round,at\n" + lines, 2, time_column="at")
+    assert expected in str(refused.value)
+    assert "column 'at' of log" in str(refused.value)
+
+
+def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
+    trace = log("dev,round,at\na,0,500\na,1,90500\n", 2, time_column="at", time_unit="milliseconds")
+    times = trace.times(0)
+    assert times is not None
+    assert times.tolist() == [0.0, 90.0]
+    with pytest.raises(InputError, match="whose unit is known; --time-unit is for numbers"):
+        log(f"dev,round,at\na,0,{TIMES[0]}\n", 1, time_column="at", time_unit="seconds")
+
+
+def test_rounds_that_time_contradicts_are_reported(log) -> None:
+    trace = log(f"dev,round,at\na,0,{TIMES[2]}\nb,1,{TIMES[0]}\nc,1,{TIMES[1]}\n", 2, time_column="at")
+    assert trace.run["rounds_out_of_order"] == 1
+    assert any("1 rounds ended before the round numbered before them began" in text for text in trace.assumptions)
+
+
+def test_what_is_not_known_of_a_round_s_times_makes_them_wider(log, tmp_path: Path) -> None:
+    """A timer's bound rests on the earliest and latest time of a round: too narrow an interval would promise too much."""
+    (tmp_path / "released.csv").write_text("".join(f"{index}\n" for index in range(5)))
+    text = f"dev,round,at\na,1,{TIMES[0]}\nb,1,{TIMES[1]}\nc,3,{TIMES[2]}\n"
+    found = log(text, rounds_file=tmp_path / "released.csv", time_column="at").round_times()
+    assert found is not None
+    assert found[0].tolist() == pytest.approx([-np.inf, 0.0, 0.0, SECONDS[2], SECONDS[2]])
+    assert found[1].tolist() == pytest.approx([SECONDS[1], SECONDS[1], SECONDS[2], SECONDS[2], np.inf])
+    (tmp_path / "released.csv").write_text(
+        "round,time\n" + "".join(f"{index},2026-03-0{index + 1}T12:00:00.250Z\n" for index in (0, 1, 3))
+    )
+    found = log(text, rounds_file=tmp_path / "released.csv", time_column="at").round_times()
+    assert found is not None
+    started = [0.25, 86400.25, 3 * 86400.0 + 0.25]
+    assert found[0].tolist() == pytest.approx([started[0], 0.0, SECONDS[2]])
+    assert found[1].tolist() == pytest.approx([started[0], started[1], started[2]])
+
+
+def test_rows_that_do_not_meet_the_conditions_are_filtered_not_invalid(log) -> None:
+    text = "dev,round,outcome,os\na,0,accepted,x\na,,dropped,x\nb,1,late,y\nc,1,accepted,z\n,7,dropped,\nd,0,accepted,\n"
+    trace = log(text, 2, where=["outcome=accepted", "outcome=late", "os=x", "os=y", "os="])
+    assert rows_of(trace) == [("a", 0), ("b", 1), ("d", 0)]
+    assert (trace.filtered_rows, trace.left_out, trace.is_complete) == (3, [], True)
+    assert any("os=y" in text and "; 3 other rows are none." in text for text in trace.assumptions)
+    with pytest.raises(
+        InputError, match=r"has no row with outcome=ACCEPTED among 6; there outcome is 'accepted', 'dropped', 'late'"
+    ):
+        log(text, 2, where=["outcome=ACCEPTED"])
+
+
+def test_conditions_on_columns_of_other_types(tmp_path: Path) -> None:
+    table = {"dev": [1, 2, 3], "round": [0, 1, 0], "ok": [True, True, None], "size": [3, 4, 3], "kind": pa.array(["x", "y", "x"])}
+    table["kind"] = table["kind"].dictionary_encode()
+    pq.write_table(pa.table(table), tmp_path / "log.parquet")
+    for place, (where, devices) in enumerate({"ok=True": [1, 2], "ok=": [3], "size=3": [1, 3], "kind=y": [2]}.items()):
+        trace = import_log(tmp_path / "log.parquet", "dev", "round", None, tmp_path / f"t{place}", renumber=True, where=[where])
+        assert [name for name, _ in rows_of(trace)] == list(map(str, devices))
+
+
+def test_several_columns_name_a_device_without_confusion(log) -> None:
+    """Values that hold the separator, or its escape, do not run together."""
+    rows = [("a|b", "c"), ("a", "b|c"), ("a\\", "b|c"), ("a\\|b", "c"), ("a", "b|c")]
+    lines = "".join(f"{first},{second},{place}\n" for place, (first, second) in enumerate(rows))
+    trace = log("dev,month,round\n" + lines, 5, device_column=["dev", "month"])
+    assert trace.run["devices"] == 4
+    assert sorted(rows_of(trace)) == sorted(
+        [("a\\|b|c", 0), ("a|b\\|c", 1), ("a\\\\|b\\|c", 2), ("a\\\\\\|b|c", 3), ("a|b\\|c", 4)]
+    )
+    assert trace.unit == "combination of 'dev' and 'month' in the log"
+    assert trace.assumptions[0].startswith("Whoever stands behind several of these units")
+    with pytest.raises(InputError, match="2 have no device"):
+        log("dev,month,round\na,,0\n,b,0\n", 1, device_column=["dev", "month"])
+
+
+def test_other_delimiters(log) -> None:
+    assert rows_of(log("dev;round\na,b;0\n", 1, delimiter=";")) == [("a,b", 0)]
+    assert rows_of(log("dev\tround\na\t0\n", 1, delimiter="tab")) == [("a", 0)]
+
+
+def test_an_import_of_the_release_before_is_still_audited(log) -> None:
+    trace = log("dev,round\na,0\nb,1\nb,2\n", 3)
+    kept = {"format", "digest", "devices_digest", "log", "round_column", "rounds", "rows_read", "rows", "devices", "written",
+            "packages", "parts"}  # fmt: skip
+    document = {key: value for key, value in trace.run.items() if key in kept}
+    left_out = [{"reason": "the same device in the same round again", "rows": 2, "example": "device 'a', round 0"}]
+    document |= {"version": 1, "device_column": "dev", "left_out": left_out}
+    (trace.path / "log_rounds.parquet").unlink()
+    (trace.path / "run.json").write_text(json.dumps(document))
+    old = open_trace(trace.path)
+    assert isinstance(old, ImportedTrace)
+    assert rows_of(old) == [("a", 0), ("b", 1), ("b", 2)]
+    assert (old.is_complete, old.repeats, old.round_label(2), old.round_times(), old.times(0)) == (True, "once", "2", None, None)
+    assert old.unit == "device (a value of the log's column 'dev')"
+    assert any("did not look for rounds without a participation" in text for text in old.assumptions)
+    assert any("2 rows repeat" in text for text in old.assumptions)
+    old.verify()
+
+
+@pytest.mark.parametrize("what", ["times", "log_rounds"])
+def test_changed_times_and_numbers_of_rounds_are_noticed(log, what: str) -> None:
+    trace = log(f"dev,round,at\na,4,{TIMES[0]}\na,7,{TIMES[2]}\n", renumber=True, time_column="at")
+    file = trace.path / ("log_rounds.parquet" if what == "log_rounds" else trace.run["parts"][0]["file"])
+    table = pq.read_table(file)
+    name = "log_round" if what == "log_rounds" else "time"
+    changed = pa.array([4, 8], pa.int64()) if what == "log_rounds" else pa.array([0.0, 1.0])
+    field = table.schema.field(name)
+    pq.write_table(table.set_column(table.schema.get_field_index(name), field, [changed]), file)
+    damaged = open_trace(trace.path)
+    assert isinstance(damaged, ImportedTrace)
+    with pytest.raises(TraceCorrupt, match="changed"):
+        damaged.round_label(1) if what == "log_rounds" else damaged.times(0)
+    with pytest.raises(TraceCorrupt, match="changed"):
+        damaged.verify()
+
+
+def test_a_header_that_is_not_utf8_is_one_line(tmp_path: Path, fedray_command) -> None:
+    (tmp_path / "log.csv").write_bytes("dev,größe,round\na,1,0\n".encode("latin-1"))
+    code, _, stderr = fedray_command(
+        "import", str(tmp_path / "log.csv"), "--device-column", "dev", "--round-column", "round", "--rounds", "1", "--out",
+        str(tmp_path / "t"),
+    )  # fmt: skip
+    assert (code, stderr.count("\n")) == (2, 1)
+    assert "not UTF-8" in stderr
+    (tmp_path / "list.csv").write_bytes("größe,round\n1,0\n".encode("latin-1"))
+    (tmp_path / "log.csv").write_text("dev,round\na,0\n")
+    with pytest.raises(InputError, match="list.csv' cannot be read"):
+        import_log(tmp_path / "log.csv", "dev", "round", None, tmp_path / "t", rounds_file=tmp_path / "list.csv")
+
+
+def test_newlines_in_quotes_across_blocks_are_part_of_the_value(log, monkeypatch) -> None:
+    monkeypatch.setattr("fedray.trace.log.BLOCK_BYTES", 64)
+    lines = "".join(f'"line\none of\n{place}",{place}\n' for place in range(50))
+    trace = log("dev,round\n" + lines, 50)
+    assert sorted(index for _, index in rows_of(trace)) == list(range(50))
+
+
+def test_names_of_files_that_are_not_utf8_are_one_line(tmp_path: Path) -> None:
+    name = os.fsdecode(b"log\xff.csv")
+    try:
+        (tmp_path / name).write_text("dev,round\na,0\n")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    with pytest.raises(InputError, match="name that is not UTF-8"):
+        import_log(tmp_path / name, "dev", "round", 1, tmp_path / "t")
+    with pytest.raises(InputError, match="name that is not UTF-8"):
+        import_log(tmp_path / "log.csv", "dev", "round", 1, tmp_path / os.fsdecode(b"t\xff"))
+
+
+def test_a_sort_that_lacks_memory_says_so_in_one_line_and_leaves_nothing(log, monkeypatch, tmp_path: Path) -> None:
+    """Little memory means one thread, which 10^7 rows pass with 64 MiB; less than any thread needs is refused by DuckDB."""
+    monkeypatch.setattr("fedray.trace.importer.LEAST_MEMORY", 1)
+    text = "dev,round\n" + "".join(f"a rather long name of a device {place},0\n" for place in range(60_000))
+    with pytest.raises(RunFailed, match="give more than --memory=1") as failed:
+        log(text, 1, memory_mebibytes=1)
+    assert "\n" not in str(failed.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+@pytest.mark.parametrize("when", ["rows read", "rows sorted"])
+def test_an_interrupted_import_leaves_nothing(log, tmp_path: Path, when: str) -> None:
+    def interrupt(text: str) -> None:
+        if when in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        log("dev,round\na,0\n", 1, on_progress=interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
