@@ -76,6 +76,8 @@ class Strategy(BaseModel, ABC):
     def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
         """Squared norm of the sum of C's columns in a pattern [c], without G; None where C has negative entries.
 
+        A round that occurs twice in the pattern counts twice.
+
         The sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead of c^2.
         """
         del pattern, rounds

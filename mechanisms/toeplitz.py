@@ -107,19 +107,18 @@ class Toeplitz(ToeplitzStrategy):
 
 
 def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum [n] of the columns of a Toeplitz C from its first one [n]: a convolution with the pattern's indicator, by FFT if long."""
+    """Sum [n] of the columns of a Toeplitz C from its first one [n]: a convolution with how often each round occurs."""
     n = c.size
     c = np.trim_zeros(c, "b")
     if min(c.size, pattern.size) > DIRECT_SUMS:
         from scipy.signal import oaconvolve  # 0.3 s to import
 
-        indicator = np.zeros(n)
-        indicator[pattern] = 1.0
-        return np.asarray(oaconvolve(indicator, c), np.float64)[:n]
+        times = np.bincount(pattern, minlength=n).astype(np.float64)
+        return np.asarray(oaconvolve(times, c), np.float64)[:n]
     column = np.zeros(n + c.size)
     if c.size < pattern.size:
         for lag, value in enumerate(c.tolist()):
-            column[pattern + lag] += value
+            np.add.at(column, pattern + lag, value)  # a round that occurs twice counts twice
     else:
         for start in pattern.tolist():
             column[start : start + c.size] += c

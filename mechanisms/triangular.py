@@ -61,9 +61,7 @@ class TriangularStrategy(Strategy):
         self.check_rounds(rounds)
         if not self.is_non_negative:
             return None
-        indicator = np.zeros(rounds)
-        indicator[pattern] = 1.0
-        column = self.matrix[:rounds, :rounds] @ indicator
+        column = self.matrix[:rounds, :rounds] @ np.bincount(pattern, minlength=rounds).astype(np.float64)
         return float(column @ column)
 
     @cached_property

@@ -38,6 +38,21 @@ def test_summed_columns_give_what_the_gram_gives(strategy: Strategy) -> None:
     assert found.values[0] == pytest.approx(expected, rel=1e-12)
 
 
+DENSE = Dense.from_matrix(np.tril(np.full((700, 700), 0.1)) + np.eye(700), "x")
+
+
+@pytest.mark.parametrize(
+    "strategy", [Identity(), GOLDEN, BandFHU(bands=300), BandFHU(bands=7), Tree(), DENSE], ids=lambda s: s.kind
+)
+@pytest.mark.parametrize("size", [100, 400])
+def test_a_round_that_occurs_twice_counts_twice(strategy: Strategy, size: int) -> None:
+    """Contributions of their own in one round add up, however many participations there are; counted once, the value is too small."""
+    rng = np.random.default_rng(1)
+    pattern = np.sort(np.concatenate([rng.choice(700, size, replace=False), rng.choice(700, size // 4)]))
+    expected = np.linalg.norm(reference.strategy_matrix(strategy, 700)[:, pattern].sum(axis=1))
+    assert PatternSensitivities(strategy, 700).of(pattern[None]).values[0] == pytest.approx(expected, rel=1e-12)
+
+
 def test_matrices_are_summed_too_and_signs_are_looked_for_block_by_block() -> None:
     rng = np.random.default_rng(0)
     C, pattern = np.tril(rng.random((600, 600))) + np.eye(600), np.arange(0, 600, 2)
