@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedray.audit.audit import Audit, audit_trace
     from fedray.audit.claims import Claim, read_claim
+    from fedray.audit.guarantees import Guarantee
+    from fedray.audit.statement import privacy_statement
     from fedray.canary import run_canary
     from fedray.errors import CheckpointError, FedrayError, InputError, RunFailed, ScenarioError, Starved, TraceCorrupt, TraceError
     from fedray.fit import fit_min_sep
     from fedray.messages import RunProgress
     from fedray.placement import Placement
+    from fedray.report.files import write_figures
     from fedray.report.page import write_report
     from fedray.scenario import Scenario
     from fedray.simulation import resume, simulate
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from fedray.trace.imported import open_trace
     from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
-    from mechanisms.figures import mechanism_figures
+    from mechanisms.accounting.sampled import PoissonSampling
+    from mechanisms.comparison import Utility, utility
+    from mechanisms.figures import calibrated_figures, mechanism_figures
     from mechanisms.files import read_strategy, write_strategy
     from mechanisms.optimize.design import MechanismRequest, optimize_mechanism
     from mechanisms.participation import MinSep
@@ -39,10 +44,12 @@ _HOMES = {
     "CheckpointError": "fedray.errors",
     "Claim": "fedray.audit.claims",
     "FedrayError": "fedray.errors",
+    "Guarantee": "fedray.audit.guarantees",
     "InputError": "fedray.errors",
     "MechanismRequest": "mechanisms.optimize.design",
     "MinSep": "mechanisms.participation",
     "Placement": "fedray.placement",
+    "PoissonSampling": "mechanisms.accounting.sampled",
     "RunFailed": "fedray.errors",
     "RunProgress": "fedray.messages",
     "Scenario": "fedray.scenario",
@@ -51,19 +58,24 @@ _HOMES = {
     "Trace": "fedray.trace.reader",
     "TraceCorrupt": "fedray.errors",
     "TraceError": "fedray.errors",
+    "Utility": "mechanisms.comparison",
     "audit_trace": "fedray.audit.audit",
+    "calibrated_figures": "mechanisms.figures",
     "fit_min_sep": "fedray.fit",
     "import_log": "fedray.trace.importer",
     "make_plan": "fedray.stress.plan",
     "mechanism_figures": "mechanisms.figures",
     "open_trace": "fedray.trace.imported",
     "optimize_mechanism": "mechanisms.optimize.design",
+    "privacy_statement": "fedray.audit.statement",
     "read_claim": "fedray.audit.claims",
     "read_strategy": "mechanisms.files",
     "resume": "fedray.simulation",
     "run_canary": "fedray.canary",
     "run_sweep": "fedray.stress.run",
     "simulate": "fedray.simulation",
+    "utility": "mechanisms.comparison",
+    "write_figures": "fedray.report.files",
     "write_report": "fedray.report.page",
     "write_strategy": "mechanisms.files",
 }
@@ -73,10 +85,12 @@ __all__ = [
     "CheckpointError",
     "Claim",
     "FedrayError",
+    "Guarantee",
     "InputError",
     "MechanismRequest",
     "MinSep",
     "Placement",
+    "PoissonSampling",
     "RunFailed",
     "RunProgress",
     "Scenario",
@@ -85,19 +99,24 @@ __all__ = [
     "Trace",
     "TraceCorrupt",
     "TraceError",
+    "Utility",
     "audit_trace",
+    "calibrated_figures",
     "fit_min_sep",
     "import_log",
     "make_plan",
     "mechanism_figures",
     "open_trace",
     "optimize_mechanism",
+    "privacy_statement",
     "read_claim",
     "read_strategy",
     "resume",
     "run_canary",
     "run_sweep",
     "simulate",
+    "utility",
+    "write_figures",
     "write_report",
     "write_strategy",
 ]

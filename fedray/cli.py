@@ -11,7 +11,7 @@ import typer
 
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.imports import import_
-from fedray.commands.mechanisms import mechanism, optimize
+from fedray.commands.mechanisms import calibrate, mechanism, optimize
 from fedray.commands.runs import fit, reproduce, run, scenarios, schema
 from fedray.commands.studies import plan, stress
 from fedray.errors import FedrayError, InputError, one_line
@@ -33,6 +33,7 @@ for _command in (
     plan,
     optimize,
     mechanism,
+    calibrate,
     reproduce,
     fit,
     scenarios,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedray.errors import InputError, OptimizationFailed
-from mechanisms.figures import Figures, mechanism_figures
+from mechanisms.accounting.sampled import PoissonSampling
+from mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from mechanisms.files import read_strategy, write_strategy
 from mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism, default_cache, optimize_mechanism
 from mechanisms.optimize.objective import Objective, Progress, read_targets
@@ -51,7 +52,12 @@ def read_request(
 
 
 def find_mechanism(
-    request: MechanismRequest, noise_multiplier: float, delta: float, out: Path | None, has_cache: bool, on_progress: Progress
+    request: MechanismRequest,
+    noise_multiplier: float | None,
+    delta: float,
+    out: Path | None,
+    has_cache: bool,
+    on_progress: Progress,
 ) -> Found:
     """Optimises or builds what is asked for, writes it if `out` is given. Raises InputError, OptimizationFailed."""
     with _inputs():
@@ -73,14 +79,51 @@ def find_mechanism(
 
 
 def evaluate_mechanism(
-    file: Path, rounds: int | None, min_sep: int | None, max_participations: int | None, noise_multiplier: float, delta: float
+    file: Path,
+    rounds: int | None,
+    min_sep: int | None,
+    max_participations: int | None,
+    noise_multiplier: float | None,
+    delta: float,
+    probability: float | None = None,
+    partitions: int | None = None,
 ) -> Figures:
-    """Figures of a mechanism file. Raises InputError."""
+    """Figures of a mechanism file; with a sampling probability also amplified ones. Raises InputError."""
     with _inputs():
         schema = _schema(rounds, min_sep, max_participations)
+        sampling = _sampling(schema.rounds, probability, partitions)
+        if sampling is not None and noise_multiplier is None:
+            raise ValueError(f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; give one")
         started = time.perf_counter()
         strategy = read_strategy(file)
-        return mechanism_figures(strategy, schema, noise_multiplier, delta, round(time.perf_counter() - started, 3))
+        seconds = round(time.perf_counter() - started, 3)
+        return mechanism_figures(strategy, schema, noise_multiplier, delta, seconds, sampling)
+
+
+def calibrate_mechanism(
+    file: Path,
+    rounds: int | None,
+    min_sep: int | None,
+    max_participations: int | None,
+    delta: float,
+    epsilon: float | None,
+    rho: float | None,
+    probability: float | None = None,
+    partitions: int | None = None,
+) -> Figures:
+    """Figures of a mechanism file at the least noise multiplier that gives epsilon or rho. Raises InputError."""
+    with _inputs():
+        schema = _schema(rounds, min_sep, max_participations)
+        sampling = _sampling(schema.rounds, probability, partitions)
+        return calibrated_figures(read_strategy(file), schema, delta, epsilon=epsilon, rho=rho, sampling=sampling)
+
+
+def _sampling(rounds: int, probability: float | None, partitions: int | None) -> PoissonSampling | None:
+    if probability is None:
+        if partitions is not None:
+            raise ValueError(f"partitions={partitions} are parts that are sampled in turn; give the sampling probability too")
+        return None
+    return PoissonSampling(rounds, probability, 1 if partitions is None else partitions)
 
 
 def _schema(rounds: int | None, min_sep: int | None, max_participations: int | None) -> MinSep:

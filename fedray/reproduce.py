@@ -13,7 +13,7 @@ from fedray.placement import Placement
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.participation import MinSep
 from mechanisms.registry import Tree

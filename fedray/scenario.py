@@ -18,12 +18,13 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedray.availability import MODELS, Availability, ContentFile, CustomAvailability, HabitAvailability
 from fedray.errors import ScenarioError, one_line, shown
 from fedray.parsing import parse_toml
 from fedray.table import Positive, PositiveShare, Share, Spread, Table
+from mechanisms.files import read_strategy
 from mechanisms.registry import BLT, AnyStrategy
 from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import MatrixFile
@@ -228,7 +229,8 @@ class Privacy(Table):
 
     mechanism: AnyStrategy = Field(
         default=BLT(kind="blt", theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)),
-        description="Strategy matrix C: a table with `kind` and that kind's parameters (see mechanisms/README.md).",
+        description="Strategy matrix C: a table with `kind` and that kind's parameters (see mechanisms/README.md), or the name of "
+        "a mechanism file beside the scenario's.",
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
     """Noise standard deviation over the clip norm, for C of unit scale (z of mechanisms/README.md)."""
@@ -236,6 +238,13 @@ class Privacy(Table):
     """Largest L2 norm of a device's update."""
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
     """Delta at which epsilon is reported."""
+
+    @field_validator("mechanism", mode="before")
+    @classmethod
+    def _from_file(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return read_strategy((info.context or {}).get("directory", Path()) / value)
+        return value
 
 
 class Scenario(Table):

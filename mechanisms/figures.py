@@ -3,27 +3,61 @@
 from dataclasses import dataclass
 from typing import Any
 
-from mechanisms.accounting.gdp import gaussian_epsilon, gaussian_mu
-from mechanisms.accounting.zcdp import gaussian_rho
+from fedray.rounding import down, up
+from mechanisms.accounting.calibration import least_noise_multiplier, noise_multiplier_for_epsilon, noise_multiplier_for_rho
+from mechanisms.accounting.gdp import check_delta, gaussian_epsilon, gaussian_mu
+from mechanisms.accounting.sampled import PoissonSampling, sampled_epsilon
+from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
 from mechanisms.loss import Loss, loss
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import MatrixFile
 
+HYPOTHETICAL = "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
+"""What an amplified figure supposes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one strategy under one schema at one noise multiplier. `seconds`: what finding the strategy took."""
+    """Of one strategy under one schema.
+
+    noise_multiplier: z; None where none is given, and then there is no mu, rho or epsilon.
+    delta: of epsilon.
+    seconds: what finding the strategy took.
+    sampling: Poisson sampling that is supposed for the amplified epsilon; None for none.
+    """
 
     strategy: Strategy
     schema: MinSep
     loss: Loss
-    noise_multiplier: float
+    noise_multiplier: float | None
     delta: float
-    mu: float
-    rho: float
-    epsilon: float
     seconds: float
+    sampling: PoissonSampling | None = None
+
+    @property
+    def mu(self) -> float | None:
+        """Gaussian DP: sensitivity / noise multiplier. Exact if the sensitivity is."""
+        return None if self.noise_multiplier is None else gaussian_mu(self.loss.sensitivity.value, self.noise_multiplier)
+
+    @property
+    def rho(self) -> float | None:
+        """zCDP. Exact if the sensitivity is."""
+        return None if self.noise_multiplier is None else gaussian_rho(self.loss.sensitivity.value, self.noise_multiplier)
+
+    @property
+    def epsilon(self) -> float | None:
+        """At delta, without any sampling. Exact if the sensitivity is."""
+        if self.noise_multiplier is None:
+            return None
+        return gaussian_epsilon(self.loss.sensitivity.value, self.noise_multiplier, self.delta)
+
+    @property
+    def amplified_epsilon(self) -> float | None:
+        """An upper bound at delta, if devices are Poisson-sampled as `sampling` says. Raises ValueError where nothing is proven."""
+        if self.noise_multiplier is None or self.sampling is None:
+            return None
+        return sampled_epsilon(self.strategy, self.sampling, self.noise_multiplier, self.delta)
 
     def parameters(self) -> dict[str, Any]:
         """The strategy's own, as in its JSON; of a matrix its SHA-256, size and bands, wherever its file is."""
@@ -54,6 +88,7 @@ class Figures:
             "rho": self.rho,
             "epsilon": self.epsilon,
             "delta": self.delta,
+            **self._amplified(),
             "seconds": self.seconds,
             "parameters": self.parameters(),
         }
@@ -61,39 +96,102 @@ class Figures:
     def rows(self) -> list[tuple[str, str]]:
         """What is printed: (what, value)."""
         sensitivity = self.loss.sensitivity
-        claim = "exact" if sensitivity.is_exact else f"upper bound; at least {sensitivity.lower_bound:.6f}"
+        claim = "exact" if sensitivity.is_exact else f"upper bound; at least {down(sensitivity.lower_bound, 6)}"
         return [
             ("kind", f"{self.strategy.kind} ({self.strategy.paper})"),
             ("rounds n, min-sep b, max participations k", ", ".join(f"{each:,}" for each in self._schema())),
-            ("sensitivity", f"{sensitivity.value:.6f} ({claim})"),
+            ("sensitivity", f"{up(sensitivity.value, 6)} ({claim})"),
             ("by", sensitivity.theorem),
             ("a worst pattern of rounds", _shortened(sensitivity.worst_pattern)),
             ("error of prefix sums, max / rms", f"{self.loss.max_error:.6f} / {self.loss.rms_error:.6f}"),
             ("MaxLoss / RmsLoss", f"{self.loss.max_loss:.6f} / {self.loss.rms_loss:.6f}"),
-            (f"mu, rho at noise multiplier {self.noise_multiplier:g}", f"{self.mu:.6f}, {self.rho:.6f}"),
-            (f"epsilon at delta {self.delta:g}", f"{self.epsilon:.4f}"),
+            *self._privacy_rows(),
             *((name, _shortened(value)) for name, value in self.parameters().items()),
         ]
+
+    def _privacy_rows(self) -> list[tuple[str, str]]:
+        if self.mu is None or self.rho is None or self.epsilon is None:
+            return []
+        rows = [
+            ("noise multiplier", up(self.noise_multiplier or 0.0, 6)),
+            ("mu, rho", f"{up(self.mu, 6)}, {up(self.rho, 6)}"),
+            (f"epsilon at delta {self.delta:g}", up(self.epsilon)),
+        ]
+        if self.amplified_epsilon is not None:
+            rows.append(("hypothetical epsilon, sampled", f"at most {up(self.amplified_epsilon)} ({HYPOTHETICAL})"))
+        return rows
+
+    def _amplified(self) -> dict[str, Any]:
+        if self.sampling is None:
+            return {}
+        sampling = self.sampling
+        return {
+            "hypothetical": {
+                "epsilon": self.amplified_epsilon,
+                "is_exact": False,
+                "probability": sampling.probability,
+                "partitions": sampling.partitions,
+                "compositions": sampling.compositions,
+                "assumption": HYPOTHETICAL,
+            }
+        }
 
     def _schema(self) -> tuple[int, int, int]:
         return self.schema.rounds, self.schema.min_sep, self.schema.max_participations
 
 
-def mechanism_figures(strategy: Strategy, schema: MinSep, noise_multiplier: float, delta: float, seconds: float) -> Figures:
-    """Computes them all. Raises ValueError for impossible settings."""
-    found = loss(strategy, schema)
-    s = found.sensitivity.value
-    return Figures(
-        strategy,
-        schema,
-        found,
-        noise_multiplier,
-        delta,
-        gaussian_mu(s, noise_multiplier),
-        gaussian_rho(s, noise_multiplier),
-        gaussian_epsilon(s, noise_multiplier, delta),
-        seconds,
-    )
+def mechanism_figures(
+    strategy: Strategy,
+    schema: MinSep,
+    noise_multiplier: float | None,
+    delta: float,
+    seconds: float = 0.0,
+    sampling: PoissonSampling | None = None,
+) -> Figures:
+    """Computes them all. Raises ValueError for impossible settings, and for sampling that amplifies nothing that is proven."""
+    check_delta(delta)
+    if noise_multiplier is not None:
+        check_noise_multiplier(noise_multiplier)
+    figures = Figures(strategy, schema, loss(strategy, schema), noise_multiplier, delta, seconds, sampling)
+    _ = figures.epsilon, figures.amplified_epsilon  # what cannot be computed is refused here
+    return figures
+
+
+def calibrated_figures(
+    strategy: Strategy,
+    schema: MinSep,
+    delta: float,
+    *,
+    epsilon: float | None = None,
+    rho: float | None = None,
+    sampling: PoissonSampling | None = None,
+) -> Figures:
+    """Figures at the least noise multiplier whose privacy is no worse than asked for, rounded up by at most 1e-7 of itself.
+
+    Args:
+        strategy: the mechanism.
+        schema: (rounds, min-sep, max participations) that are enforced.
+        delta: of epsilon.
+        epsilon: at delta. Give this or rho.
+        rho: zCDP.
+        sampling: if given, epsilon is the amplified one, under the supposition that devices are sampled so.
+
+    Raises:
+        ValueError: for impossible settings, for both or neither target, and for rho with sampling, which has no zCDP.
+    """
+    if (epsilon is None) == (rho is None):
+        raise ValueError("exactly one target must be given, epsilon or rho; each determines the noise multiplier")
+    if rho is not None:
+        if sampling is not None:
+            raise ValueError(f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon")
+        z = noise_multiplier_for_rho(loss(strategy, schema).sensitivity.value, rho)
+    elif sampling is not None:
+        assert epsilon is not None
+        z = least_noise_multiplier(lambda each: sampled_epsilon(strategy, sampling, each, delta), epsilon)
+    else:
+        assert epsilon is not None
+        z = noise_multiplier_for_epsilon(loss(strategy, schema).sensitivity.value, epsilon, delta)
+    return mechanism_figures(strategy, schema, z, delta, sampling=sampling)
 
 
 def _shortened(value: Any) -> str:

@@ -107,7 +107,7 @@ class Toeplitz(ToeplitzStrategy):
 
 
 def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum of the columns of a Toeplitz C, [n], from its first one [n]: a convolution with the pattern's indicator, by FFT if long."""
+    """Sum [n] of the columns of a Toeplitz C from its first one [n]: a convolution with the pattern's indicator, by FFT if long."""
     n = c.size
     c = np.trim_zeros(c, "b")
     if min(c.size, pattern.size) > DIRECT_SUMS:

@@ -107,7 +107,9 @@ def _counted_bound(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
         room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
         square += k * min(k, -(-room // schema.min_sep))
     pattern = np.arange(k) * schema.min_sep
-    theorem = f"by counting, height by height (upper bound; the exact program takes at most {PROGRAM_PARTICIPATIONS} participations)"
+    theorem = (
+        f"by counting, height by height (upper bound; the exact program takes at most {PROGRAM_PARTICIPATIONS} participations)"
+    )
     return Sensitivity(square**0.5, False, theorem, _square_of(trees, pattern) ** 0.5, tuple(pattern.tolist()))
 
 

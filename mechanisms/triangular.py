@@ -112,6 +112,8 @@ class MatrixFile(TriangularStrategy):
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
+        if (self.__pydantic_private__ or {}).get("_matrix") is not None:
+            return self  # read already, and now made part of another value
         context: dict[str, Any] = info.context or {}
         given = context.get("matrix", context.get("matrices", {}).get(self.sha256))
         C = _checked(_load(Path(context.get("directory", ".")), self.file, self.sha256) if given is None else given, self.file)

@@ -40,7 +40,7 @@ def optimize(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the mechanism as JSON (a matrix beside it as .npy).")
     ] = None,
-    noise_multiplier: NoiseMultiplierOption = 1.0,
+    noise_multiplier: NoiseMultiplierOption = None,
     delta: DeltaOption = 1e-10,
     has_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse results under ~/.cache/fedray.")] = True,
     as_json: JsonFlag = False,
@@ -61,19 +61,56 @@ def optimize(
         typer.echo(f"mechanism  {out}")
 
 
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A mechanism as JSON (`fedray optimize --out` writes one), or a matrix as .npy.")
+]
+SamplingOption = Annotated[
+    float | None,
+    typer.Option("--sampling", metavar="P", help="Hypothetical: each device is drawn with this probability in its turn."),
+]
+PartitionsOption = Annotated[
+    int | None,
+    typer.Option("--partitions", metavar="M", help="With --sampling: parts of the population that take turns; default: 1."),
+]
+
+
 def mechanism(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A mechanism as JSON; `fedray optimize --out` writes one.")],
+    file: FileArgument,
     rounds: RoundsOption = None,
     min_sep: MinSepOption = None,
     max_participations: MaxParticipationsOption = None,
-    noise_multiplier: NoiseMultiplierOption = 1.0,
+    noise_multiplier: NoiseMultiplierOption = None,
     delta: DeltaOption = 1e-10,
+    sampling: SamplingOption = None,
+    partitions: PartitionsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Loss, sensitivity, rho and epsilon of a mechanism at any setting."""
+    """Loss and sensitivity of a mechanism at any setting; with a noise multiplier rho and epsilon too."""
     from fedray.design import evaluate_mechanism
 
-    figures = evaluate_mechanism(file, rounds, min_sep, max_participations, noise_multiplier, delta)
+    figures = evaluate_mechanism(file, rounds, min_sep, max_participations, noise_multiplier, delta, sampling, partitions)
+    if as_json:
+        print_json(figures.to_json())
+    else:
+        print_figures(figures)
+
+
+def calibrate(
+    file: FileArgument,
+    epsilon: Annotated[float | None, typer.Option(metavar="E", help="Most epsilon, at delta.")] = None,
+    rho: Annotated[float | None, typer.Option(metavar="R", help="Most rho (zCDP), instead of epsilon.")] = None,
+    delta: DeltaOption = 1e-10,
+    rounds: RoundsOption = None,
+    min_sep: MinSepOption = None,
+    max_participations: MaxParticipationsOption = None,
+    sampling: SamplingOption = None,
+    partitions: PartitionsOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The least noise multiplier with which a mechanism has at most an epsilon or rho."""
+    from fedray.design import calibrate_mechanism
+
+    figures = calibrate_mechanism(file, rounds, min_sep, max_participations, delta, epsilon, rho, sampling, partitions)
     if as_json:
         print_json(figures.to_json())
     else:

@@ -25,7 +25,7 @@ MaxParticipationsOption = Annotated[
     int | None, typer.Option("--max-participations", metavar="K", help="Most participations k of one device.")
 ]
 NoiseMultiplierOption = Annotated[
-    float, typer.Option("--noise-multiplier", metavar="Z", help="Noise multiplier for mu, rho and epsilon.")
+    float | None, typer.Option("--noise-multiplier", metavar="Z", help="Noise multiplier for mu, rho and epsilon.")
 ]
 DeltaOption = Annotated[float, typer.Option("--delta", metavar="D", help="Delta of epsilon.")]
 

@@ -16,7 +16,7 @@ from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from fedray.stress.sweep import Cell, MadeFor, MechanismSpec, Sweep
-from mechanisms.accounting.pld import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.comparison import utility
 from mechanisms.optimize.design import MechanismRequest, cached_mechanism, optimize_mechanism

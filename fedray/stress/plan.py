@@ -25,7 +25,7 @@ from fedray.placement import Placement
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.stress.cells import Truth, simulated
-from mechanisms.accounting.pld import check_delta, gaussian_epsilon
+from mechanisms.accounting.gdp import check_delta, gaussian_epsilon
 from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
 from mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
 from mechanisms.participation import MinSep

@@ -1,0 +1,107 @@
+"""From a target to a noise multiplier, by the command and the library; and mechanism files wherever a mechanism stands."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedray.errors import ScenarioError
+from fedray.scenario import Scenario
+from mechanisms.accounting.gdp import gaussian_epsilon
+from mechanisms.figures import calibrated_figures, mechanism_figures
+from mechanisms.files import write_strategy
+from mechanisms.participation import MinSep
+from mechanisms.registry import BLT, Banded, Identity, Tree
+
+SETTING = ("--rounds", "60", "--min-sep", "20", "--max-participations", "3")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> str:
+    write_strategy(Tree(), tmp_path / "tree.json")
+    return str(tmp_path / "tree.json")
+
+
+@pytest.mark.parametrize("target", [{"epsilon": 0.5}, {"epsilon": 8.0}, {"rho": 0.2}])
+def test_the_least_noise_multiplier_meets_its_target_and_a_little_less_does_not(target: dict[str, float]) -> None:
+    schema = MinSep(60, 20, 3)
+    for strategy in (Tree(), Identity(), BLT(theta=(0.9,), omega=(0.3,))):
+        found = calibrated_figures(strategy, schema, 1e-8, **target)
+        assert found.noise_multiplier is not None
+        less = mechanism_figures(strategy, schema, found.noise_multiplier * (1 - 1e-6), 1e-8)
+        for name, most in target.items():
+            assert getattr(found, name) <= most < getattr(less, name)
+
+
+def test_the_command_calibrates_and_the_figures_agree_with_the_mechanism_command(tree: str, fedray_command) -> None:
+    code, out, _ = fedray_command("calibrate", tree, *SETTING, "--epsilon", "4", "--delta", "1e-9", "--json")
+    assert code == 0
+    z = json.loads(out)["noise_multiplier"]
+    code, out, _ = fedray_command("mechanism", tree, *SETTING, "--noise-multiplier", str(z), "--delta", "1e-9", "--json")
+    document = json.loads(out)
+    assert 3.9999 < document["epsilon"] <= 4.0
+    assert document["epsilon"] == gaussian_epsilon(document["sensitivity"], z, 1e-9)
+
+
+def test_without_a_noise_multiplier_there_is_no_epsilon(tree: str, fedray_command) -> None:
+    _, out, _ = fedray_command("mechanism", tree, *SETTING, "--json")
+    document = json.loads(out)
+    assert [document[name] for name in ("noise_multiplier", "mu", "rho", "epsilon")] == [None] * 4
+    _, out, _ = fedray_command("mechanism", tree, *SETTING)
+    assert "epsilon" not in out
+
+
+def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(tmp_path: Path, tree: str, fedray_command) -> None:
+    write_strategy(Identity(), tmp_path / "identity.json")
+    sampled = ("--sampling", "0.01", "--noise-multiplier", "1", "--delta", "1e-6")
+    code, out, _ = fedray_command("mechanism", str(tmp_path / "identity.json"), *SETTING, *sampled, "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["hypothetical"]["epsilon"] < document["epsilon"]
+    assert "Poisson-sampled" in document["hypothetical"]["assumption"]
+    code, out, err = fedray_command("mechanism", tree, *SETTING, *sampled)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    code, _, _ = fedray_command(
+        "calibrate", str(tmp_path / "identity.json"), *SETTING, "--epsilon", "1", "--delta", "1e-6", *sampled[:2]
+    )
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "exactly one target"),
+        (["--epsilon", "1", "--rho", "1"], "exactly one target"),
+        (["--epsilon", "0"], "epsilon=0"),
+        (["--rho", "-1"], "rho=-1"),
+        (["--rho", "1", "--sampling", "0.1"], "no zCDP is proven"),
+        (["--epsilon", "1", "--partitions", "3"], "give the sampling probability too"),
+        (["--epsilon", "1", "--delta", "2"], "delta=2"),
+    ],
+)
+def test_impossible_targets_get_one_line(tree: str, fedray_command, options: list[str], expected: str) -> None:
+    code, out, err = fedray_command("calibrate", tree, *SETTING, *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+
+
+def test_a_mechanism_file_stands_in_a_scenario(tmp_path: Path, small, tree: str) -> None:
+    text = small().to_toml()
+    start = text.index("[privacy.mechanism]")
+    (tmp_path / "s.toml").write_text(text[:start].replace("[privacy]\n", '[privacy]\nmechanism = "tree.json"\n'))
+    read = Scenario.from_toml(tmp_path / "s.toml")
+    assert read.privacy.mechanism == Tree()
+    assert read.to_tables()["privacy"]["mechanism"]["kind"] == "tree"
+    assert small(f"privacy.mechanism={tree}").digest == small('privacy.mechanism={kind = "tree"}').digest
+    with pytest.raises(ScenarioError, match=r"privacy.mechanism.*nothing.json"):
+        small("privacy.mechanism=nothing.json")
+
+
+def test_a_matrix_file_stands_in_a_scenario_and_is_known_by_its_content(tmp_path: Path, small) -> None:
+    import numpy as np
+
+    write_strategy(Banded.from_matrix(np.eye(12), "m.npy"), tmp_path / "m.json")
+    scenario = small(f"privacy.mechanism={tmp_path / 'm.json'}")
+    assert isinstance(scenario.privacy.mechanism, Banded)
+    assert scenario.with_overrides("seed=9").privacy.mechanism == scenario.privacy.mechanism
