@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -131,11 +132,11 @@ def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
 
 
 def _draw_series(axes: Any, series: Series, place: int) -> None:
-    from fedray.report.plotly_json import COLORS, DASHES, GREY
+    from fedray.report.plotly_json import COLORS, DASHES, GREY, LEGEND_CHARACTERS
 
     color = COLORS[place % len(COLORS)]
     dash = {"solid": "-", "dash": "--", "dot": ":"}[DASHES[place // len(COLORS) % len(DASHES)]]
-    label = series.name or "_"
+    label = "\n".join(wrap(series.name, LEGEND_CHARACTERS)) or "_"
     if series.is_reference:
         axes.plot(series.x, series.y, color=GREY, linestyle="--", linewidth=1)
     elif series.kind == "bars":

@@ -83,7 +83,8 @@ def _about(trace: Trace | ImportedTrace) -> About:
 
 
 def _statement(trace: Trace | ImportedTrace, audit: Audit) -> list[dict[str, str]]:
-    if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
+    """The lines; none where there is no noise, or where the claim that they would state does not hold."""
+    if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None or not audit.claim_holds:
         return []
     return privacy_statement(trace, audit).to_json()["lines"]
 

@@ -2,13 +2,18 @@
 
 import math
 from html import escape
+from textwrap import wrap
 from typing import Any, Literal
+
+import numpy as np
 
 from fedray.report.figure import Axis, Figure, Mark, Series
 
 COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
 DASHES = ("solid", "dash", "dot")
 GREY = "#8a8f94"
+LEGEND_CHARACTERS = 38
+"""In a line of a legend, so that it stands on a telephone's screen."""
 
 
 def plotly_figure(figure: Figure) -> dict[str, Any]:
@@ -20,7 +25,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "xaxis": _axis(figure, figure.x, "x"),
             "yaxis": _axis(figure, figure.y, "y"),
             "shapes": [_shape(mark) for mark in figure.marks],
-            "annotations": [_annotation(figure, mark, place) for place, mark in enumerate(figure.marks) if mark.text],
+            "annotations": [_annotation(figure, mark) for mark in figure.marks if mark.text],
             "showlegend": has_legend,
             "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
             "margin": {"l": 56, "r": 24, "t": 24, "b": 48},
@@ -37,7 +42,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     if series.is_reference:
         points = {"x": _numbers(series.x), "y": _numbers(series.y), "line": {"color": GREY, "dash": "dash", "width": 1}}
         return {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False, **points}
-    common = {"name": escape(series.name), "hoverinfo": "text+name" if len(figure.series) > 1 else "text"}
+    name = "<br>".join(escape(line) for line in wrap(series.name, LEGEND_CHARACTERS))
+    common = {"name": name, "hoverinfo": "text+name" if len(figure.series) > 1 else "text"}
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
         assert series.until is not None
@@ -72,12 +78,12 @@ def _hover(figure: Figure, series: Series, point: int) -> str:
 
 
 def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any]:
-    drawn: dict[str, Any] = {"title": {"text": escape(axis.title)}, "automargin": True}
+    title = escape(axis.title) + (", log scale" if axis.is_log else "")
+    drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
     bars = [each for each in figure.series if each.kind == "bars"]
     if axis.is_log:
         ticks = figure.log_ticks(which)
-        drawn |= {"type": "log", "title": {"text": f"{escape(axis.title)}, log scale"}}
-        drawn |= {"tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+        drawn |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
         if which == "y" and bars:  # from a half, so that one is seen
             drawn["range"] = [math.log10(0.5), math.log10(2.0 * max(float(each.y.max()) for each in bars))]
     elif bars and which == "x":  # whole numbers, with room for half a bar at each end
@@ -99,14 +105,23 @@ def _shape(mark: Mark) -> dict[str, Any]:
     return {"type": "rect", **place, **whole, "line": {"width": 0}, "fillcolor": GREY, "opacity": 0.15, "layer": "below"}
 
 
-def _annotation(figure: Figure, mark: Mark, place: int) -> dict[str, Any]:
+def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
     """Its text; on logarithmic axes plotly places text by the logarithm, though shapes by the value."""
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
     text = {"text": escape(mark.text), "showarrow": False, "yanchor": "bottom", "font": {"size": 11}}
     if mark.axis == "x":
-        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": -14 * (place % 3)}
+        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": -14 * (_near_before(figure, mark) % 3)}
     return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
+
+
+def _near_before(figure: Figure, mark: Mark) -> int:
+    """How many marks stand before it whose text might lie under its own."""
+    measure = math.log10 if figure.x.is_log else float
+    values = np.concatenate([each.x for each in figure.series] or [np.zeros(1)])
+    span = measure(values.max()) - measure(values.min()) if values.size else 0.0
+    before = figure.marks[: figure.marks.index(mark)]
+    return sum(each.axis == "x" and abs(measure(each.at) - measure(mark.at)) < 0.2 * span for each in before)
 
 
 def _numbers(values: Any) -> list[float | None]:

@@ -107,7 +107,13 @@ def of_study(request) -> str:
 
     x = np.geomspace(10.0, 2e4, 12)
     series = tuple(
-        Series(f"blt with {count} buffers, timer {count} h, by the trace", "line", x, 1e3 / x**0.5 * count) for count in range(1, 8)
+        Series(
+            f"blt with {count} buffers, timer {count} h, least MaxLoss for the truth; sensitivity of (b, k)",
+            "line",
+            x,
+            1e3 / x**0.5 * count,
+        )
+        for count in range(1, 8)
     )
     lines = Figure(
         "lines", "epsilon over report goal", "n", Axis("report goal", needs_log([x])), Axis("epsilon", True, decimals=4), series

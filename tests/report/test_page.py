@@ -231,3 +231,4 @@ def test_a_page_of_an_imported_log_with_a_broken_claim(tmp_path: Path, script) -
     assert ">c</td>" in page
     assert "a<b>" not in page
     assert "Scenario</summary>" not in page
+    assert "Privacy statement" not in words(page)  # what is refuted is not for publication
