@@ -12,6 +12,8 @@ from mechanisms.strategy import SensitivityUnknown, Strategy
 from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import TriangularStrategy
 
+MOST_OF_MATRICES = 8_000
+"""Participations of one device that are audited with a matrix: at 8,000 that takes 30 s and 1.7 GB."""
 MOST_CERTIFICATES = 200
 """Patterns with negative Gram entries whose bound is made exact; were more needed, the bound stands."""
 MOST_COMPARED = 256
@@ -40,6 +42,12 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
     every device. Where no theorem gives it, every device is looked at.)
     """
     n, b = patterns.committed_rounds, patterns.min_sep
+    if isinstance(strategy, TriangularStrategy) and patterns.max_participations > MOST_OF_MATRICES:
+        raise ValueError(
+            f"a device took part {patterns.max_participations:,} times; with a {strategy.kind} matrix at most "
+            f"{MOST_OF_MATRICES:,} are audited, since its Gram matrix would need gigabytes and many minutes; use a mechanism with "
+            "a structure, such as a blt or a tree"
+        )
     sensitivities = PatternSensitivities(strategy, n)
     best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
     can_stop = not isinstance(strategy, TriangularStrategy) and b >= 1  # b is 0 if a device contributed twice to a round

@@ -6,7 +6,7 @@ import pytest
 from fedray.audit.distribution import device_sensitivities, frontier
 from fedray.audit.ledger import privacy_over_rounds
 from fedray.audit.participation import Patterns
-from fedray.audit.sensitivity import trace_sensitivity
+from fedray.audit.sensitivity import MOST_OF_MATRICES, trace_sensitivity
 from mechanisms import reference
 from mechanisms.participation import MinSep
 from mechanisms.registry import BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree
@@ -107,3 +107,11 @@ def test_many_participations_under_a_tree_have_a_bound_above_the_exact_program()
         assert bound.lower_bound <= exact.value <= bound.value * (1 + 1e-12)
         assert not bound.is_exact
     assert not Tree().schema_sensitivity(MinSep(2000, 2, 800)).is_exact
+
+
+def test_more_participations_than_a_matrix_can_be_audited_with_are_refused_beforehand() -> None:
+    """The rule is checked before the matrix is touched."""
+    n = MOST_OF_MATRICES + 1
+    patterns = Patterns(n, np.zeros(1, np.uint64), np.array([n]), np.arange(n, dtype=np.uint32))
+    with pytest.raises(ValueError, match="at most 8,000 are audited"):
+        trace_sensitivity(Matrix.from_matrix(np.eye(3), "C.npy"), patterns)
