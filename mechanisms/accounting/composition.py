@@ -90,7 +90,8 @@ def composed_epsilon(probability: float, noise_multiplier: float, count: int, de
         delta: from 1e-30 to below 1.
 
     Returns:
-        Never less than the true epsilon; about a thousandth more at most, unless that would need more than `MOST_POINTS`.
+        Never less than the true epsilon; about a thousandth more, or one or two hundredths where samples are rare; still more where
+        a thousandth would need more than `MOST_POINTS`.
     """
     step = _step(probability, noise_multiplier, _CHARGED * delta / count)
     bounds = [_chernoff(step, count, delta, sign) for sign in (1, -1)]

@@ -46,7 +46,7 @@ class PoissonSampling:
 
 
 def sampled_epsilon(strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """Epsilon, an upper bound by about a thousandth, with noise of standard deviation z (clip norm 1) on C's rows.
+    """Epsilon, an upper bound (`composed_epsilon` says how close), with noise of standard deviation z (clip norm 1) on C's rows.
 
     Raises ValueError for strategies that have more bands than there are partitions: Theorem 4 does not cover them.
     """

@@ -218,3 +218,13 @@ def test_the_json_beside_a_matrix_names_it_by_content(tmp_path: Path) -> None:
     np.save(tmp_path / document["file"], 2 * np.eye(3))
     with pytest.raises(ValueError, match="holds another matrix"):
         read_strategy(tmp_path / "m.json")
+
+
+@pytest.mark.parametrize("multiplier", ["0.03007519", "0.0300752", "0.03008"])
+def test_an_epsilon_near_709_is_a_number(fedray_command, tmp_path: Path, multiplier: str) -> None:
+    """Sensitivity 1, mu near 33.25, delta 1e-6: it was infinite, and JSON ended in a traceback."""
+    (tmp_path / "i.json").write_text('{"kind": "identity"}')
+    setting = ["--rounds", "9", "--min-sep", "9", "--max-participations", "1", "--delta", "1e-6"]
+    code, out, _ = fedray_command("mechanism", str(tmp_path / "i.json"), *setting, "--noise-multiplier", multiplier, "--json")
+    assert code == 0
+    assert 709 < json.loads(out)["epsilon"] < 711
