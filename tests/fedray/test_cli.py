@@ -34,6 +34,7 @@ def test_run_prints_one_json_object_and_writes_trace_and_report(fedray_command, 
     assert code == 0
     audited = json.loads(again)
     assert audited.pop("digest_verified")
+    assert "recorded digests" in audited.pop("integrity")
     assert {key: document[key] for key in audited} == audited
 
 
@@ -43,7 +44,7 @@ def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path:
     (tmp_path / "s.toml").write_text(small().to_toml())
     code, out, _ = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"))
     assert code == 0
-    assert all(word in out for word in ("rounds (committed)", "min-sep", "rho, trace", "epsilon at delta=1e-10", "report.html"))
+    assert all(word in out for word in ("rounds (committed)", "min-sep", "observed", "enforced", "delta 1e-10", "rest on", "report.html"))
 
 
 @pytest.mark.ray
