@@ -44,7 +44,9 @@ def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path:
     (tmp_path / "s.toml").write_text(small().to_toml())
     code, out, _ = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"))
     assert code == 0
-    assert all(word in out for word in ("rounds (committed)", "min-sep", "observed", "enforced", "delta 1e-10", "rest on", "report.html"))
+    assert all(
+        word in out for word in ("rounds (committed)", "min-sep", "observed", "enforced", "delta 1e-10", "rest on", "report.html")
+    )
 
 
 @pytest.mark.ray

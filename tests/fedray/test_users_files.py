@@ -178,7 +178,9 @@ def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(fedray_c
 
     run = simulation.simulate
     monkeypatch.setattr("fedray.report.page.write_report", refuse)
-    monkeypatch.setattr(simulation, "simulate", lambda value, _, out, tell, start=None: run(value, Placement(1, "in-process"), out, tell))
+    monkeypatch.setattr(
+        simulation, "simulate", lambda value, _, out, tell, start=None: run(value, Placement(1, "in-process"), out, tell)
+    )
     code, out, err = fedray_command("run", str(scenario), "--out", str(scenario.parent / "t"))
     assert code == 1
     assert "epsilon" in out
