@@ -41,7 +41,7 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "The recorded train_loss and clipped_share of each round are computed from updates without noise. They are a "
         "simulation's records; to publish them from a deployment would cost privacy that is not accounted for."
     )
-    if training.cohort_sample == goal:
+    if not scenario.trains_a_sample:
         return (first, *OF_EVERY_AUDIT, released, metrics)
     scaled = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
     return (first, *OF_EVERY_AUDIT, released, metrics, scaled)

@@ -151,12 +151,6 @@ class Audit:
         return "; ".join(summary.text for summary in self.verdicts.values())
 
     @property
-    def trained_with_scaled_noise(self) -> bool:
-        """Whether a model was trained on a sample of each cohort, with noise to scale."""
-        scenario = self.scenario
-        return scenario is not None and scenario.training.enabled and scenario.training.cohort_sample < scenario.rounds.report_goal
-
-    @property
     def rounds(self) -> int:
         """Committed rounds."""
         return self.patterns.committed_rounds
@@ -216,7 +210,7 @@ class Audit:
         Sensitivity and loss are of one schema: the enforced one where it is known, else the observed one. The common rho
         is that of the first mechanism there. Empty where there is no noise or no such schema.
         """
-        basis = self._utility_basis
+        basis = self.utility_basis
         if basis is None or basis.rho is None or basis.rho <= 0.0:
             return []
         schema = basis.participation
@@ -234,7 +228,8 @@ class Audit:
         return sorted(rows, key=lambda row: row.rms_prefix_error)
 
     @property
-    def _utility_basis(self) -> Guarantee | None:
+    def utility_basis(self) -> Guarantee | None:
+        """The guarantee of the first mechanism at whose participation and rho mechanisms are compared; None where there is none."""
         if not self._has_noise:
             return None
         used = self.mechanisms[0]
@@ -252,7 +247,7 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
-        basis = self._utility_basis
+        basis = self.utility_basis
         return {
             "trace": str(self.path),
             "digest": self.digest,

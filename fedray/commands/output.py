@@ -135,7 +135,7 @@ def print_audit(result: Any) -> None:
     if result.claim is not None:
         print_text("claimed   ", f"{result.mechanisms[0].claimed.reason}.")
     if result.utility:
-        basis = result.to_json()["utility_basis"]
+        basis = result.utility_basis.name
         print_table(f"Error of the prefix sums when each mechanism has the same rho ({basis} participation)", result.utility_rows())
         from mechanisms.comparison import NOT_COMPARABLE
 
