@@ -1,4 +1,4 @@
-"""PopulationShard: a contiguous range of device blocks that answers the server. Plain Python; clients/actor.py puts it on Ray."""
+"""PopulationShard: a contiguous range of device blocks that answers the server. Plain Python; clients/workers.py puts it on Ray."""
 
 import resource
 import time
@@ -135,6 +135,16 @@ class PopulationShard:
         answer = self._answer(listed, self._take_census(order))
         self.busy_seconds += time.perf_counter() - begun
         return answer
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """Descriptions and values of what a cluster's monitoring shows of a shard."""
+        use = self.use()
+        return {
+            "rows": ("Rows of the trace that a shard holds", use.rows),
+            "peak_mebibytes": ("Peak memory of a shard's process, MiB", use.peak_mebibytes),
+            "busy_seconds": ("Seconds that a shard has worked on windows", use.busy_seconds),
+            "window": ("Look-ahead window that a shard listed last", use.window),
+        }
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         """Starts timers and keeps the rows for the trace. What was settled before is passed over."""

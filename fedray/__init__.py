@@ -2,7 +2,7 @@
 
     import fedray
 
-    trace = fedray.simulate(fedray.Scenario.from_toml("scenarios/quickstart.toml"))
+    trace = fedray.run_scenario(fedray.Scenario.from_toml("scenarios/quickstart.toml"))
     print(fedray.audit_trace(trace))
 
 Names are loaded when first used, so that importing fedray loads neither Ray nor torch nor jax.
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from fedray.canary import run_canary
     from fedray.errors import CheckpointError, FedrayError, InputError, RunFailed, ScenarioError, Starved, TraceCorrupt, TraceError
     from fedray.fit import fit_min_sep
-    from fedray.messages import RunProgress
+    from fedray.learning import train
+    from fedray.messages import RunProgress, TrainingProgress
+    from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.report.files import write_figures
     from fedray.report.page import write_report
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from fedray.trace.imported import open_trace
     from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
+    from fedray.trace.trained import TrainedRun
     from mechanisms.accounting.sampled import PoissonSampling
     from mechanisms.comparison import Utility, utility
     from mechanisms.figures import calibrated_figures, mechanism_figures
@@ -58,6 +61,8 @@ _HOMES = {
     "Trace": "fedray.trace.reader",
     "TraceCorrupt": "fedray.errors",
     "TraceError": "fedray.errors",
+    "TrainedRun": "fedray.trace.trained",
+    "TrainingProgress": "fedray.messages",
     "Utility": "mechanisms.comparison",
     "audit_trace": "fedray.audit.audit",
     "calibrated_figures": "mechanisms.figures",
@@ -71,9 +76,12 @@ _HOMES = {
     "read_claim": "fedray.audit.claims",
     "read_strategy": "mechanisms.files",
     "resume": "fedray.simulation",
+    "resume_run": "fedray.pipeline",
     "run_canary": "fedray.canary",
+    "run_scenario": "fedray.pipeline",
     "run_sweep": "fedray.stress.run",
     "simulate": "fedray.simulation",
+    "train": "fedray.learning",
     "utility": "mechanisms.comparison",
     "write_figures": "fedray.report.files",
     "write_report": "fedray.report.page",
@@ -99,6 +107,8 @@ __all__ = [
     "Trace",
     "TraceCorrupt",
     "TraceError",
+    "TrainedRun",
+    "TrainingProgress",
     "Utility",
     "audit_trace",
     "calibrated_figures",
@@ -112,9 +122,12 @@ __all__ = [
     "read_claim",
     "read_strategy",
     "resume",
+    "resume_run",
     "run_canary",
+    "run_scenario",
     "run_sweep",
     "simulate",
+    "train",
     "utility",
     "write_figures",
     "write_report",

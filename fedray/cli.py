@@ -11,6 +11,7 @@ import typer
 
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.imports import import_
+from fedray.commands.learning import train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
 from fedray.commands.runs import fit, reproduce, run, scenarios, schema
 from fedray.commands.studies import plan, stress
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for _command in (
     run,
+    train,
     audit,
     import_,
     report,

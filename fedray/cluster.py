@@ -28,9 +28,14 @@ ROOT = Path(__file__).resolve().parent.parent
 def cluster(placement: Placement) -> Iterator[float]:
     """Within: Ray is up; gives its free CPUs. A cluster that was up already is used as it is, and left up.
 
+    In-process there is nothing to start.
+
     Workers do not inherit this process's sys.path, so a local cluster's workers get it by PYTHONPATH, and a cluster that is
     joined gets the five packages. Raises InputError when the address cannot be joined.
     """
+    if placement.backend == "in-process":
+        yield 1.0
+        return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray

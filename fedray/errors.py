@@ -11,6 +11,7 @@
         ├── Starved                    too few devices checked in to commit the rounds asked for
         ├── ShardLost                  a population shard died or stopped answering
         ├── AggregatorLost             the aggregator died or stopped answering
+        ├── TrainerLost                a trainer died or stopped answering
         ├── FitFailed                  no value gives what was observed
         └── OptimizationFailed         no valid mechanism was found
 
@@ -89,6 +90,10 @@ class ShardLost(RunFailed):
 
 class AggregatorLost(RunFailed):
     """The aggregator died or stopped answering."""
+
+
+class TrainerLost(RunFailed):
+    """A trainer died or stopped answering."""
 
 
 class OptimizationFailed(RunFailed):

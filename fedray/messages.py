@@ -1,6 +1,6 @@
 """Frozen values that cross the boundary between clients and server. Arrays are numpy; times are seconds since start."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -228,11 +228,34 @@ class ShardUse:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far a run is, after an attempt at a round. Seconds are simulated; metrics None without training."""
+    """How far a simulation is, after an attempt at a round.
+
+    committed, count: rounds that are committed, and that are wanted.
+    simulated_seconds: since the start of the run.
+    eligible_estimate: devices that were eligible when the present look-ahead window began.
+    """
 
     committed: int
     count: int
     simulated_seconds: float
     eligible_estimate: int
-    metrics: TrainingMetrics | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProgress:
+    """How far a training is, after a round.
+
+    trained, count: rounds that were trained on, and that there will be.
+    metrics: of the last round.
+    evaluation: of the last round that was evaluated; None before the first.
+    """
+
+    trained: int
+    count: int
+    metrics: TrainingMetrics
     evaluation: TrainingMetrics | None
+
+
+Progress = RunProgress | TrainingProgress
+ProgressListener = Callable[[Progress], None]
+"""Is told how far a simulation or a training is; may be called from another thread."""

@@ -1,47 +1,58 @@
 """Placement: where a run happens. May change the wall clock, never a result."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from fedray.errors import InputError
 
-Backend = Literal["ray", "in-process"]
+Backend = Literal["auto", "ray", "in-process"]
+
+RAY_START_SECONDS = 20.0
+"""Work that takes less than this is done sooner than Ray and its actors have started and ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Shards, resources and patience of one run.
+    """Workers, resources and patience of one run.
 
     shards: population shards; None takes one per CPU of the cluster (one in-process).
-    backend: "ray" (actors) or "in-process" (the same plain classes, in this process; for tests and debugging).
+    backend: "ray" (actors), "in-process" (the same plain classes, in this process), or "auto":
+        in-process for small runs, where it is faster because Ray need not be started.
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.
     object_store_megabytes: size of a local cluster's object store.
-    worker_timeout_seconds: longest wait for one answer of a shard or of the aggregator. One that takes longer is taken to hang: it
-        is ended and started anew. It must be longer than the work of one look-ahead window; starting does not count.
-    checkpoint_seconds: wall-clock time between two checkpoints of the run; 0 for one after every look-ahead window.
-    most_restarts: how often one shard, or the aggregator, is started anew when it dies or hangs.
-    aggregator_gpus: GPUs that the aggregator reserves; a fraction shares one. At 0 it runs on the CPU and sees no GPU. The trace is
-        the same either way. The model is not, since a GPU draws other noise; so a run goes on only on the kind it was started on.
+    worker_timeout_seconds: longest wait for one answer of a worker. One that takes longer is taken
+        to hang: it is ended and started anew. It must be longer than the work of one look-ahead
+        window; starting does not count.
+    checkpoint_seconds: wall-clock time between two checkpoints; 0 for one after every look-ahead
+        window, and after every round of a training.
+    most_restarts: how often one worker is started anew when it dies or hangs.
+    aggregator_gpus: GPUs that the aggregator reserves; a fraction shares one. At 0 it runs on the
+        CPU and sees no GPU. The trace is the same either way. The model is not, since a GPU draws
+        other noise; so a run goes on only on the kind of device that it was started on.
+    trainers: actors that train the model; None takes one per CPU of the cluster (one in-process).
     """
 
     shards: int | None = None
-    backend: Backend = "ray"
+    backend: Backend = "auto"
     address: str | None = None
     object_store_megabytes: int = 512
     worker_timeout_seconds: float = 600.0
     checkpoint_seconds: float = 30.0
     most_restarts: int = 5
     aggregator_gpus: float = 0.0
+    trainers: int | None = None
 
     def __post_init__(self) -> None:
-        if self.shards is not None and self.shards < 1:
-            raise InputError(f"shards={self.shards} must be at least 1; leave it out for one shard per CPU")
-        if self.backend not in ("ray", "in-process"):
-            raise InputError(f"backend={self.backend!r} is not one of 'ray', 'in-process'")
-        if self.address is not None and self.backend != "ray":
+        for name in ("shards", "trainers"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise InputError(f"{name}={count} must be at least 1; leave it out for one per CPU")
+        if self.backend not in ("auto", "ray", "in-process"):
+            raise InputError(f"backend={self.backend!r} is not one of 'auto', 'ray', 'in-process'")
+        if self.address is not None and self.backend == "in-process":
             raise InputError(f"address={self.address!r} needs backend='ray'; drop the address to run in-process")
         if self.object_store_megabytes < 80:
-            raise InputError(f"object_store_megabytes={self.object_store_megabytes} must be at least 80 (Ray's minimum)")
+            raise InputError(f"object_store_megabytes={self.object_store_megabytes} must be at least 80, Ray's minimum")
         if not self.worker_timeout_seconds > 0:
             raise InputError(f"worker_timeout_seconds={self.worker_timeout_seconds} must be positive; 600 is ten minutes")
         if not self.checkpoint_seconds >= 0:
@@ -50,3 +61,17 @@ class Placement:
             raise InputError(f"most_restarts={self.most_restarts} must not be negative; 0 ends the run when an actor dies")
         if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
             raise InputError(f"aggregator_gpus={self.aggregator_gpus} must be from 0 to 1; 0 is the CPU, 1 a whole GPU")
+
+    def resolved(self, predicted_seconds: float) -> Self:
+        """A copy whose backend is "ray" or "in-process".
+
+        predicted_seconds: how long the work would take in this process. A wrong prediction costs
+            time, and changes no result.
+        """
+        if self.backend != "auto":
+            return self
+        asks_for_actors = (
+            self.address is not None or self.shards is not None or self.trainers is not None or self.aggregator_gpus > 0
+        )
+        is_here = predicted_seconds < RAY_START_SECONDS and not asks_for_actors
+        return replace(self, backend="in-process" if is_here else "ray")

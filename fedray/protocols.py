@@ -1,24 +1,25 @@
-"""What each side may assume of the other. The plain classes satisfy these in-process; the actor files through Ray."""
+"""What each side may assume of the other; `workers.py` of clients and server satisfy it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.messages import CheckInOrder, CheckIns, Evaluation, Settlement, ShardPart, ShardUse, TrainOrder, TrainReport
+from fedray.messages import (
+    CheckInOrder,
+    CheckIns,
+    Evaluation,
+    Settlement,
+    ShardPart,
+    ShardUse,
+    TrainOrder,
+    TrainReport,
+)
+from fedray.workers import Pending
 
-T_co = TypeVar("T_co", covariant=True)
 History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
 """All settlements so far of the devices in a range, batch by batch."""
-
-
-class Pending(Protocol[T_co]):
-    """An answer that is on its way."""
-
-    def result(self) -> T_co:
-        """Waits for the answer. Raises ShardLost or AggregatorLost if none comes in time."""
-        ...
 
 
 class Shard(Protocol):
@@ -56,10 +57,10 @@ class Shard(Protocol):
 
 
 class Trainer(Protocol):
-    """Runs local training for any devices: every shard does."""
+    """Trains the model on any devices. It has no state."""
 
     def train(self, order: TrainOrder) -> Pending[TrainReport]:
-        """Trains one group of devices from the order's parameters and answers their exact partial sum."""
+        """Trains one group of devices from the order's parameters; their exact partial sum."""
         ...
 
     def evaluate(self, parameters: NDArray[np.float32]) -> Pending[Evaluation]:
@@ -79,17 +80,26 @@ class Aggregator(Protocol):
         ...
 
     def commit(self, round_index: int, reports: Sequence[TrainReport]) -> Pending[NDArray[np.float32]]:
-        """Sums, adds the round's noise, takes the server step; the new parameters [D]. Rounds come in order, once each."""
+        """Sums, adds the round's noise, takes the server step. Returns the new parameters [D].
+
+        Rounds come in order, once each.
+        """
         ...
 
-    def restore(self, state: dict[str, NDArray]) -> Pending[None]:
-        """Takes up a checkpoint. Raises CheckpointError if it is of another kind of device."""
+    def state(self) -> Pending[dict[str, NDArray]]:
+        """The whole state: parameters, optimiser, noise, next round.
+
+        `device` in it is the kind of device that the aggregator runs on.
+        """
+        ...
+
+    def load(self, state: dict[str, NDArray]) -> Pending[None]:
+        """Takes up a state. Raises CheckpointError if it is of another kind of device."""
         ...
 
     def restart(self) -> None:
-        """Brings a lost aggregator back, empty: `start` or `restore` comes next. Raises AggregatorLost when it died too often."""
-        ...
+        """Brings a lost aggregator back, empty: `start` or `load` comes next.
 
-    def checkpoint(self) -> Pending[dict[str, NDArray]]:
-        """The whole state as named arrays: parameters, optimiser, noise, next round; `device`, the kind of device it ran on."""
+        Raises AggregatorLost when it was lost too often.
+        """
         ...

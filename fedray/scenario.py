@@ -210,6 +210,8 @@ class Training(Table):
 
     enabled: bool = True
     """Whether a model is trained."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """Seed of the model, its data and its noise; none: the scenario's. The population never depends on it."""
     task: str = "next_word"
     """Model, data and metric: a name of clients/tasks/registry.py."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
@@ -221,7 +223,7 @@ class Training(Table):
     evaluate_every: Annotated[int, Field(gt=0, lt=2**31)] = 10
     """Rounds between two evaluations on held-out text."""
     checkpoint_every: Annotated[int, Field(gt=0, lt=2**31)] = 100
-    """Rounds between two checkpoints of the aggregator (model.npz, with the trace once that is written)."""
+    """Rounds between two copies of the aggregator's state, from which it goes on when it is lost."""
 
 
 class Privacy(Table):
@@ -275,6 +277,27 @@ class Scenario(Table):
     def device_ids(self) -> int:
         """Ids of devices that exist at some time of the longest run: 0 up to this, those that join included."""
         return self.population.devices + math.ceil(self.population.joins_per_day * self.rounds.max_days)
+
+    @property
+    def training_seed(self) -> int:
+        """Seed of the model, its data and its noise."""
+        return self.seed if self.training.seed is None else self.training.seed
+
+    def for_shards(self) -> Self:
+        """A copy to be sent to shards: without the mechanism's matrix."""
+        return self._with_parts(_without_content(self.privacy.mechanism), _as_given(self.availability))
+
+    def for_trainers(self) -> Self:
+        """A copy to be sent to trainers: without the mechanism's matrix and the availability's file."""
+        return self._with_parts(_without_content(self.privacy.mechanism), _without_content(self.availability))
+
+    def for_aggregator(self) -> Self:
+        """A copy to be sent to the aggregator: without the availability's file."""
+        return self._with_parts(self.privacy.mechanism, _without_content(self.availability))
+
+    def _with_parts(self, mechanism: BaseModel, availability: BaseModel) -> Self:
+        privacy = self.privacy.model_copy(update={"mechanism": mechanism})
+        return self.model_copy(update={"privacy": privacy, "availability": availability})
 
     @property
     def trains_a_sample(self) -> bool:
@@ -400,6 +423,24 @@ class Scenario(Table):
         tables["privacy"]["mechanism"].pop("file", None)
         tables["availability"].pop("file", None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
+def _without_content(table: BaseModel) -> BaseModel:
+    """A copy of a table that names its file and has nothing of what is in it.
+
+    Reading that from the copy is an AttributeError.
+    """
+    if not isinstance(table, MatrixFile | ContentFile):
+        return table
+    return type(table).model_construct(**{name: getattr(table, name) for name in type(table).model_fields})
+
+
+def _as_given(table: BaseModel) -> BaseModel:
+    """A copy of a table without its cached properties, which would be sent along."""
+    copy = table.model_copy()
+    for name in set(vars(copy)) - set(type(table).model_fields):
+        del vars(copy)[name]
+    return copy
 
 
 def _forget_digest_of_another_file(before: Any, table: Any) -> None:

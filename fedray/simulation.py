@@ -1,45 +1,50 @@
-"""The composition root: scenario and placement in, trace out. The only file that knows both clients and server."""
+"""Simulation: scenario and placement in, trace out. See fedray/learning.py for what learns from it."""
 
 import contextlib
-import itertools
 import json
 import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
-from clients.tasks.registry import check_task_name
+from clients.workers import ShardWorker, start_shards
 from fedray.availability import ContentFile, CustomAvailability
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError, Starved
-from fedray.messages import RoundRecord, RunProgress, ShardPart
+from fedray.messages import (
+    Outcome,
+    ProgressListener,
+    RoundRecord,
+    RunProgress,
+    Settlement,
+    ShardPart,
+)
 from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario
+from fedray.trace.checkpoints import under
+from fedray.trace.partial import new_directory
 from fedray.trace.reader import Trace
-from fedray.trace.unfinished import Journal, load_checkpoint, partial_directory, read_unfinished, write_unfinished
+from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
+from fedray.workers import Pending
 from mechanisms.triangular import MatrixFile
+from server.coordinator import Coordinator, WindowOver
 
-ProgressListener = Callable[[RunProgress], None]
+CommitListener = Callable[[int, NDArray[np.uint64]], None]
+"""Is told the number of every committed round and its accepted devices [A], sorted, in order."""
 
 CHECKPOINT_ROWS = 1 << 21
 """A checkpoint is due when so many rows are not yet in the journal's files."""
 BYTES_PER_DEVICE = 5
-"""Of a shard, at least: the timer, once most devices have taken part. While check-ins are enumerated, a day's runs come on top."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Workers:
-    shards: Sequence[Any]
-    aggregator: Any
+"""Of a shard, at least: the timer, once most devices have taken part. While check-ins are
+enumerated, a day's intervals come on top."""
 
 
 def simulate(
@@ -48,22 +53,39 @@ def simulate(
     out: str | Path | None = None,
     on_progress: ProgressListener | None = None,
     on_start: Callable[[], None] | None = None,
+    on_commit: CommitListener | None = None,
 ) -> Trace:
-    """Runs a scenario and writes its trace to `out` (a new directory; by default one under runs/).
+    """Simulates a scenario and writes its trace. No model is trained: see `fedray.train`.
 
-    `on_start` is called when the workers are there. The trace is a function of the scenario alone. A run whose devices do not
-    suffice ends early: its trace says so in `run["ended"]`. Shards and the aggregator are started anew when they die. Raises
-    Starved if not even one round was committed, InputError for an unusable `out`, ShardLost or AggregatorLost when they die too
-    often, RunFailed when a file cannot be written. What was reached by the last checkpoint is then kept beside `out`, for
-    `resume`; without one, nothing is left behind.
+    The trace is a function of the scenario alone. A run whose devices do not suffice ends early;
+    its trace says so in `run["ended"]`. Shards are started anew when they die or hang.
+
+    Args:
+        scenario: what is simulated.
+        placement: where; may change the wall clock, never the trace.
+        out: a new directory for the trace; by default one under runs/.
+        on_progress: is told how far the run is after every attempt at a round.
+        on_start: is called when the shards are there.
+        on_commit: is told who was accepted in every committed round.
+
+    Raises:
+        Starved: not even one round was committed.
+        InputError: `out` cannot be used.
+        ShardLost: a shard was lost too often.
+        RunFailed: a file cannot be written.
+
+    What was reached by the last checkpoint is kept beside `out` then, for `resume`. Without a
+    checkpoint nothing is left behind.
     """
-    placement = placement or Placement()
-    _check(scenario, placement)
-    with TraceWriter(out or default_directory(scenario)) as writer:
+    placement = (placement or Placement()).resolved(predicted_seconds(scenario))
+    _check_memory(scenario, placement)
+    with TraceWriter(out or new_directory(scenario.name)) as writer:
         tables = json.loads(json.dumps(scenario.to_tables()))
-        journal = write_unfinished(writer.partial, tables, scenario.digest)
+        document = {"scenario_digest": scenario.digest, "scenario": tables}
+        journal = Journal(writer.partial, write_unfinished(writer.partial, document))
         _save_contents(scenario, writer)
-        return _finish(scenario, placement, writer, journal, {}, on_progress, on_start)
+        simulation = _Simulation(scenario, placement, writer, journal, on_progress, on_commit)
+        return simulation.run({}, on_start)
 
 
 def resume(
@@ -71,66 +93,76 @@ def resume(
     placement: Placement | None = None,
     scenario: Scenario | None = None,
     on_progress: ProgressListener | None = None,
+    on_commit: CommitListener | None = None,
     *,
     trust_code: bool = False,
 ) -> Trace:
-    """Goes on with the run whose trace was to be `directory`, from its last checkpoint: the trace is that of an undisturbed run.
+    """Goes on with a simulation from its last checkpoint: the trace is that of an undisturbed one.
 
-    Where it goes on (shards, cluster) is free. trust_code: whether the code of a custom availability, which lies in the directory,
-    may be run where `scenario` is not given. Raises CheckpointError if there is nothing to go on with, or `scenario` is given and
-    is another one; InputError for code that is not trusted; else as `simulate`.
+    Args:
+        directory: the `out` of the simulation.
+        placement: where it goes on; shards and cluster may be others than before.
+        scenario: what it was started with; may be left out.
+        on_progress: is told how far the run is.
+        on_commit: is told who was accepted in every committed round, from the first one on.
+        trust_code: whether the code of a custom availability, which lies in the directory, may be
+            run where `scenario` is not given.
+
+    Raises:
+        CheckpointError: there is nothing to go on with, or `scenario` is another one.
+        InputError: the code is not trusted.
+        FedrayError: as `simulate`.
     """
-    placement = placement or Placement()
-    partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
-    kept = Scenario.from_tables(document["scenario"], source=str(partial), directory=partial)
-    for other in (document.get("scenario_digest"), kept.digest if scenario is None else scenario.digest):
-        if other != kept.digest:
-            raise CheckpointError(
-                f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one that was started or given "
-                f"({str(other)[:12]}); leave the scenario out, or give the one it was started with"
-            )
+    partial, kept, run = read_unfinished_scenario(directory, scenario)
+    placement = (placement or Placement()).resolved(predicted_seconds(kept))
     if isinstance(kept.availability, CustomAvailability) and scenario is None and not trust_code:
         kept.availability.demand_trust()
-    _check(kept, placement)
-    with TraceWriter(partial.with_name(partial.name.removesuffix(".partial")), is_resumed=True) as writer:
-        journal, state = load_checkpoint(partial, run)
-        return _finish(kept, placement, writer, journal, state, on_progress)
+    _check_memory(kept, placement)
+    out = partial.with_name(partial.name.removesuffix(".partial"))
+    with TraceWriter(out, is_resumed=True) as writer:
+        journal = Journal(partial, run)
+        state = journal.load()
+        return _Simulation(kept, placement, writer, journal, on_progress, on_commit).run(state)
 
 
-def default_directory(scenario: Scenario) -> Path:
-    """runs/<name>-<UTC time>, with a number behind it where that is taken. Raises InputError.
+def predicted_seconds(scenario: Scenario) -> float:
+    """How long a simulation takes in one process: a guess, from one machine, for `auto`."""
+    selected = scenario.rounds.count * scenario.rounds.selection_target
+    return 2.0 + 1e-5 * selected + 1e-6 * scenario.device_ids
 
-    The directory of the unfinished run is made here, so that of several runs in one second each has a name of its own.
+
+def read_unfinished_scenario(directory: str | Path, scenario: Scenario | None) -> tuple[Path, Scenario, str]:
+    """The partial directory of an unfinished run, its scenario, and its identity.
+
+    Raises CheckpointError if there is none, or it is of another scenario than the one given.
     """
-    base = Path("runs") / f"{scenario.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    for each in itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))):
-        if each.exists():
-            continue
-        try:
-            partial_directory(each).mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise InputError(f"output {str(each)!r} cannot be made ({error}); name a writable directory by --out") from None
-        return each
-    raise AssertionError
+    partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
+    kept = Scenario.from_tables(document["scenario"], source=str(partial), directory=partial)
+    given = kept.digest if scenario is None else scenario.digest
+    for other in (document.get("scenario_digest"), given):
+        if other != kept.digest:
+            raise CheckpointError(
+                f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one "
+                f"that was started or given ({str(other)[:12]}); leave the scenario out, or give "
+                "the one it was started with"
+            )
+    return partial, kept, run
 
 
-def _check(scenario: Scenario, placement: Placement) -> None:
-    if scenario.training.enabled:
-        check_task_name(scenario.training.task)
+def _check_memory(scenario: Scenario, placement: Placement) -> None:
     if placement.address is not None:
         return
-    needed, physical = scenario.device_ids * BYTES_PER_DEVICE, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed = scenario.device_ids * BYTES_PER_DEVICE
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
         raise InputError(
-            f"population.devices={scenario.population.devices} needs {needed / 2**30:.0f} GiB of memory, this machine has "
-            f"{physical / 2**30:.0f}; lower it, or join a cluster with --address"
+            f"population.devices={scenario.population.devices} needs {needed / 2**30:.0f} GiB of "
+            f"memory, this machine has {physical / 2**30:.0f}; lower it, or join a cluster"
         )
 
 
 def _save_contents(scenario: Scenario, writer: TraceWriter) -> None:
-    """What the scenario names by its content."""
+    """Writes the files that the scenario names by their content into the trace."""
     mechanism, availability = scenario.privacy.mechanism, scenario.availability
     if isinstance(mechanism, MatrixFile):
         writer.save_matrix(mechanism.matrix, mechanism.sha256)
@@ -138,62 +170,8 @@ def _save_contents(scenario: Scenario, writer: TraceWriter) -> None:
         writer.save_content(f"{availability.sha256}{availability.suffix}", availability.content)
 
 
-def _finish(
-    scenario: Scenario,
-    placement: Placement,
-    writer: TraceWriter,
-    journal: Journal,
-    state: dict[str, NDArray],
-    on_progress: ProgressListener | None,
-    on_start: Callable[[], None] | None = None,
-) -> Trace:
-    """From a state (empty: from the start) to the trace."""
-    started = time.perf_counter()
-    try:
-        with _workers(scenario, placement, journal.settlements) as workers:
-            if on_start is not None:
-                on_start()
-            run = _Run(scenario, placement, writer, journal, workers, on_progress)
-            if state:
-                run.load(state)
-            ended = run.to_the_end()
-            for part in _parts(workers.shards, str(writer.partial), writer.token):
-                writer.add_part(part)
-            use = [asdict(shard.use().result()) for shard in workers.shards]
-            restarts = sum(worker.restarts for worker in [*workers.shards, *([workers.aggregator] if workers.aggregator else [])])
-        path = writer.finish(
-            run.records,
-            {
-                "ended": ended,
-                "seed": scenario.seed,
-                "scenario_digest": scenario.digest,
-                "scenario": json.loads(json.dumps(scenario.to_tables())),
-                "written": datetime.now(UTC).isoformat(timespec="seconds"),
-                "wall_seconds": round(time.perf_counter() - started, 3),
-                "samplers": run.samplers,
-                "shards": len(workers.shards),
-                "shard_use": use,
-                "driver_peak_mebibytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-                "restarts": restarts,
-                "notes": journal.notes,
-                "aggregator_device": run.aggregator_device,
-            },
-        )
-    except Starved:
-        writer.discard()
-        raise
-    except (FedrayError, KeyboardInterrupt) as error:
-        if not writer.can_be_resumed:
-            raise
-        hint = f"the last checkpoint is kept, go on with: fedray run --resume {writer.directory}"
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"interrupted; {hint}") from None
-        raise type(error)(f"{error}; {hint}") from None
-    return Trace.open(path)
-
-
-class _Run:
-    """Coordinator and training of one run, with their checkpoints."""
+class _Simulation:
+    """One simulation, from a state (empty: from the start) to its trace."""
 
     def __init__(
         self,
@@ -201,172 +179,149 @@ class _Run:
         placement: Placement,
         writer: TraceWriter,
         journal: Journal,
-        workers: _Workers,
         on_progress: ProgressListener | None,
+        on_commit: CommitListener | None,
     ) -> None:
-        from server.coordinator import Coordinator
-
-        self._scenario, self._placement, self._writer, self._journal = scenario, placement, writer, journal
-        self._on_progress = on_progress
-        self._coordinator = Coordinator(scenario, workers.shards)
-        self._shards = workers.shards
-        self._training: Any = None
+        self._scenario, self._placement = scenario, placement
+        self._writer, self._journal = writer, journal
+        self._on_progress = on_progress or (lambda progress: None)
+        self._on_commit = on_commit or (lambda round_index, accepted_device_ids: None)
         self._last_checkpoint = time.monotonic()
-        if scenario.training.enabled:
-            from server.training import TrainingLoop
 
-            self._training = TrainingLoop(scenario, workers.shards, workers.aggregator, writer.save_model)
+    def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Trace:
+        started = time.perf_counter()
+        try:
+            with _shards(self._scenario, self._placement, self._journal.settlements) as shards:
+                if on_start is not None:
+                    on_start()
+                coordinator = Coordinator(self._scenario, shards)
+                if state:
+                    self._take_up(state, coordinator, shards)
+                ended = self._to_the_end(coordinator)
+                for part in _parts(shards, str(self._writer.partial), self._writer.token):
+                    self._writer.add_part(part)
+                use = [asdict(shard.use().result()) for shard in shards]
+                restarts = sum(shard.worker.restarts for shard in shards)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            document = {
+                "ended": ended,
+                "seed": self._scenario.seed,
+                "scenario_digest": self._scenario.digest,
+                "scenario": json.loads(json.dumps(self._scenario.to_tables())),
+                "written": datetime.now(UTC).isoformat(timespec="seconds"),
+                "wall_seconds": round(time.perf_counter() - started, 3),
+                "samplers": coordinator.samplers,
+                "shards": len(shards),
+                "shard_use": use,
+                "driver_peak_mebibytes": round(peak, 1),
+                "restarts": restarts,
+                "notes": self._journal.notes,
+            }
+            return Trace.open(self._writer.finish(coordinator.records, document))
+        except Starved:
+            self._writer.discard()
+            raise
+        except (FedrayError, KeyboardInterrupt) as error:
+            if not self._writer.can_be_resumed:
+                raise
+            raise with_resume_hint(error, self._writer.directory) from None
 
-    @property
-    def records(self) -> list[RoundRecord]:
-        """Every attempt so far."""
-        return self._coordinator.records
-
-    @property
-    def samplers(self) -> dict[str, int]:
-        """See server.coordinator.Coordinator.samplers."""
-        return self._coordinator.samplers
-
-    @property
-    def aggregator_device(self) -> str | None:
-        """The kind of device that the aggregator ran on; None without training."""
-        return self._training.device if self._training is not None else None
-
-    def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a checkpoint: the shards hear of all that was settled before it."""
-        pending: list[Any] = []
-        for batch in self._journal.batches():  # read once; while the shards apply a batch, the next is read
+    def _take_up(
+        self,
+        state: dict[str, NDArray],
+        coordinator: Coordinator,
+        shards: Sequence[ShardWorker],
+    ) -> None:
+        """Tells the shards, and whoever listens to commits, of all that was settled before."""
+        coordinator.load(under("coordinator.", state))
+        pending: list[Pending[None]] = []
+        for batch in self._journal.batches():
+            # The file is read once. While the shards apply a batch, the next one is read.
             for answer in pending:
                 answer.result()
-            pending = [
-                shard.settle(tuple(each.slice_of_devices(shard.first_device, shard.end_device) for each in batch))
-                for shard in self._shards
-            ]
+            pending = [shard.settle(_of_range(batch, shard.first_device, shard.end_device)) for shard in shards]
+            for settlement in batch:
+                accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
+                if accepted.size:
+                    self._on_commit(settlement.round_index, accepted)
         for answer in pending:
             answer.result()
-        self._coordinator.load(_under("coordinator.", state))
-        if self._training is not None:
-            self._training.load(_under("training.", state))
 
-    def to_the_end(self) -> str:
+    def _to_the_end(self, coordinator: Coordinator) -> str:
         """Runs until the rounds are committed or the days are over; how it ended."""
-        from server.coordinator import WindowOver
-
-        committed, ended = sum(record.is_committed for record in self.records), "completed"
+        committed = sum(record.is_committed for record in coordinator.records)
+        ended = "completed"
         try:
-            for event in self._coordinator.events():
+            for event in coordinator.events():
                 if isinstance(event, WindowOver):
-                    self._save_if_due()
+                    self._save_if_due(coordinator)
                     continue
-                committed += event.record.is_committed
                 if event.settlement is not None:
                     self._journal.append(event.settlement)
-                if self._training is not None and event.record.is_committed:
-                    self._training.train(event.record.round_index, event.accepted_device_ids)
-                if self._on_progress is not None:
-                    self._on_progress(self._progress(event.record, committed))
+                if event.record.is_committed:
+                    committed += 1
+                    self._on_commit(event.record.round_index, event.accepted_device_ids)
+                self._on_progress(self._progress(event.record, committed))
         except Starved as starved:
             if committed == 0:
                 raise
             ended = f"starved: {starved}"
-        self._coordinator.finish()
-        if self._training is not None:
-            self._training.finish()
-            self._writer.save_metrics(self._training.metrics)
+        coordinator.finish()
         return ended
 
     def _progress(self, record: RoundRecord, committed: int) -> RunProgress:
-        training = self._training
-        return RunProgress(
-            committed,
-            self._scenario.rounds.count,
-            record.closed,
-            record.eligible_estimate,
-            training.metrics[-1] if training is not None and training.metrics else None,
-            training.last_evaluation if training is not None else None,
-        )
+        count = self._scenario.rounds.count
+        return RunProgress(committed, count, record.closed, record.eligible_estimate)
 
-    def _save_if_due(self) -> None:
-        is_time = time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds
-        if not (is_time or self._journal.recent_rows >= CHECKPOINT_ROWS):
-            return
-        state = {f"coordinator.{name}": array for name, array in self._coordinator.state().items()}
-        if self._training is not None:
-            state |= {f"training.{name}": array for name, array in self._training.state().items()}
-        self._journal.save(state)
-        self._last_checkpoint = time.monotonic()
+    def _save_if_due(self, coordinator: Coordinator) -> None:
+        seconds = time.monotonic() - self._last_checkpoint
+        is_time = seconds >= self._placement.checkpoint_seconds
+        if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:
+            state = coordinator.state()
+            self._journal.save({f"coordinator.{name}": each for name, each in state.items()})
+            self._last_checkpoint = time.monotonic()
 
 
-def _under(prefix: str, state: dict[str, NDArray]) -> dict[str, NDArray]:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+def with_resume_hint(error: FedrayError | KeyboardInterrupt, directory: Path) -> FedrayError | KeyboardInterrupt:
+    """The error, with how to go on."""
+    hint = f"the last checkpoint is kept, go on with: fedray run --resume {directory}"
+    if isinstance(error, KeyboardInterrupt):
+        return KeyboardInterrupt(f"interrupted; {hint}")
+    return type(error)(f"{error}; {hint}")
 
 
-def _parts(shards: Sequence[Any], partial: str, token: str) -> Iterator[ShardPart]:
-    """The trace's parts, the shards taking turns; every shard works one part ahead, so that memory stays bounded."""
-    pending = {shard: shard.write_part(0, partial, token) for shard in shards if shard.part_count()}
-    for part in itertools.count(1):
-        for shard in list(pending):
-            written = pending.pop(shard).result()
-            if part < shard.part_count():
-                pending[shard] = shard.write_part(part, partial, token)
+def _of_range(batch: Sequence[Settlement], first_device: int, end_device: int) -> tuple[Settlement, ...]:
+    return tuple(each.slice_of_devices(first_device, end_device) for each in batch)
+
+
+def _parts(shards: Sequence[ShardWorker], partial: str, token: str) -> Iterator[ShardPart]:
+    """The trace's parts, the shards taking turns.
+
+    Every shard works one part ahead, so that memory stays bounded.
+    """
+    waiting = [list(range(shard.part_count())) for shard in shards]
+    pending: dict[int, Pending[ShardPart]] = {}
+
+    def begin(number: int) -> None:
+        if waiting[number]:
+            part = waiting[number].pop(0)
+            pending[number] = shards[number].write_part(part, partial, token)
+
+    for number in range(len(shards)):
+        begin(number)
+    while pending:
+        for number in list(pending):
+            written = pending.pop(number).result()
+            begin(number)
             yield written
-        if not pending:
-            return
-
-
-def _for_shards(scenario: Scenario) -> Scenario:
-    """The scenario without the mechanism's matrix, and without what was computed here from the availability's file."""
-    return _with(scenario, _without_content(scenario.privacy.mechanism), _as_given(scenario.availability))
-
-
-def _for_aggregator(scenario: Scenario) -> Scenario:
-    """The scenario without what is in the availability's file."""
-    return _with(scenario, scenario.privacy.mechanism, _without_content(scenario.availability))
-
-
-def _with(scenario: Scenario, mechanism: BaseModel, availability: BaseModel) -> Scenario:
-    privacy = scenario.privacy.model_copy(update={"mechanism": mechanism})
-    return scenario.model_copy(update={"privacy": privacy, "availability": availability})
-
-
-def _without_content(table: BaseModel) -> BaseModel:
-    """A copy of a table that names its file and has nothing of what is in it: reading that is an AttributeError."""
-    if not isinstance(table, MatrixFile | ContentFile):
-        return table
-    return type(table).model_construct(**{name: getattr(table, name) for name in type(table).model_fields})
-
-
-def _as_given(table: BaseModel) -> BaseModel:
-    """A copy of a table without its cached properties, which would travel too."""
-    copy = table.model_copy()
-    for name in set(vars(copy)) - set(type(table).model_fields):
-        del vars(copy)[name]
-    return copy
 
 
 @contextlib.contextmanager
-def _workers(scenario: Scenario, placement: Placement, history: History) -> Iterator[_Workers]:
-    """Shards and aggregator, closed at the end."""
+def _shards(scenario: Scenario, placement: Placement, history: History) -> Iterator[list[ShardWorker]]:
+    """Within: the shards are there; they are closed at the end."""
     with contextlib.ExitStack() as stack:
-        if placement.backend == "in-process":
-            from clients.inprocess import start_shards as start_in_process
-            from server.inprocess import InProcessAggregator
-
-            yield _Workers(
-                start_in_process(scenario, placement.shards or 1),
-                InProcessAggregator(scenario, "cuda" if placement.aggregator_gpus else "cpu")
-                if scenario.training.enabled
-                else None,
-            )
-            return
         cpus = stack.enter_context(cluster(placement))
-        from clients.actor import start_shards
-        from server.actor import RayAggregator
-
-        shards = start_shards(_for_shards(scenario), placement, cpus, history)
+        shards = start_shards(scenario.for_shards(), placement, cpus, history)
         for shard in shards:
-            stack.callback(shard.close)
-        aggregator = RayAggregator(_for_aggregator(scenario), placement) if scenario.training.enabled else None
-        if aggregator is not None:
-            stack.callback(aggregator.close)
-        yield _Workers(shards, aggregator)
+            stack.callback(shard.worker.close)
+        yield shards

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedray.errors import CheckpointError, InputError
 from fedray.messages import FIXED_POINT_BITS, TrainReport
 from fedray.scenario import Scenario
+from fedray.trace.checkpoints import under
 from server.noise import NoiseStream, noise_stream
 from server.optimizers import MomentumStep
 
@@ -38,7 +39,7 @@ class ModelAggregator:
         dimension = parameters.size
         self._parameters_D = torch.tensor(parameters, device=self._device)
         self._noise: NoiseStream = noise_stream(
-            self._scenario.privacy.mechanism, self._scenario.seed, dimension, self._device, self._scenario.rounds.count
+            self._scenario.privacy.mechanism, self._scenario.training_seed, dimension, self._device, self._scenario.rounds.count
         )
         self._optimizer = MomentumStep(self._scenario.training.server, dimension, self._device)
 
@@ -60,14 +61,14 @@ class ModelAggregator:
         sum_D = total_D.to(torch.float64).mul_(step).to(torch.float32)
         return sum_D.add_(self._noise.next(), alpha=self._noise_deviation)
 
-    def checkpoint(self) -> dict[str, NDArray]:
+    def state(self) -> dict[str, NDArray]:
         """The whole state as named arrays."""
         noise = {f"noise.{name}": array for name, array in self._noise.state().items()}
         optimizer = {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
         parameters = self._parameters_D.cpu().numpy().copy()
         return {"parameters": parameters, "device": np.array(self.device_kind), **noise, **optimizer}
 
-    def restore(self, state: dict[str, NDArray]) -> None:
+    def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a checkpoint of the same scenario. Raises CheckpointError if another kind of device wrote it."""
         if str(state["device"]) != self.device_kind:
             raise CheckpointError(
@@ -75,8 +76,8 @@ class ModelAggregator:
                 f"{self.device_kind!r}: give it the same number of GPUs as before, of that model"
             )
         self.start(state["parameters"].astype(np.float32))
-        self._noise.load(_under("noise.", state))
-        self._optimizer.load(_under("optimizer.", state))
+        self._noise.load(under("noise.", state))
+        self._optimizer.load(under("optimizer.", state))
 
 
 def _kind_of(device: torch.device) -> str:
@@ -85,7 +86,3 @@ def _kind_of(device: torch.device) -> str:
     if not torch.cuda.is_available():
         raise InputError("aggregator_gpus is not 0 but torch sees no GPU; install torch's CUDA build, or leave it out for the CPU")
     return f"cuda {torch.cuda.get_device_name(device)}"
-
-
-def _under(prefix: str, state: dict[str, NDArray]) -> dict[str, NDArray]:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

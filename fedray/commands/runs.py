@@ -9,6 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
+from fedray.commands.learning import (
+    AddressOption,
+    AggregatorGpusOption,
+    CheckpointOption,
+    InProcessFlag,
+    SetOption,
+    TrainersOption,
+    WorkerTimeoutOption,
+    backend_of,
+    interrupts_explained,
+)
 from fedray.commands.output import (
     JsonFlag,
     TrustFlag,
@@ -25,62 +36,64 @@ def run(
         Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; `fedray scenarios` lists some.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New directory for the trace; default: one under runs/.")] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."),
-    ] = None,
+    overrides: SetOption = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="DIR", help="Go on with an interrupted run: its --out. SCENARIO may be left out."),
+        typer.Option(
+            "--resume",
+            metavar="DIR",
+            help="Go on with an interrupted run: its --out. SCENARIO may be left out.",
+        ),
     ] = None,
-    shards: Annotated[int | None, typer.Option(help="Population shards; default: one per CPU; at most one per 65,536 ids.")] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join: auto, ray://host:port; default: a local one.")] = None,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(metavar="S", help="Wall-clock seconds between two checkpoints; 0: after every look-ahead window.")
-    ] = 30.0,
+    in_process: InProcessFlag = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(help="Population shards; default: one per CPU; at most one per 65,536 ids."),
+    ] = None,
+    trainers: TrainersOption = None,
+    address: AddressOption = None,
+    checkpoint_seconds: CheckpointOption = 30.0,
     trust_code: TrustFlag = False,
-    worker_timeout: Annotated[
-        float, typer.Option(metavar="S", help="Seconds without an answer after which a worker is started anew.")
-    ] = 600.0,
-    aggregator_gpus: Annotated[
-        float, typer.Option(metavar="F", help="GPUs for the aggregator, 0 to 1; 0: the CPU. The model depends on it.")
-    ] = 0.0,
+    worker_timeout: WorkerTimeoutOption = 600.0,
+    aggregator_gpus: AggregatorGpusOption = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Simulate a scenario, write its trace, audit it, and write its report."""
+    """Simulate a scenario, train its model, write its trace, audit it, and write its report."""
     from fedray.audit.audit import audit_trace
+    from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.report.page import write_report
     from fedray.report.progress import run_progress
     from fedray.scenario import Scenario
-    from fedray.simulation import resume as go_on
-    from fedray.simulation import simulate
     from fedray.trace.schema import REPORT_FILE
 
     placement = Placement(
         shards=shards,
+        trainers=trainers,
+        backend=backend_of(in_process),
         address=address,
         checkpoint_seconds=checkpoint_seconds,
         worker_timeout_seconds=worker_timeout,
         aggregator_gpus=aggregator_gpus,
     )
-    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code) if scenario is not None else None
+    value = None
+    if scenario is not None:
+        value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     if resume is None and value is None:
         raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
     if resume is not None and (out is not None or (value is None and overrides)):
         raise InputError("--resume goes on with a run as it was started: leave out --out, and --set unless SCENARIO is given too")
-    # Ray tells of dead workers on stdout, which is the result's.
-    with run_progress(is_shown=not as_json) as on_progress, contextlib.redirect_stdout(sys.stderr):
-        try:
-            if resume is not None:
-                trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
-            else:
-                assert value is not None
-                trace = simulate(value, placement, out, on_progress, None if as_json else partial(_say_supply, value))
-        except KeyboardInterrupt as interrupt:
-            if not str(interrupt):
-                raise
-            raise RunFailed(str(interrupt)) from None  # it says how to go on
+    with (
+        run_progress(is_shown=not as_json) as on_progress,
+        contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
+        interrupts_explained(),
+    ):
+        if resume is not None:
+            trace = resume_run(resume, placement, value, on_progress, trust_code=trust_code)
+        else:
+            assert value is not None
+            on_start = None if as_json else partial(_say_supply, value)
+            trace = run_scenario(value, placement, out, on_progress, on_start)
     audit = audit_trace(trace)
     report, problem = None, ""
     try:
@@ -89,11 +102,17 @@ def run(
         problem = f"the trace {str(trace.path)!r} is whole, but has no page: {error}; `fedray report` writes it later"
     if as_json:
         figures = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
-        print_json({**audit.to_json(), "report": report, **{name: trace.run[name] for name in figures}})
+        document = {**audit.to_json(), "report": report}
+        document |= {name: trace.run[name] for name in figures}
+        document["training"] = trace.trained.to_json() if trace.trained is not None else None
+        print_json(document)
     else:
+        if trace.trained is not None:
+            print_table("Training", trace.trained.rows()[:-1], first_is_head=False)
         print_audit(audit)
         use = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
-        typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {trace.run['driver_peak_mebibytes']:,.0f} MiB")
+        driver = f"{trace.run['driver_peak_mebibytes']:,.0f} MiB"
+        typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {driver}")
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
     if problem:
         raise RunFailed(problem)

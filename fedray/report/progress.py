@@ -1,40 +1,46 @@
 """The progress bar of a run, on stderr."""
 
 import contextlib
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from fedray.messages import RunProgress
+from fedray.messages import Progress as HowFar
+from fedray.messages import ProgressListener, RunProgress, TrainingProgress
 
 BAR, WIDE = 24, 120
 """Characters of the bar itself, and of the least terminal in which it leaves room for what is told."""
 
 
 @contextlib.contextmanager
-def run_progress(is_shown: bool) -> Iterator[Callable[[RunProgress], None]]:
-    """Within: gives the listener that moves the bar, or prints lines where there is no terminal, or does nothing if not shown."""
+def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
+    """Within: gives the listener of a run.
+
+    It moves the bar, or prints lines where there is no terminal, or does nothing if not shown.
+    """
     console = Console(stderr=True)
     if not is_shown:
         yield lambda progress: None
         return
+    state = _State()
     if not console.is_terminal:
-        yield _PlainLines()
+        yield _PlainLines(state)
         return
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("round"), MofNCompleteColumn()]
     columns += [BarColumn(bar_width=BAR)] if console.width >= WIDE else []
     columns += [TextColumn("{task.description}"), TimeElapsedColumn()]
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("starting Ray and the shards", total=None)
+        task = bar.add_task("starting", total=None)
 
-        def show(progress: RunProgress) -> None:
-            taken = _width_of_columns(progress, console.width, bar.tasks[0].elapsed or 0.0)
-            parts = _fitting(_parts(progress), console.width - taken)
-            bar.update(task, completed=progress.committed, total=progress.count, description="  ".join(parts))
+        def show(progress: HowFar) -> None:
+            state.take(progress)
+            taken = _width_of_columns(state, console.width, bar.tasks[0].elapsed or 0.0)
+            parts = _fitting(state.parts(), console.width - taken)
+            description = "  ".join(parts)
+            bar.update(task, completed=state.done, total=state.count, description=description)
 
         try:
             yield show
@@ -43,38 +49,72 @@ def run_progress(is_shown: bool) -> Iterator[Callable[[RunProgress], None]]:
             raise
 
 
+class _State:
+    """What is known of a run: the last that was told of its simulation and of its training."""
+
+    def __init__(self) -> None:
+        self._run: RunProgress | None = None
+        self._training: TrainingProgress | None = None
+
+    def take(self, progress: HowFar) -> None:
+        if isinstance(progress, RunProgress):
+            self._run = progress
+        else:
+            self._training = progress
+
+    @property
+    def count(self) -> int:
+        known = self._run or self._training
+        return known.count if known is not None else 0
+
+    @property
+    def done(self) -> int:
+        """Rounds that are simulated; those that are trained where nothing is simulated."""
+        if self._run is not None:
+            return self._run.committed
+        return self._training.trained if self._training is not None else 0
+
+    @property
+    def is_over(self) -> bool:
+        is_trained = self._training is None or self._training.trained == self.count
+        return self.done == self.count and is_trained
+
+    def parts(self) -> list[str]:
+        """What is told of a run, the most telling first."""
+        parts: list[str] = []
+        run, training = self._run, self._training
+        if run is not None:
+            days, seconds = divmod(run.simulated_seconds, 86_400)
+            parts.append(f"day {days:.0f} {seconds // 3600:02.0f}:{seconds % 3600 // 60:02.0f}")
+            parts.append(f"eligible {run.eligible_estimate:,}")
+        if training is not None:
+            if run is not None and training.trained < run.committed:
+                parts.insert(0, f"trained {training.trained}")
+            parts.append(f"loss {training.metrics.train_loss:.3f}")
+            if training.evaluation is not None:
+                parts.append(f"accuracy {training.evaluation.evaluation_accuracy:.3f}")
+        return parts
+
+
 class _PlainLines:
     """A line every fifteen seconds, and one at the end, for logs."""
 
     SECONDS = 15.0
 
-    def __init__(self) -> None:
-        self._last = time.monotonic()
+    def __init__(self, state: _State) -> None:
+        self._state, self._last = state, time.monotonic()
 
-    def __call__(self, progress: RunProgress) -> None:
-        if progress.committed == progress.count or time.monotonic() - self._last >= self.SECONDS:
+    def __call__(self, progress: HowFar) -> None:
+        self._state.take(progress)
+        if self._state.is_over or time.monotonic() - self._last >= self.SECONDS:
             self._last = time.monotonic()
-            print(f"round {progress.committed}/{progress.count}  {_describe(progress)}", file=sys.stderr)
+            text = "  ".join(self._state.parts())
+            print(f"round {self._state.done}/{self._state.count}  {text}", file=sys.stderr)
 
 
-def _describe(progress: RunProgress) -> str:
-    return "  ".join(_parts(progress))
-
-
-def _parts(progress: RunProgress) -> list[str]:
-    """What is told of a run, the most telling first."""
-    days, seconds = divmod(progress.simulated_seconds, 86_400)
-    parts = [f"day {days:.0f} {seconds // 3600:02.0f}:{seconds % 3600 // 60:02.0f}", f"eligible {progress.eligible_estimate:,}"]
-    if progress.metrics is not None:
-        parts.append(f"loss {progress.metrics.train_loss:.3f}")
-    if progress.evaluation is not None and not math.isnan(progress.evaluation.evaluation_accuracy):
-        parts.append(f"accuracy {progress.evaluation.evaluation_accuracy:.3f}")
-    return parts
-
-
-def _width_of_columns(progress: RunProgress, width: int, elapsed_seconds: float) -> int:
+def _width_of_columns(state: _State, width: int, elapsed_seconds: float) -> int:
     """Characters that the other columns of the bar take, with a space after each."""
-    counts, clock = 2 * len(str(progress.count)) + 1, 7 if elapsed_seconds < 86_400 else 16
+    counts, clock = 2 * len(str(state.count)) + 1, 7 if elapsed_seconds < 86_400 else 16
     return 1 + 1 + len("round") + 1 + counts + 1 + (BAR + 1 if width >= WIDE else 0) + 1 + clock
 
 

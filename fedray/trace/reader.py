@@ -17,8 +17,7 @@ from fedray.trace.schema import (
     DOCUMENT_DIGEST,
     FIRST_READ_VERSION,
     FORMAT,
-    METRIC_SCHEMA,
-    METRICS_FILE,
+    LAST_VERSION_WITH_METRICS,
     OUTCOMES,
     PARTICIPATION_SCHEMA,
     PARTICIPATIONS,
@@ -33,6 +32,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
+from fedray.trace.trained import METRIC_SCHEMA, METRICS_FILE, TRAINING, TrainedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,16 @@ class Trace:
         return columns
 
     @cached_property
+    def trained(self) -> TrainedRun | None:
+        """The model that `fedray run` learned from this trace; None if none was trained."""
+        directory = self.path / TRAINING
+        return TrainedRun.open(directory, self._verify) if directory.exists() else None
+
+    @cached_property
     def metrics(self) -> dict[str, NDArray] | None:
         """Columns of the training metrics, or None if no model was trained."""
+        if self.run["schema_version"] > LAST_VERSION_WITH_METRICS:
+            return self.trained.metrics if self.trained is not None else None
         is_known = "metrics_digest" in self.run  # not in traces of the first version that is read
         if self.run.get("metrics_digest") is None and (is_known or not (self.path / METRICS_FILE).exists()):
             return None
@@ -149,6 +157,8 @@ class Trace:
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
         checked = Trace(self.path, self.run)  # reads rounds and metrics anew, and demands their digests
         _ = checked.rounds, checked.metrics
+        if checked.trained is not None:
+            checked.trained.verify()
 
     def _columns_of(self, part: dict[str, Any], names: Sequence[str]) -> dict[str, NDArray]:
         """Columns of a part, each with its recorded digest; of a trace without those, the digest of all is checked."""

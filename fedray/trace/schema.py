@@ -6,8 +6,8 @@
       rounds.parquet              a row per attempt at a round, in order of time
       participations/*.parquet    a row per selected device; a file per part (a fixed run of device blocks), so that each
                                   device's rows are in one file; sorted by (device_id, checkin_time)
-      metrics.parquet             a row per committed round, only when a model was trained; not part of the digest
-      model.npz                   the last checkpoint of the aggregator, only when a model was trained
+      training/                   the model that was learned from it, if one was (fedray/trace/trained.py); not part of the
+                                  digest
       <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
       report.html                 the page, where one was written
 
@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 from fedray.messages import Outcome
 
 FORMAT = "fedray-trace"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 FIRST_READ_VERSION = 2
 """The oldest that is read: without digests of single columns, of the metrics and of run.json."""
+LAST_VERSION_WITH_METRICS = 3
+"""Until then metrics.parquet and model.npz lay in the trace itself, not in its folder training."""
 DOCUMENT_DIGEST = "document_digest"
 """The key of run.json that holds the digest of all its others."""
 RUN_FILE = "run.json"
 ROUNDS_FILE = "rounds.parquet"
-METRICS_FILE = "metrics.parquet"
-MODEL_FILE = "model.npz"
 REPORT_FILE = "report.html"
 PARTICIPATIONS = "participations"
 
@@ -65,16 +65,6 @@ ROUND_SCHEMA = pa.schema(
         pa.field("eligible_estimate", pa.uint64(), nullable=False),
     ]
 )
-METRIC_SCHEMA = pa.schema(
-    [
-        pa.field("round", pa.uint32(), nullable=False),
-        pa.field("train_loss", pa.float64(), nullable=False),
-        pa.field("clipped_share", pa.float64(), nullable=False),
-        pa.field("evaluation_loss", pa.float64()),  # null: not evaluated after this round
-        pa.field("evaluation_accuracy", pa.float64()),
-    ]
-)
-
 BLOCK_DEVICES = 65_536
 MAX_PARTS = 1024
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedray.audit.audit import audit_trace
+from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
@@ -79,7 +80,7 @@ def main() -> None:
         runs = [timed(lambda i=i: simulate(alone, Placement(), f"{folder}/alone-{i}")) for i in range(arguments.repeats)]
         alone_peak = memory.close()
         memory = Memory()
-        whole_seconds, trace = timed(lambda: simulate(trained, Placement(), f"{folder}/whole"))
+        whole_seconds, trace = timed(lambda: run_scenario(trained, Placement(), f"{folder}/whole"))
         whole_peak = memory.close()
         audits = []
         for _ in range(arguments.repeats):

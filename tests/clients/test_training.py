@@ -9,7 +9,7 @@ import torch
 from clients.clipping import sum_of_clipped
 from clients.tasks.next_word import LENGTH, START, WORDS, NextWord
 from clients.tasks.registry import task_named
-from clients.training import LocalTrainer
+from clients.trainer import LocalTrainer
 from fedray.errors import ScenarioError
 from fedray.messages import FIXED_POINT_BITS, TrainOrder
 from fedray.placement import Placement

@@ -29,7 +29,7 @@ def test_run_prints_one_json_object_and_writes_trace_and_report(fedray_command, 
     assert document["rounds"] == 4
     assert document["participations"] == 800
     assert Path(document["report"]).stat().st_size > 1_000_000
-    assert (tmp_path / "t" / "metrics.parquet").exists()
+    assert (tmp_path / "t" / "training" / "metrics.parquet").exists()
     code, again, _ = fedray_command("audit", str(tmp_path / "t"), "--json", "--verify")
     assert code == 0
     audited = json.loads(again)
@@ -149,7 +149,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("command", ["audit", "report"])
 @pytest.mark.parametrize(
-    ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 3")]
+    ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 4")]
 )
 def test_damaged_traces_get_one_line_and_exit_code_2(
     fedray_command, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
@@ -160,7 +160,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
         part.write_bytes(part.read_bytes()[:-100])
     else:
         run_file = copy / "run.json"
-        run_file.write_text(run_file.read_text().replace('"schema_version": 3', '"schema_version": 99'))
+        run_file.write_text(run_file.read_text().replace('"schema_version": 4', '"schema_version": 99'))
     before = sorted(copy.rglob("*"))
     code, out, err = fedray_command(command, str(copy))
     assert (code, out) == (2, "")

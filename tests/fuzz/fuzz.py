@@ -42,7 +42,8 @@ from fedray.stress.sweep import Sweep
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
-from fedray.trace.unfinished import load_checkpoint, read_unfinished, write_unfinished
+from fedray.trace.trained import TRAINING, TrainedRunWriter
+from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter, encode_part
 from mechanisms.registry import Tree
 
@@ -198,6 +199,8 @@ def read_own(path: Path, verify: bool) -> dict[str, Any]:
         "run": trace.run,
         "rounds": trace.rounds,
         "metrics": trace.metrics,
+        "trained": trace.trained.document if trace.trained is not None else None,
+        "model": trace.trained.parameters() if trace.trained is not None else None,
         "outcomes": trace.outcome_counts(),
         "columns": [trace.columns(part) for part in range(len(trace.run["parts"]))],
         "patterns": vars(patterns)["rounds"],
@@ -252,7 +255,6 @@ def make_own(path: Path, seed: int) -> None:
             }
             writer.add_part(encode_part(first, end, columns))
         accepted = np.bincount(index[outcome == 0], minlength=rounds)
-        writer.save_metrics([TrainingMetrics(t, 1.0 / (t + seed), 0.1, float("nan"), 0.5) for t in range(rounds)])
         records = [
             RoundRecord(t, 100.0 * t, 100.0 * t, 100.0 * t + 60, *(3 * [int(accepted[t])]), True, 1000) for t in range(rounds)
         ]
@@ -264,6 +266,11 @@ def make_own(path: Path, seed: int) -> None:
             "written": "now",
         }
         writer.finish(records, run)
+    metrics = [TrainingMetrics(t, 1.0 / (t + seed), 0.1, float("nan"), 0.5) for t in range(rounds)]
+    model = {"parameters": rng.random(9).astype(np.float32)}
+    document = {"trace_digest": "0", "rounds": rounds, "seed": 7, "scenario": scenario.to_tables()}
+    with TrainedRunWriter(path / TRAINING) as trained:
+        trained.finish(metrics, model, document)
 
 
 def make_imported(path: Path, seed: int) -> None:
@@ -393,7 +400,8 @@ class Unfinished:
         self._partial.mkdir()
         scenario = Scenario.from_tables(SCENARIO)
         ids = np.arange(5, dtype=np.uint64)
-        journal = write_unfinished(self._partial, scenario.to_tables(), scenario.digest)
+        document = {"scenario": scenario.to_tables(), "scenario_digest": scenario.digest}
+        journal = Journal(self._partial, write_unfinished(self._partial, document))
         for attempt in range(3):
             columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3)
             journal.append(Settlement(attempt, attempt, *columns))
@@ -404,7 +412,8 @@ class Unfinished:
     def _read(self) -> dict[str, Any]:
         partial, document, run = read_unfinished(self._partial)
         scenario = Scenario.from_tables(document["scenario"], directory=partial)
-        journal, state = load_checkpoint(partial, run)
+        journal = Journal(partial, run)
+        state = journal.load()
         settlements = [vars_of(each) for batch in journal.settlements(0, 100_000) for each in batch]
         return {"state": state, "settlements": settlements, "digest": scenario.digest}
 

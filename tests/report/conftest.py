@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fedray.audit.audit import Audit, audit_trace
+from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.report.page import render
-from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 
 
@@ -20,7 +20,7 @@ def trained(small, tmp_path_factory) -> Trace:
     scenario = small(
         "training.enabled=true", "training.evaluate_every=3", "description='<b>a & b</b>'", "participation.timer_hours=1.0"
     )
-    return simulate(scenario, Placement(1, "in-process"), tmp_path_factory.mktemp("report") / "t")
+    return run_scenario(scenario, Placement(1, "in-process"), tmp_path_factory.mktemp("report") / "t")
 
 
 @pytest.fixture(scope="session")

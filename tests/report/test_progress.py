@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from fedray.messages import RunProgress
+from fedray.messages import RunProgress, TrainingProgress
 from fedray.report.progress import run_progress
 
 PARTS = ["day 123 21:05", "eligible 12,345,678", "loss 5.824", "accuracy 0.015"]
@@ -22,7 +22,8 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
     metrics, evaluation = SimpleNamespace(train_loss=5.824), SimpleNamespace(evaluation_accuracy=0.015)
     seconds = 123 * 86_400 + 21 * 3600 + 5 * 60
     with run_progress(is_shown=True) as on_progress:
-        on_progress(RunProgress(12_345, 100_000, seconds, 12_345_678, cast(Any, metrics), cast(Any, evaluation)))
+        on_progress(RunProgress(12_345, 100_000, seconds, 12_345_678))
+        on_progress(TrainingProgress(12_345, 100_000, cast(Any, metrics), cast(Any, evaluation)))
     lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).strip() for line in re.split(r"[\r\n]", out.getvalue())]
     last = [line for line in lines if line][-1]
     assert len(last) <= width

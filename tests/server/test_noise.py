@@ -212,26 +212,30 @@ def test_the_sum_is_that_of_exact_integers_rounded_once(small) -> None:
 
 def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
     """Its noise would not go on with the same draws."""
-    state = aggregator.checkpoint()
+    state = aggregator.state()
     assert state["device"] == "cpu"
     with pytest.raises(CheckpointError, match="trained on 'cuda NVIDIA A100'.*this aggregator is on 'cpu'"):
-        aggregator.restore({**state, "device": np.array("cuda NVIDIA A100")})
+        aggregator.load({**state, "device": np.array("cuda NVIDIA A100")})
 
 
 def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) -> None:
     """Whatever the node has. One that reserves a GPU is left what Ray gives it, and refuses to run where torch has none."""
-    from server.actor import _AggregatorBody
+    from fedray.workers import _ActorBody
+
+    def body_of(device: str) -> _ActorBody:
+        scenario = small("training.enabled=true")
+        return _ActorBody("Aggregator", {}, device == "cuda", ModelAggregator, scenario, device)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    body = _AggregatorBody(small("training.enabled=true"), has_gpu=True)
+    body = body_of("cuda")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="torch sees no GPU"):
-            body.start(np.zeros(6, np.float32))
-    body = _AggregatorBody(small("training.enabled=true"), has_gpu=False)
+            body.call("start", np.zeros(6, np.float32))
+    body = body_of("cpu")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    body.start(np.zeros(6, np.float32))
-    assert body.checkpoint()["device"] == "cpu"
+    body.call("start", np.zeros(6, np.float32))
+    assert body.call("state")["device"] == "cpu"
 
 
 @KINDS
@@ -242,6 +246,6 @@ def test_a_restored_aggregator_goes_on_to_the_same_bits(small, strategy: Strateg
     one.start(np.zeros(6, np.float32))
     for t in range(7):
         one.commit(t, reports(np.full(6, 0.1)))
-    other.restore(one.checkpoint())
+    other.load(one.state())
     for t in range(7, 12):
         assert (one.commit(t, reports(np.full(6, 0.1))) == other.commit(t, reports(np.full(6, 0.1)))).all()

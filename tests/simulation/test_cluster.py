@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 from fedray.errors import InputError
+from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import _for_aggregator, _for_shards, simulate
+from fedray.simulation import simulate
 
 PROGRAM = """
 import json, logging, os, sys
@@ -43,7 +44,7 @@ for moment in json.loads(sys.argv[4]):
     def look(progress):
         if progress.committed == 1:
             for actor in ray._private.state.actors().values():
-                if actor["State"] == "ALIVE" and "ShardBody" in actor["ActorClassName"]:
+                if actor["State"] == "ALIVE" and "Shard" in actor["ActorClassName"]:
                     nodes.add(actor["Address"]["NodeID"])
         if progress.committed == moment and cluster.worker_nodes:
             cluster.remove_node(node, allow_graceful=False)
@@ -190,30 +191,32 @@ def laden(small, tmp_path: Path) -> Scenario:
 def test_a_gpu_that_the_cluster_has_not_is_refused_at_once(small, tmp_path: Path) -> None:
     """Ray would wait for a node that has one."""
     with pytest.raises(InputError, match=r"aggregator_gpus=0.5 but the cluster has 0; leave it out for the CPU"):
-        simulate(small("training.enabled=true"), Placement(1, aggregator_gpus=0.5), tmp_path / "t")
+        run_scenario(small("training.enabled=true"), Placement(1, aggregator_gpus=0.5), tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_content_is_sent_once_and_only_to_those_who_use_it(laden: Scenario) -> None:
     """The recording to shards, the matrix to the aggregator; the rest of a scenario is 5 kB or so."""
     matrix, recording = laden.privacy.mechanism.matrix.nbytes, len(laden.availability.content)  # pyright: ignore[reportAttributeAccessIssue]
-    sizes = [len(pickle.dumps(part, protocol=5)) for part in (_for_shards(laden), _for_aggregator(laden))]
+    sizes = [len(pickle.dumps(part, protocol=5)) for part in (laden.for_shards(), laden.for_aggregator(), laden.for_trainers())]
     assert sizes[0] == pytest.approx(recording, abs=20_000)
     assert sizes[1] == pytest.approx(matrix, abs=20_000)
+    assert sizes[2] < 20_000
     assert len(pickle.dumps(laden, protocol=5)) > sum(sizes)
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) -> None:
-    """Trace and model are those of a run in one process; two shards and an aggregator are sent two objects in all."""
+    """Trace and model are those of a run in one process; shards, trainers and aggregator are sent an object each."""
     import ray
 
     sent, put = [], ray.put
     monkeypatch.setattr(ray, "put", lambda value: sent.append(type(value)) or put(value))
     laden = laden.with_overrides("training.enabled=true", "training.cohort_sample=2", "population.devices=70000")
-    there, here = (simulate(laden, Placement(2, backend), tmp_path / backend) for backend in ("ray", "in-process"))
+    there, here = (run_scenario(laden, Placement(2, backend), tmp_path / backend) for backend in ("ray", "in-process"))
     assert there.digest == here.digest
-    with np.load(there.path / "model.npz") as one, np.load(here.path / "model.npz") as other:
-        assert all((one[name] == other[name]).all() for name in other)
-    assert sent == [Scenario, Scenario]
+    assert there.trained is not None
+    assert here.trained is not None
+    assert (there.trained.parameters() == here.trained.parameters()).all()
+    assert sent == [Scenario, Scenario, Scenario]

@@ -8,10 +8,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.learning import train
+from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
 
 OVERRIDES = ("population.devices=400000", "rounds.count=25", "rounds.report_goal=900", "participation.timer_hours=6.0")
 
@@ -57,19 +60,17 @@ def test_training_is_the_same_on_ray_and_in_process_and_leaves_the_trace_alone(s
     devices = "population.devices=200000"  # four parts, so that three shards really train
     untrained = simulate(small(devices), Placement(1, "in-process"), tmp_path / "0")
     trained = devices, "training.enabled=true", "training.evaluate_every=5", "training.checkpoint_every=4"
-    here = simulate(small(*trained), Placement(1, "in-process"), tmp_path / "a")
-    there = simulate(small(*trained), Placement(3), tmp_path / "b")
+    here = run_scenario(small(*trained), Placement(1, "in-process"), tmp_path / "a")
+    there = run_scenario(small(*trained), Placement(3, trainers=3), tmp_path / "b")
     assert there.run["shards"] == 3
     assert here.digest == there.digest == untrained.digest
-    with (
-        np.load(here.path / "model.npz", allow_pickle=False) as one,
-        np.load(there.path / "model.npz", allow_pickle=False) as other,
-    ):
-        assert set(one) == set(other)
-        assert all((one[name] == other[name]).all() for name in one)
+    assert here.trained is not None
+    assert there.trained is not None
+    assert there.trained.document["trainers"] == 3
+    assert_equal_models(here.trained, there.trained)
+    afterwards = train(untrained, small(*trained), Placement(1, "in-process"), tmp_path / "c")
+    assert_equal_models(afterwards, here.trained)
     assert here.metrics is not None
-    assert there.metrics is not None
-    assert all(np.array_equal(here.metrics[name], there.metrics[name], equal_nan=True) for name in here.metrics)
     evaluated = np.flatnonzero(~np.isnan(here.metrics["evaluation_accuracy"]))
     assert evaluated.tolist() == [4, 9, 11]
     assert untrained.metrics is None
@@ -91,6 +92,15 @@ def test_a_driver_in_another_directory_finds_the_code(small, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     expected = simulate(small("rounds.count=2"), Placement(1, "in-process"), tmp_path / "here")
     assert done.stdout.strip() == expected.digest
+
+
+def assert_equal_models(one: TrainedRun, other: TrainedRun) -> None:
+    """Equal state, to the bit, and equal metrics."""
+    with np.load(one.path / "model.npz") as left, np.load(other.path / "model.npz") as right:
+        assert set(left) == set(right)
+        assert all((left[name] == right[name]).all() for name in left)
+    for name, column in one.metrics.items():
+        assert np.array_equal(column, other.metrics[name], equal_nan=True)
 
 
 def assert_equal_tables(one: Trace, other: Trace) -> None:

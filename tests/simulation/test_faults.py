@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 
 from fedray.errors import AggregatorLost, CheckpointError, InputError, RunFailed, ShardLost, Starved
-from fedray.messages import RunProgress
+from fedray.messages import Progress, RunProgress, TrainingProgress
+from fedray.pipeline import resume_run, run_scenario
 from fedray.placement import Placement
-from fedray.simulation import resume, simulate
+from fedray.trace.partial import MARK, TOKEN_FILE
 from fedray.trace.reader import Trace
-from fedray.trace.writer import MARK, TOKEN_FILE
-from server.inprocess import InProcessAggregator
+from fedray.trace.trained import TRAINING
+from fedray.workers import InProcessWorker, Ready
 
 OVERRIDES = (
     "population.devices=100000", "rounds.count=18", "participation.timer_hours=1.0", "participation.round_separation=4", "rounds.look_ahead_minutes=2.0",
@@ -39,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def reference(small, tmp_path_factory) -> Trace:
-    return simulate(small(*OVERRIDES), Placement(1, "in-process"), tmp_path_factory.mktemp("faults") / "t")
+    return run_scenario(small(*OVERRIDES), Placement(1, "in-process"), tmp_path_factory.mktemp("faults") / "t")
 
 
 def assert_same(trace: Trace, reference: Trace) -> None:
@@ -47,12 +48,25 @@ def assert_same(trace: Trace, reference: Trace) -> None:
     assert trace.digest == reference.digest
     for file in reference.path.rglob("*.parquet"):
         assert (trace.path / file.relative_to(reference.path)).read_bytes() == file.read_bytes()
-    with np.load(trace.path / "model.npz") as one, np.load(reference.path / "model.npz") as other:
+    model = f"{TRAINING}/model.npz"
+    with np.load(trace.path / model) as one, np.load(reference.path / model) as other:
         assert set(one) == set(other)
         assert all((one[name] == other[name]).all() for name in one)
     names = {path.relative_to(trace.path) for path in trace.path.rglob("*")}
     assert names == {path.relative_to(reference.path) for path in reference.path.rglob("*")}
     assert not list(trace.path.parent.glob("*.partial"))
+
+
+def restarts_of(trace: Trace) -> int:
+    """Of its simulation and of its training."""
+    return trace.run["restarts"] + (trace.trained.document["restarts"] if trace.trained else 0)
+
+
+def done_by(progress: Progress, kind: type[Progress]) -> int | None:
+    """Rounds that are simulated, or trained; None if the other is told of."""
+    if not isinstance(progress, kind):
+        return None
+    return progress.committed if isinstance(progress, RunProgress) else progress.trained
 
 
 def children_of(process: int) -> Iterator[int]:
@@ -89,15 +103,16 @@ class Killer:
         self._actor, self._moments, self._signal = actor, list(moments), number
         self._before = children_named(actor)
 
-    def __call__(self, progress: RunProgress) -> None:
-        if self._moments and progress.committed == self._moments[0]:
+    def __call__(self, progress: Progress) -> None:
+        kind = TrainingProgress if "Aggregator" in self._actor or "Trainer" in self._actor else RunProgress
+        if self._moments and done_by(progress, kind) == self._moments[0]:
             self._moments.pop(0)
             for process in children_named(self._actor) - self._before:
                 os.kill(process, self._signal)
 
 
-HUNG = ["ray::_ShardBody", "ray::_AggregatorBody"] if "FEDRAY_ALL_MOMENTS" in os.environ else ["ray::_ShardBody"]
-"""Half a minute each, of waiting, so that the suite has one; `make faults` has both."""
+HUNG = ["ray::Shard", "ray::Aggregator", "ray::Trainer"] if "FEDRAY_ALL_MOMENTS" in os.environ else ["ray::Shard"]
+"""Half a minute each, of waiting, so that the suite has one; `make faults` has all."""
 
 
 @pytest.mark.ray
@@ -106,11 +121,11 @@ HUNG = ["ray::_ShardBody", "ray::_AggregatorBody"] if "FEDRAY_ALL_MOMENTS" in os
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(reference: Trace, small, tmp_path: Path, caplog, actor: str) -> None:
     """Its process is stopped, and answers nothing. More restarts do no harm, where a busy machine is slow to answer."""
-    is_trained = "Aggregator" in actor
+    is_trained = "Shard" not in actor
     scenario = small(*OVERRIDES, f"training.enabled={str(is_trained).lower()}")
     placement = Placement(1, worker_timeout_seconds=10.0, most_restarts=30, checkpoint_seconds=1e6)
-    trace = simulate(scenario, placement, tmp_path / "t", Killer(actor, MOMENTS[1:2], signal.SIGSTOP))
-    assert trace.run["restarts"] >= 1
+    trace = run_scenario(scenario, placement, tmp_path / "t", Killer(actor, MOMENTS[1:2], signal.SIGSTOP))
+    assert restarts_of(trace) >= 1
     assert "did not answer within 10 s; it is started anew" in caplog.text
     assert trace.digest == reference.digest
     if is_trained:
@@ -126,88 +141,95 @@ def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(reference: Trace, s
 def test_killed_shards_come_back_and_the_trace_is_the_same(reference: Trace, small, tmp_path: Path) -> None:
     """Both of them, at three moments of one run, with a checkpoint after every window. Untrained: the trace is the same."""
     scenario = small(*OVERRIDES, "training.enabled=false")
-    trace = simulate(scenario, Placement(2, checkpoint_seconds=0.0), tmp_path / "t", Killer("ray::_ShardBody", MOMENTS))
+    trace = run_scenario(scenario, Placement(2, checkpoint_seconds=0.0), tmp_path / "t", Killer("ray::Shard", MOMENTS))
     assert trace.run["restarts"] == 6
     assert trace.digest == reference.digest
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_killed_aggregator_comes_back_and_the_model_is_the_same(reference: Trace, small, tmp_path: Path) -> None:
-    """At three moments, with no checkpoint of the run to help."""
-    killer = Killer("ray::_AggregatorBody", MOMENTS)
-    trace = simulate(small(*OVERRIDES), Placement(2, checkpoint_seconds=1e6), tmp_path / "t", killer)
-    assert trace.run["restarts"] == 3
+@pytest.mark.parametrize("actor", ["ray::Aggregator", "ray::Trainer"])
+def test_a_killed_aggregator_or_trainer_comes_back_and_the_model_is_the_same(
+    reference: Trace, small, tmp_path: Path, actor: str
+) -> None:
+    """At three moments, with no checkpoint of the run to help. There are two trainers."""
+    killer = Killer(actor, MOMENTS)
+    placement = Placement(2, checkpoint_seconds=1e6, trainers=2)
+    trace = run_scenario(small(*OVERRIDES), placement, tmp_path / "t", killer)
+    assert trace.trained is not None
+    assert trace.trained.document["restarts"] == (6 if "Trainer" in actor else 3)
     assert_same(trace, reference)
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("actor", "error"), [("ray::_ShardBody", ShardLost), ("ray::_AggregatorBody", AggregatorLost)])
+@pytest.mark.parametrize(("actor", "error"), [("ray::Shard", ShardLost), ("ray::Aggregator", AggregatorLost)])
 def test_an_actor_that_keeps_dying_ends_the_run_which_can_be_resumed(
     reference: Trace, small, tmp_path: Path, actor: str, error: type
 ) -> None:
     placement = Placement(1, most_restarts=0, checkpoint_seconds=0.0)
     with pytest.raises(error, match=r"died.*go on with: fedray run --resume"):
-        simulate(small(*OVERRIDES), placement, tmp_path / "t", Killer(actor, (12,)))
-    assert_same(resume(tmp_path / "t", HERE), reference)
+        run_scenario(small(*OVERRIDES), placement, tmp_path / "t", Killer(actor, (12,)))
+    assert_same(resume_run(tmp_path / "t", HERE), reference)
 
 
-class DyingAggregator(InProcessAggregator):
-    """Is lost at the first call of some method, and then once more."""
+class DyingWorker(InProcessWorker):
+    """An aggregator that is lost at the first call of some method, and then once more."""
 
-    call, deaths, most_restarts = "start", 2, 5
+    method, deaths, most_restarts = "start", 2, 5
 
-    def __getattribute__(self, name: str) -> Any:
-        if name == DyingAggregator.call and DyingAggregator.deaths:
-            DyingAggregator.deaths -= 1
+    def call(self, method: str, *arguments: Any) -> Ready[Any]:
+        if method == DyingWorker.method and DyingWorker.deaths:
+            DyingWorker.deaths -= 1
             raise AggregatorLost("the aggregator died (killed)")
-        return super().__getattribute__(name)
+        return super().call(method, *arguments)
 
     def restart(self) -> None:
         if self.restarts >= self.most_restarts:
             raise AggregatorLost(f"the aggregator died (killed), after {self.restarts} restarts")
         self.restarts += 1
+        super().restart()
 
 
-@pytest.mark.parametrize("call", ["start", "commit", "checkpoint", "restore"])
+@pytest.mark.parametrize("call", ["start", "commit", "state", "load"])
 def test_an_aggregator_that_dies_at_any_call_is_started_anew(
     reference: Trace, small, tmp_path: Path, monkeypatch, call: str
 ) -> None:
     """At its start, and while it is told of a checkpoint on resume, as at every other call."""
-    if call == "restore":
+    if call == "load":
         with pytest.raises(KeyboardInterrupt):
-            simulate(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8))
-    monkeypatch.setattr("server.inprocess.InProcessAggregator", DyingAggregator)
-    monkeypatch.setattr(DyingAggregator, "call", call)
-    monkeypatch.setattr(DyingAggregator, "deaths", 2)
+            run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
+    monkeypatch.setattr("server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr(DyingWorker, "method", call)
+    monkeypatch.setattr(DyingWorker, "deaths", 2)
     once = Placement(1, "in-process")
-    trace = resume(tmp_path / "t", once) if call == "restore" else simulate(small(*OVERRIDES), once, tmp_path / "t")
-    assert trace.run["restarts"] == 2
+    trace = resume_run(tmp_path / "t", once) if call == "load" else run_scenario(small(*OVERRIDES), once, tmp_path / "t")
+    assert restarts_of(trace) == 2
     assert_same(trace, reference)
 
 
 def test_an_aggregator_that_never_starts_ends_the_run(small, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("server.inprocess.InProcessAggregator", DyingAggregator)
-    monkeypatch.setattr(DyingAggregator, "deaths", 100)
+    monkeypatch.setattr("server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr(DyingWorker, "deaths", 100)
     with pytest.raises(AggregatorLost, match="after 5 restarts"):
-        simulate(small(*OVERRIDES), Placement(1, "in-process"), tmp_path / "t")
+        run_scenario(small(*OVERRIDES), Placement(1, "in-process"), tmp_path / "t")
 
 
 DRIVER = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from fedray.placement import Placement
+from fedray.messages import RunProgress
+from fedray.pipeline import resume_run, run_scenario
 from fedray.scenario import Scenario
-from fedray.simulation import resume, simulate
 placement = Placement(1, "in-process", checkpoint_seconds=0.0)
 def die(progress):
-    if progress.committed == int(sys.argv[3]):
+    if isinstance(progress, RunProgress) and progress.committed == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
 if len(sys.argv) > 4:
-    simulate(Scenario.from_toml(sys.argv[4]), placement, sys.argv[2], die)
+    run_scenario(Scenario.from_toml(sys.argv[4]), placement, sys.argv[2], die)
 else:
-    resume(sys.argv[2], placement, on_progress=die)
+    resume_run(sys.argv[2], placement, on_progress=die)
 """
 
 
@@ -222,7 +244,7 @@ def test_a_driver_killed_three_times_can_be_resumed(reference: Trace, small, tmp
         )
         assert done.returncode == -signal.SIGKILL
         assert not (tmp_path / "t").exists()
-    assert_same(resume(tmp_path / "t", Placement(2, "in-process")), reference)
+    assert_same(resume_run(tmp_path / "t", Placement(2, "in-process")), reference)
 
 
 @pytest.mark.slow
@@ -232,7 +254,7 @@ def test_the_command_goes_on_after_a_sigint(reference: Trace, small, tmp_path: P
     (tmp_path / "s.toml").write_text(small(*OVERRIDES, "training.enabled=false").to_toml())
     command = [sys.executable, "-m", "fedray", "run"]
     process = subprocess.Popen(
-        [*command, str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--json"],
+        [*command, str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--json", "--ray"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     for _ in range(1200):
@@ -262,7 +284,7 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(reference: Trace, small, tmp_
     """Ray ends the driver, or the driver hangs and is killed too, or it does not notice and finishes."""
     (tmp_path / "s.toml").write_text(small(*OVERRIDES).to_toml())
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedray", "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0"],
+        [sys.executable, "-m", "fedray", "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--ray"],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     for _ in range(1200):
@@ -276,56 +298,75 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(reference: Trace, small, tmp_
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    trace = Trace.open(tmp_path / "t") if (tmp_path / "t").exists() else resume(tmp_path / "t", Placement(2, "in-process"))
+    trace = Trace.open(tmp_path / "t") if (tmp_path / "t").exists() else resume_run(tmp_path / "t", Placement(2, "in-process"))
     assert trace.digest == reference.digest
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupted_run_can_be_resumed(reference: Trace, small, tmp_path: Path, moment: int) -> None:
     with pytest.raises(KeyboardInterrupt, match="go on with: fedray run --resume"):
-        simulate(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(moment))
-    assert_same(resume(tmp_path / "t", HERE), reference)
+        run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(moment))
+    assert_same(resume_run(tmp_path / "t", HERE), reference)
 
 
-@pytest.mark.parametrize("name", ["000002.npz", "000002-", "devices-", "rounds.parquet", "run.json", "model.npz"])
+FILES = {
+    "t.partial/journal/000002.npz": 1,
+    "t.partial/checkpoints/000002-": 1,
+    "t.partial/participations/devices-": 2,
+    "t.partial/rounds.parquet": 1,
+    "t.partial/run.json": 1,
+    "t.training.partial/metrics.parquet": 1,
+    "t.training.partial/model.npz": 1,
+    "t.training.partial/training.json": 1,
+}
+"""What does not fit, and which of that name."""
+
+
+@pytest.mark.parametrize("name", list(FILES))
 def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
     reference: Trace, small, tmp_path: Path, monkeypatch, name: str
 ) -> None:
-    """Whatever file it is that does not fit; the third of its name."""
+    """Whatever file it is that does not fit. What was whole before is kept."""
     is_full, sync, count = [True], os.fsync, [0]
 
     def fail(handle: int) -> None:
         """The disk is found to be full when the file is brought to it."""
-        written = Path(os.readlink(f"/proc/self/fd/{handle}")).name.removeprefix(".")
-        count[0] += written.startswith(name)
-        if (
-            is_full[0]
-            and written.startswith(name)
-            and (count[0] == 3 or name in ("000002.npz", "000002-", "rounds.parquet", "run.json"))
-        ):
-            os.truncate(handle, 10)
-            raise OSError(errno.ENOSPC, "No space left on device")
+        written = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if written.is_relative_to(tmp_path):
+            relative = written.with_name(written.name.removeprefix(".")).relative_to(tmp_path)
+            count[0] += str(relative).startswith(name)
+            if is_full[0] and str(relative).startswith(name) and count[0] == FILES[name]:
+                os.truncate(handle, 10)
+                raise OSError(errno.ENOSPC, "No space left on device")
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", fail)
-    if name == "devices-":
-        count[0] = 1  # there are two parts
     with pytest.raises(
         RunFailed, match=r"cannot be written \(No space left on device\); free space.*go on with: fedray run --resume"
     ) as error:
-        simulate(small(*OVERRIDES), HERE, tmp_path / "t", None)
+        run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", None)
     assert "\n" not in str(error.value)
-    assert not (tmp_path / "t").exists()
+    assert (tmp_path / "t").exists() == ("training" in name)
     assert not list(tmp_path.rglob("*.new"))
     is_full[0] = False
-    assert_same(resume(tmp_path / "t", HERE), reference)
+    assert_same(resume_run(tmp_path / "t", HERE), reference)
 
 
-def interrupt_at(committed: int) -> Callable[[RunProgress], None]:
-    """A listener that interrupts the run once so many rounds are committed."""
+def test_a_run_whose_trace_is_whole_goes_on_with_its_training(reference: Trace, small, tmp_path: Path) -> None:
+    """It is interrupted in the last round that is trained, when all has been simulated."""
+    with pytest.raises(KeyboardInterrupt, match="go on with: fedray run --resume"):
+        run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(18, TrainingProgress))
+    assert Trace.open(tmp_path / "t").trained is None
+    assert_same(resume_run(tmp_path / "t", HERE), reference)
+    with pytest.raises(CheckpointError, match="is whole, there is nothing to go on with"):
+        resume_run(tmp_path / "t", HERE)
 
-    def interrupt(progress: RunProgress) -> None:
-        if progress.committed == committed:
+
+def interrupt_at(rounds: int, kind: type[Progress] = RunProgress) -> Callable[[Progress], None]:
+    """A listener that interrupts the run once so many rounds are simulated, or trained."""
+
+    def interrupt(progress: Progress) -> None:
+        if done_by(progress, kind) == rounds:
             raise KeyboardInterrupt
 
     return interrupt
@@ -335,19 +376,19 @@ def interrupt_at(committed: int) -> Callable[[RunProgress], None]:
 def unfinished(small, tmp_path: Path) -> Path:
     """A run that was interrupted, at tmp_path / "t"; the last journal file belongs to its newest checkpoint alone."""
     with pytest.raises(KeyboardInterrupt):
-        simulate(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "t", interrupt_at(9))
+        run_scenario(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "t", interrupt_at(9))
     return tmp_path / "t.partial"
 
 
 def test_another_scenario_is_refused(unfinished: Path, small, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is of another scenario"):
-        resume(tmp_path / "t", HERE, small("seed=99"))
-    assert resume(tmp_path / "t", HERE, small("rounds.look_ahead_minutes=2.0", "name=renamed")).run["ended"] == "completed"
+        resume_run(tmp_path / "t", HERE, small("seed=99"))
+    assert resume_run(tmp_path / "t", HERE, small("rounds.look_ahead_minutes=2.0", "name=renamed")).run["ended"] == "completed"
 
 
 def test_a_new_run_does_not_overwrite_an_unfinished_one(unfinished: Path, small, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has an unfinished run .*--resume t"):
-        simulate(small(), HERE, tmp_path / "t")
+        run_scenario(small(), HERE, tmp_path / "t")
     assert len(checkpoints_of(unfinished)) == 2
 
 
@@ -379,7 +420,7 @@ def test_what_cannot_be_taken_up_is_refused(unfinished: Path, tmp_path: Path, da
             for checkpoint in checkpoints:
                 checkpoint.unlink()
     with pytest.raises(CheckpointError) as error:
-        resume(tmp_path / ("t" if damage != "nothing" else "elsewhere"), HERE)
+        resume_run(tmp_path / ("t" if damage != "nothing" else "elsewhere"), HERE)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "t").exists()
 
@@ -400,10 +441,10 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
         file.write_bytes(content[:-50] if "bytes" in damage else content)
     if "killed" in damage:  # and then goes on from what the resumed run has saved
         with pytest.raises(KeyboardInterrupt):
-            resume(tmp_path / "t", HERE, on_progress=interrupt_at(11))
+            resume_run(tmp_path / "t", HERE, on_progress=interrupt_at(11))
         assert len(checkpoints_of(unfinished)) == 2
-    trace = resume(tmp_path / "t", HERE)
-    assert trace.digest == simulate(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference").digest
+    trace = resume_run(tmp_path / "t", HERE)
+    assert trace.digest == run_scenario(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference").digest
     [note] = trace.run["notes"]
     assert "is damaged or of another run" in note
     assert "goes on from" in note
@@ -413,7 +454,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
 def test_files_of_another_run_are_refused(unfinished: Path, small, tmp_path: Path) -> None:
     """Of the same scenario even, with checkpoints at the same moments: whether journal, checkpoints or both are exchanged."""
     with pytest.raises(KeyboardInterrupt):
-        simulate(small("rounds.look_ahead_minutes=2.0", "seed=8"), HERE, tmp_path / "other", interrupt_at(9))
+        run_scenario(small("rounds.look_ahead_minutes=2.0", "seed=8"), HERE, tmp_path / "other", interrupt_at(9))
     other = tmp_path / "other.partial"
     for exchanged in (["journal"], ["journal", "checkpoints"], ["checkpoints"]):
         kept = tmp_path / "-".join(exchanged)
@@ -422,12 +463,12 @@ def test_files_of_another_run_are_refused(unfinished: Path, small, tmp_path: Pat
             shutil.rmtree(kept.with_name(f"{kept.name}.partial") / folder)
             shutil.copytree(other / folder, kept.with_name(f"{kept.name}.partial") / folder)
         with pytest.raises(CheckpointError, match="of another run"):
-            resume(kept, HERE)
+            resume_run(kept, HERE)
 
 
 def test_no_flipped_bit_of_an_unfinished_run_changes_the_trace(unfinished: Path, small, tmp_path: Path) -> None:
     """One bit of any of its files: refused, or resumed to the same trace."""
-    reference = simulate(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference")
+    reference = run_scenario(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference")
     files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path.name not in ("lock", "token"))
     generator = np.random.default_rng(5)
     for flip in range(400 if "FEDRAY_ALL_MOMENTS" in os.environ else len(files)):
@@ -438,7 +479,7 @@ def test_no_flipped_bit_of_an_unfinished_run_changes_the_trace(unfinished: Path,
         content[generator.integers(len(content))] ^= 1 << int(generator.integers(8))
         file.write_bytes(content)
         try:
-            trace = resume(tmp_path / f"{flip}", Placement(1, "in-process"))
+            trace = resume_run(tmp_path / f"{flip}", Placement(1, "in-process"))
         except InputError:
             continue
         assert trace.digest == reference.digest, file
@@ -448,7 +489,7 @@ def test_no_flipped_bit_of_an_unfinished_run_changes_the_trace(unfinished: Path,
 def test_a_journal_is_read_once_on_resume_however_many_shards_hear_it(unfinished: Path, tmp_path: Path, monkeypatch) -> None:
     read, load = [], np.load
     monkeypatch.setattr(np, "load", lambda file, **options: read.append(Path(file).name) or load(file, **options))
-    resume(tmp_path / "t", Placement(3, "in-process"))
+    resume_run(tmp_path / "t", Placement(3, "in-process"))
     segments = [name for name in read if "-" not in name and name.endswith(".npz")]
     assert len(segments) > 3
     assert len(set(segments)) == len(segments)
@@ -463,9 +504,9 @@ def test_a_resume_that_fails_at_once_loses_nothing(unfinished: Path, tmp_path: P
     with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", fail)
         with pytest.raises(InputError, match="cannot be made .*No space left"):
-            resume(tmp_path / "t", HERE)
+            resume_run(tmp_path / "t", HERE)
     assert {path: path.read_bytes() for path in unfinished.rglob("*") if path.suffix == ".npz"} == before
-    assert resume(tmp_path / "t", HERE).run["ended"] == "completed"
+    assert resume_run(tmp_path / "t", HERE).run["ended"] == "completed"
 
 
 def test_what_a_killed_run_left_does_not_get_into_the_next(small, tmp_path: Path) -> None:
@@ -475,31 +516,33 @@ def test_what_a_killed_run_left_does_not_get_into_the_next(small, tmp_path: Path
     for name in ("model.npz", "0123.npy", "unfinished.json", "journal/000000.npz"):
         (left / name).write_text("old")
     (left / TOKEN_FILE).write_text(MARK)
-    trace = simulate(small(), HERE, tmp_path / "t")
+    trace = run_scenario(small(), HERE, tmp_path / "t")
     names = {path.name for path in trace.path.iterdir()}
     assert names == {"participations", "rounds.parquet", "run.json"}
 
 
 def test_a_starved_run_without_a_round_keeps_no_checkpoint(small, tmp_path: Path) -> None:
     with pytest.raises(Starved):
-        simulate(small("population.devices=300", "rounds.max_days=0.5"), HERE, tmp_path / "t")
+        run_scenario(small("population.devices=300", "rounds.max_days=0.5"), HERE, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_goes_on_only_on_the_kind_of_device_it_was_started_on(reference: Trace, small, tmp_path: Path, monkeypatch) -> None:
     """A GPU would draw other noise. It is given another name here; run.json has it."""
     with pytest.raises(KeyboardInterrupt):
-        simulate(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8))
+        run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("server.aggregator._kind_of", lambda device: "cuda NVIDIA H200")
         with pytest.raises(CheckpointError, match="trained on 'cpu', and its noise goes on only there; .* on 'cuda NVIDIA H200'"):
-            resume(tmp_path / "t", HERE)
-    assert resume(tmp_path / "t", HERE).run["aggregator_device"] == reference.run["aggregator_device"] == "cpu"
+            resume_run(tmp_path / "t", HERE)
+    trained = resume_run(tmp_path / "t", HERE).trained
+    assert trained is not None
+    assert trained.document["aggregator_device"] == "cpu"
 
 
 LOCK_HOLDER = """
 import pathlib, sys, time
-from fedray.trace.unfinished import Lock
+from fedray.trace.partial import Lock
 lock = Lock(pathlib.Path(sys.argv[1]))
 print("held")
 time.sleep(600)
@@ -512,16 +555,16 @@ def test_two_processes_do_not_write_one_run(unfinished: Path, tmp_path: Path) ->
     assert other.stdout is not None
     other.stdout.readline()
     with pytest.raises(InputError, match="is being written by another process"):
-        resume(tmp_path / "t", HERE)
+        resume_run(tmp_path / "t", HERE)
     other.kill()
     other.wait()
-    assert resume(tmp_path / "t", HERE).run["ended"] == "completed"
+    assert resume_run(tmp_path / "t", HERE).run["ended"] == "completed"
 
 
 def test_without_a_checkpoint_an_interrupted_run_leaves_nothing(small, tmp_path: Path) -> None:
-    def interrupt(progress: RunProgress) -> None:
+    def interrupt(progress: Progress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(small(), Placement(1, "in-process"), tmp_path / "deep" / "t", interrupt)
+        run_scenario(small(), Placement(1, "in-process"), tmp_path / "deep" / "t", interrupt)
     assert list(tmp_path.iterdir()) == []

@@ -11,10 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
+from fedray.messages import TrainingMetrics
 from fedray.trace.files import read_columns
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
-from fedray.trace.schema import BLOCK_DEVICES, MAX_PARTS, ROUND_SCHEMA, STATES, part_devices, part_ranges
+from fedray.trace.schema import (
+    BLOCK_DEVICES,
+    MAX_PARTS,
+    ROUND_SCHEMA,
+    STATES,
+    document_digest,
+    part_devices,
+    part_ranges,
+)
+from fedray.trace.trained import TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished
 from fedray.trace.writer import TraceWriter
 
@@ -66,7 +76,7 @@ def test_an_existing_directory_is_refused_and_left_alone(tmp_path: Path) -> None
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), TraceWriter(tmp_path / "t") as writer:
-        writer.save_model({"a": np.zeros(3)})
+        writer.save_content("a", b"content")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
 
@@ -185,7 +195,7 @@ def damage(name: str, trace: Trace) -> None:
         ("missing run", TraceError, "has no run.json; give the directory"),
         ("run is no json", TraceCorrupt, "take the trace from its source"),
         ("another format", TraceError, "give the directory"),
-        ("another version", TraceVersion, "schema_version=99, this release reads 2 to 3"),
+        ("another version", TraceVersion, "schema_version=99, this release reads 2 to 4"),
         ("run without parts", TraceCorrupt, "lacks parts"),
         ("a stray file", TraceCorrupt, "holds 'zzz.parquet', which is no part"),
         ("odd numbers", TraceCorrupt, "whose numbers are"),
@@ -310,7 +320,7 @@ def test_another_layout_of_the_same_run_json_is_the_same(trace_of) -> None:
 
 
 def test_the_version_before_has_no_way_around_the_digest(trace_of) -> None:
-    """One bit makes a 3 a 2, which has fewer digests: those that are there are checked all the same."""
+    """An edited version, which has fewer digests: those that are there are checked all the same."""
     trace = trace_of(PATTERNS, 5)
     rewrite_run(trace, schema_version=2)
     with pytest.raises(TraceCorrupt, match="the digest that it records of itself"):
@@ -371,23 +381,57 @@ def test_a_code_beyond_its_names_is_damage(trace_of, monkeypatch, codes: list, n
     assert len(str(caught.value)) < 400
 
 
-def test_metrics_are_checked_when_they_are_read(tmp_path: Path, small) -> None:
-    from fedray.messages import TrainingMetrics
+def write_trained(directory: Path, small) -> Path:
+    """A trained run of one round."""
+    nan = float("nan")
+    document = {"trace_digest": "0", "rounds": 1, "seed": 0, "scenario": small().to_tables()}
+    with TrainedRunWriter(directory) as writer:
+        model = {"parameters": np.arange(3, dtype=np.float32)}
+        return writer.finish([TrainingMetrics(0, 1.0, 0.5, nan, nan)], model, document)
 
-    with TraceWriter(tmp_path / "t") as writer:
-        writer.save_metrics([TrainingMetrics(0, 1.0, 0.5, float("nan"), float("nan"))])
-        document = {"ended": "completed", "seed": 0, "scenario": small().to_tables(), "written": ""}
-        path = writer.finish([], document)
-    metrics = Trace.open(path).metrics
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -> None:
+    """They are in the folder of the trained run; until version 3 they were in the trace itself."""
+    trace = trace_of(PATTERNS, 5)
+    file = write_trained(trace.path / "training", small) / "metrics.parquet"
+    if version == 3:
+        digest = TrainedRun.open(file.parent).document["metrics_digest"]
+        file = Path(shutil.move(file, trace.path))
+        shutil.rmtree(trace.path / "training")
+        run = {**trace.run, "schema_version": 3, "metrics_digest": digest}
+        rewrite_run(trace, **{**run, "document_digest": document_digest(run)})
+    metrics = Trace.open(trace.path).metrics
     assert metrics is not None
     assert metrics["train_loss"].tolist() == [1.0]
-    table = pq.read_table(path / "metrics.parquet")
-    pq.write_table(table.set_column(1, table.schema.field(1), pa.array([2.0])), path / "metrics.parquet")
+    Trace.open(trace.path).verify()
+    table = pq.read_table(file)
+    pq.write_table(table.set_column(1, table.schema.field(1), pa.array([2.0])), file)
     with pytest.raises(TraceCorrupt, match="does not have the digest"):
-        _ = Trace.open(path).metrics
-    (path / "metrics.parquet").unlink()
+        _ = Trace.open(trace.path).metrics
+    file.unlink()
     with pytest.raises(TraceCorrupt, match="is missing"):
-        _ = Trace.open(path).metrics
+        _ = Trace.open(trace.path).metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("training.json", lambda content: content.replace(b'"seed": 0', b'"seed": 1'), "of itself"),
+        ("training.json", lambda content: content[:-9], "cannot be read"),
+        ("training.json", lambda content: content.replace(b"fedray-training", b"fedray-else"), "say format"),
+        ("training.json", lambda content: content.replace(b'"version": 1', b'"version": 9'), "version=9, this"),
+        ("model.npz", lambda content: content[:-9], "cannot be read"),
+        ("model.npz", lambda content: content.replace(b"NUMPY", b"MUMPY"), "cannot be read"),
+    ],
+)
+def test_a_damaged_trained_run_is_refused_with_one_line(tmp_path: Path, small, name: str, change, message: str) -> None:
+    path = write_trained(tmp_path / "t", small)
+    assert TrainedRun.open(path).parameters().tolist() == [0.0, 1.0, 2.0]
+    (path / name).write_bytes(change((path / name).read_bytes()))
+    with pytest.raises(TraceError, match=message) as caught:
+        TrainedRun.open(path).verify()
+    assert "\n" not in str(caught.value)
 
 
 def test_a_moved_trace_is_the_same_trace(trace_of, tmp_path: Path) -> None:

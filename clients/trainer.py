@@ -25,7 +25,7 @@ class LocalTrainer:
         torch.set_num_threads(1)
         self._scenario = scenario
         self._devices = device_model(scenario)
-        self._task = task_named(scenario.training.task, scenario.seed)
+        self._task = task_named(scenario.training.task, scenario.training_seed)
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D], a function of the scenario."""

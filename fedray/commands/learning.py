@@ -1,0 +1,137 @@
+"""Learning from a trace: train."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedray.commands.output import JsonFlag, print_json, print_table, print_text
+from fedray.errors import RunFailed
+
+InProcessFlag = Annotated[
+    bool | None,
+    typer.Option(
+        "--in-process/--ray",
+        help="Where workers run: in this process, or as Ray actors. Default: in this process for "
+        "small runs, where that is faster. The result is the same.",
+        show_default=False,
+    ),
+]
+TrainersOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Ray actors that train the model; default: one per CPU."),
+]
+AggregatorGpusOption = Annotated[
+    float,
+    typer.Option(
+        metavar="F",
+        help="GPUs for the aggregator, 0 to 1; 0: the CPU. The model depends on it.",
+    ),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(help="Ray cluster to join: auto, ray://host:port; default: a local one."),
+]
+CheckpointOption = Annotated[
+    float,
+    typer.Option(metavar="S", help="Wall-clock seconds between two checkpoints; 0: always."),
+]
+WorkerTimeoutOption = Annotated[
+    float,
+    typer.Option(metavar="S", help="Seconds without an answer after which a worker is started anew."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."),
+]
+
+
+def backend_of(in_process: bool | None) -> Any:
+    """The backend that a flag asks for; the placement chooses where it says nothing."""
+    if in_process is None:
+        return "auto"
+    return "in-process" if in_process else "ray"
+
+
+@contextlib.contextmanager
+def interrupts_explained() -> Any:
+    """Within: an interrupt that says how to go on ends the command with that message."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not str(interrupt):
+            raise
+        raise RunFailed(str(interrupt)) from None
+
+
+def train(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace directory that `fedray run` wrote.")],
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[SCENARIO]",
+            help="A scenario file, whose tables training and privacy are taken; default: what the trace was simulated with.",
+            show_default=False,
+        ),
+    ] = None,
+    overrides: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="New directory for the model; default: one under runs/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training: its --out.")] = False,
+    in_process: InProcessFlag = None,
+    trainers: TrainersOption = None,
+    address: AddressOption = None,
+    checkpoint_seconds: CheckpointOption = 30.0,
+    worker_timeout: WorkerTimeoutOption = 600.0,
+    aggregator_gpus: AggregatorGpusOption = 0.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a model on a trace: another mechanism, task or seed, with the same participations.
+
+    Two trainings on one trace are paired: they differ in what was set alone.
+    """
+    from fedray.audit.audit import audit_trace
+    from fedray.errors import InputError
+    from fedray.learning import scenario_of
+    from fedray.learning import train as train_on
+    from fedray.placement import Placement
+    from fedray.report.progress import run_progress
+    from fedray.scenario import Scenario
+    from fedray.trace.imported import open_trace
+
+    if resume and out is None:
+        raise InputError("--resume goes on with a training that has a name: give its --out")
+    placement = Placement(
+        backend=backend_of(in_process),
+        address=address,
+        trainers=trainers,
+        checkpoint_seconds=checkpoint_seconds,
+        worker_timeout_seconds=worker_timeout,
+        aggregator_gpus=aggregator_gpus,
+    )
+    opened = open_trace(trace)
+    if scenario is not None:
+        value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
+    else:
+        value = scenario_of(opened).with_overrides(*(overrides or ()))
+    with (
+        run_progress(is_shown=not as_json) as on_progress,
+        contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
+        interrupts_explained(),
+    ):
+        trained = train_on(opened, value, placement, out, on_progress, is_resumed=resume)
+    privacy = value.privacy
+    audit = audit_trace(opened, privacy.noise_multiplier, privacy.delta, privacy.mechanism)
+    document = trained.to_json()
+    if as_json:
+        print_json({**document, "audit": audit.to_json()})
+        return
+    [mechanism] = audit.mechanisms
+    print_table(f"Trained on {trace}", trained.rows(), first_is_head=False)
+    print_table(
+        f"{mechanism.name}, noise multiplier {privacy.noise_multiplier!r}, delta {privacy.delta:g}",
+        audit.guarantee_rows(mechanism),
+    )
+    print_text("", "`fedray audit` says what these guarantees rest on.")
+    typer.echo(f"model   {trained.path}")

@@ -1,0 +1,350 @@
+"""Learning: what a model learns from a trace, under a noise mechanism.
+
+Who takes part does not depend on what is learned. So a model is trained from a trace: the accepted
+devices of round t are the cohort of step t. `train` reads a finished trace; `LiveTraining` is told
+the rounds of a simulation as they are committed, and gives the same model, bit for bit.
+
+    TRAINED.partial/
+      unfinished.json                 what is trained
+      checkpoints/NUMBER-DIGEST.npz   the last two checkpoints: the loop's whole state
+"""
+
+import contextlib
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.tasks.registry import check_task_name
+from clients.workers import TrainerWorker, start_trainers
+from fedray.cluster import cluster
+from fedray.errors import CheckpointError, InputError, shown
+from fedray.messages import ProgressListener, TrainingProgress
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.trace.checkpoints import Checkpoints, has_checkpoint
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.partial import new_directory, partial_directory
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
+from fedray.trace.unfinished import read_unfinished, write_unfinished
+from server.training import TrainingLoop, cohort_places
+from server.workers import AggregatorWorker, start_aggregator
+
+TRAINING_TABLES = ("name", "description", "training", "privacy")
+"""Keys of a scenario on which no trace depends. (`name` and `description` are for people.)"""
+
+
+def train(
+    trace: Trace | ImportedTrace | str | Path,
+    scenario: Scenario | None = None,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    *,
+    is_resumed: bool = False,
+) -> TrainedRun:
+    """Trains a model on the participations of a trace.
+
+    The model is a function of the trace and of the scenario's tables `training` and `privacy`.
+
+    Args:
+        trace: of `simulate`; of a log there are no devices that hold data.
+        scenario: what is trained, and under which mechanism; by default what the trace was
+            simulated with. Its other tables must be those of the trace.
+        placement: where; may change the wall clock alone, but for the kind of aggregator_gpus.
+        out: a new directory; by default one under runs/.
+        on_progress: is told how far the training is, after every round.
+        is_resumed: whether to go on from the last checkpoint of a training that was to be `out`.
+
+    Raises:
+        InputError: the scenario is of another population, or `out` cannot be used.
+        CheckpointError: there is nothing to go on with, or it is another training's.
+        AggregatorLost, TrainerLost: a worker was lost too often.
+    """
+    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    value = _scenario_to_train(opened, scenario)
+    assert isinstance(opened, Trace)  # else there is no scenario
+    directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
+    here = (placement or Placement()).resolved(predicted_seconds(value))
+    return _train(opened, value, here, directory, None, is_resumed, on_progress)
+
+
+def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
+    """What a trace was simulated with. Raises InputError for the trace of a log."""
+    if isinstance(trace, ImportedTrace):
+        raise InputError(
+            f"trace {str(trace.path)!r} was imported from a log, whose devices hold no data here; "
+            "train on the trace of a simulation"
+        )
+    return Scenario.from_tables(trace.scenario, source=str(trace.path), directory=trace.path)
+
+
+def finish_training(directory: str | Path, placement: Placement, on_progress: ProgressListener | None = None) -> TrainedRun:
+    """Trains the model of a run whose trace is whole, from its last checkpoint if there is one."""
+    trace = Trace.open(directory)
+    partial = _live_partial(trace.path)
+    is_resumed = has_checkpoint(partial)
+    scenario = _scenario_to_train(trace, None)
+    placement = placement.resolved(predicted_seconds(scenario))
+    return _train(trace, scenario, placement, trace.path / TRAINING, partial, is_resumed, on_progress)
+
+
+def predicted_seconds(scenario: Scenario) -> float:
+    """How long a training takes in one process: a guess, from one machine, for `auto`."""
+    return 3.0 + 1e-3 * scenario.rounds.count * scenario.training.cohort_sample
+
+
+def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """(round, its cohort [cohort_sample], sorted) of every committed round, in order.
+
+    The trace is read part by part; what is held is the cohorts alone.
+    """
+    rounds = trace.rounds
+    accepted = rounds["accepted"][rounds["state"] == 0].astype(np.int64)
+    places = np.array([cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)])
+    chosen = np.zeros(places.shape, np.uint64)
+    seen = np.zeros((accepted.size, 1), np.int64)
+    """Accepted devices of each round in the parts before."""
+    for part in trace.accepted():
+        by_round = part.device_ids[np.argsort(part.rounds, kind="stable")]
+        counts = np.bincount(part.rounds, minlength=accepted.size)[:, None]
+        starts = np.cumsum(counts, axis=0) - counts
+        is_here = (places >= seen) & (places < seen + counts)
+        chosen[is_here] = by_round[(starts + places - seen)[is_here]]
+        seen += counts
+    yield from enumerate(chosen)
+
+
+class LiveTraining:
+    """Trains the rounds of a simulation while it goes on, in a thread of its own.
+
+    A context. `add` is told what is committed; `finish` waits until all is trained.
+
+    Args:
+        scenario: what is simulated and trained.
+        placement: where.
+        trace_directory: where the trace will be; the trained run will be in it.
+        is_resumed: whether the simulation goes on from a checkpoint. The training then goes on
+            from its own, if there is one.
+        on_progress: is told how far the training is, from the thread.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        placement: Placement,
+        trace_directory: Path,
+        is_resumed: bool = False,
+        on_progress: ProgressListener | None = None,
+    ) -> None:
+        self._scenario = scenario
+        self._trace_directory = Path(os.path.abspath(trace_directory))
+        partial = _live_partial(self._trace_directory)
+        self._stack = contextlib.ExitStack()
+        self._made_within = _training(
+            scenario,
+            placement,
+            self._trace_directory / TRAINING,
+            partial,
+            is_resumed and has_checkpoint(partial),
+            on_progress,
+        )
+        self._rounds: queue.SimpleQueue[tuple[int, NDArray[np.uint64]] | None]
+        self._rounds = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._is_over = False
+        self._thread = threading.Thread(target=self._work, name="training", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._training = self._stack.enter_context(self._made_within)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_over = True
+        self._rounds.put(None)
+        self._thread.join()
+        is_trace_kept = self._trace_directory.exists() or has_checkpoint(partial_directory(self._trace_directory))
+        if not is_trace_kept:  # there will be nothing to go on with
+            self._training.writer.discard()
+        self._stack.__exit__(kind, value, traceback)
+
+    def add(self, round_index: int, accepted_device_ids: NDArray[np.uint64]) -> None:
+        """Takes a committed round and its accepted devices, sorted. Raises what the thread did."""
+        self._raise()
+        places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
+        self._rounds.put((round_index, accepted_device_ids[places]))
+
+    def finish(self, trace: Trace) -> TrainedRun:
+        """Waits until every round is trained, and puts the trained run into the trace."""
+        self._rounds.put(None)
+        while self._thread.is_alive():  # in short steps, so that an interrupt is heard
+            self._thread.join(timeout=0.2)
+        self._raise()
+        return self._training.finish(trace)
+
+    def _work(self) -> None:
+        try:
+            while (item := self._rounds.get()) is not None and not self._is_over:
+                self._training.train(*item)
+        except BaseException as error:
+            self._error = error
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class _Training:
+    """One training: its loop, its checkpoints, and the directory that is made."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        placement: Placement,
+        trainers: Sequence[TrainerWorker],
+        aggregator: AggregatorWorker,
+        writer: TrainedRunWriter,
+        checkpoints: Checkpoints,
+        state: dict[str, NDArray],
+        on_progress: ProgressListener | None,
+    ) -> None:
+        self.writer = writer
+        self._scenario, self._placement = scenario, placement
+        self._trainers, self._aggregator = trainers, aggregator
+        self._checkpoints = checkpoints
+        self._on_progress = on_progress or (lambda progress: None)
+        self._loop = TrainingLoop(scenario, trainers, aggregator)
+        if state:
+            self._loop.load(state)
+        self._begun = self._last_checkpoint = time.monotonic()
+
+    def train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
+        """Trains a round, unless that was done before the last checkpoint."""
+        if round_index < self._loop.next_round:
+            return
+        metrics = self._loop.train(round_index, cohort)
+        count = self._scenario.rounds.count
+        self._on_progress(TrainingProgress(round_index + 1, count, metrics, self._loop.last_evaluation))
+        if time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds:
+            self._checkpoints.save(self._loop.state())
+            self._last_checkpoint = time.monotonic()
+
+    def finish(self, trace: Trace) -> TrainedRun:
+        """Writes the trained run."""
+        model = self._loop.finish()
+        workers = [*self._trainers, self._aggregator]
+        document = {
+            "trace_digest": trace.digest,
+            "rounds": self._loop.next_round,
+            "seed": self._scenario.training_seed,
+            "scenario_digest": self._scenario.digest,
+            "scenario": json.loads(json.dumps(self._scenario.to_tables())),
+            "aggregator_device": str(model["device"]),
+            "trainers": len(self._trainers),
+            "restarts": sum(each.worker.restarts for each in workers),
+            "notes": self._checkpoints.notes,
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "wall_seconds": round(time.monotonic() - self._begun, 3),
+        }
+        return TrainedRun.open(self.writer.finish(self._loop.metrics, model, document))
+
+
+def _train(
+    trace: Trace,
+    scenario: Scenario,
+    placement: Placement,
+    directory: Path,
+    partial: Path | None,
+    is_resumed: bool,
+    on_progress: ProgressListener | None,
+) -> TrainedRun:
+    with _training(scenario, placement, directory, partial, is_resumed, on_progress) as training:
+        for round_index, cohort in cohorts(trace, scenario):
+            training.train(round_index, cohort)
+        return training.finish(trace)
+
+
+@contextlib.contextmanager
+def _training(
+    scenario: Scenario,
+    placement: Placement,
+    directory: Path,
+    partial: Path | None,
+    is_resumed: bool,
+    on_progress: ProgressListener | None,
+) -> Iterator[_Training]:
+    """Within: the workers are there, and the directory is being made."""
+    check_task_name(scenario.training.task)
+    partial = partial or partial_directory(Path(os.path.abspath(directory)))
+    state: dict[str, NDArray] = {}
+    run = ""
+    if is_resumed:
+        _, document, run = read_unfinished(partial)
+        if document.get("scenario_digest") != scenario.digest:
+            raise CheckpointError(
+                f"{str(partial)!r} is a training of another scenario (digest "
+                f"{str(document.get('scenario_digest'))[:12]}) than this one "
+                f"({scenario.digest[:12]}); give the one it was started with"
+            )
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial))
+        if not is_resumed:
+            tables = json.loads(json.dumps(scenario.to_tables()))
+            document = {"scenario_digest": scenario.digest, "scenario": tables}
+            run = write_unfinished(partial, document)
+        checkpoints = Checkpoints(partial, run)
+        if is_resumed:
+            state = checkpoints.newest()
+        cpus = stack.enter_context(cluster(placement))
+        aggregator = start_aggregator(scenario.for_aggregator(), placement)
+        stack.callback(aggregator.worker.close)
+        trainers = start_trainers(scenario.for_trainers(), placement, cpus)
+        for trainer in trainers:
+            stack.callback(trainer.worker.close)
+        yield _Training(scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress)
+
+
+def _live_partial(trace_directory: Path) -> Path:
+    """Where the model of a run is made while its trace may not be whole yet: beside the trace."""
+    return partial_directory(trace_directory.with_name(f"{trace_directory.name}.training"))
+
+
+def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Scenario:
+    """The trace's own scenario, with the tables that may differ as they are given."""
+    kept = scenario_of(trace)
+    given = kept if scenario is None else scenario
+    before, after = kept.to_tables(), given.to_tables()
+    for table in after.keys() | before.keys():
+        if table in TRAINING_TABLES or before.get(table) == after.get(table):
+            continue
+        key, was, now = _first_difference(table, before.get(table), after.get(table))
+        raise InputError(
+            f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
+            "training and privacy may differ: leave the others as they are, or simulate anew"
+        )
+    trained = given.with_overrides("training.enabled=true")  # validates what is trained
+    return kept.model_copy(update={"training": trained.training, "privacy": trained.privacy})
+
+
+def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                return _first_difference(f"{key}.{name}", before.get(name), after.get(name))
+    return key, before, after

@@ -1,0 +1,126 @@
+"""A run: simulation and learning in step. While round t + 1 is simulated, round t is trained."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fedray import learning, simulation
+from fedray.cluster import cluster
+from fedray.errors import CheckpointError, FedrayError, InputError
+from fedray.learning import LiveTraining, finish_training
+from fedray.messages import ProgressListener
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import read_unfinished_scenario, resume, simulate, with_resume_hint
+from fedray.trace.partial import new_directory
+from fedray.trace.reader import Trace
+from fedray.trace.schema import RUN_FILE
+from fedray.trace.trained import TRAINING
+
+
+def run_scenario(
+    scenario: Scenario,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> Trace:
+    """Simulates a scenario and, if its training is enabled, trains its model at the same time.
+
+    The trace is that of `simulate`; the trained run, which `train` would give too, is in it.
+
+    Args:
+        scenario: what is run.
+        placement: where; may change the wall clock alone.
+        out: a new directory for the trace; by default one under runs/.
+        on_progress: is told how far simulation and training are.
+        on_start: is called when the shards are there.
+
+    Raises what `simulate` and `train` do. After a checkpoint, `resume_run` goes on.
+    """
+    placement = _resolved(scenario, placement)
+    directory = Path(out) if out is not None else new_directory(scenario.name)
+    if not scenario.training.enabled:
+        return simulate(scenario, placement, directory, on_progress, on_start)
+    with _live(scenario, placement, directory, on_progress) as (live, inside):
+        trace = simulate(scenario, inside, directory, on_progress, on_start, live.add)
+        live.finish(trace)
+    return Trace.open(trace.path)
+
+
+def resume_run(
+    directory: str | Path,
+    placement: Placement | None = None,
+    scenario: Scenario | None = None,
+    on_progress: ProgressListener | None = None,
+    *,
+    trust_code: bool = False,
+) -> Trace:
+    """Goes on with a run from its last checkpoint: simulation, training, or both.
+
+    Args:
+        directory: the `out` of the run.
+        placement: where it goes on.
+        scenario: what it was started with; may be left out.
+        on_progress: is told how far simulation and training are.
+        trust_code: as in `resume`.
+
+    Raises CheckpointError if there is nothing to go on with; else as `run_scenario`.
+    """
+    if (Path(directory) / RUN_FILE).exists():
+        _finish_training(Path(directory), placement or Placement(), on_progress)
+        return Trace.open(directory)
+    partial, kept, _ = read_unfinished_scenario(directory, scenario)
+    placement = _resolved(kept, placement)
+    out = partial.with_name(partial.name.removesuffix(".partial"))
+    if not kept.training.enabled:
+        return resume(out, placement, scenario, on_progress, trust_code=trust_code)
+    with _live(kept, placement, out, on_progress, is_resumed=True) as (live, inside):
+        trace = resume(out, inside, scenario, on_progress, live.add, trust_code=trust_code)
+        live.finish(trace)
+    return Trace.open(trace.path)
+
+
+def _resolved(scenario: Scenario, placement: Placement | None) -> Placement:
+    seconds = simulation.predicted_seconds(scenario)
+    if scenario.training.enabled:
+        seconds += learning.predicted_seconds(scenario)
+    return (placement or Placement()).resolved(seconds)
+
+
+def _finish_training(directory: Path, placement: Placement, on_progress: ProgressListener | None) -> None:
+    """Trains the model of a run whose trace is whole already."""
+    is_trained = Trace.open(directory).scenario.get("training", {}).get("enabled", False)
+    if not is_trained or (directory / TRAINING).exists():
+        raise CheckpointError(
+            f"{str(directory)!r} is whole, there is nothing to go on with; name the --out of a run that was interrupted"
+        )
+    with _hint(directory):
+        finish_training(directory, placement, on_progress)
+
+
+@contextlib.contextmanager
+def _live(
+    scenario: Scenario,
+    placement: Placement,
+    directory: Path,
+    on_progress: ProgressListener | None,
+    is_resumed: bool = False,
+) -> Iterator[tuple[LiveTraining, Placement]]:
+    """Within: a cluster, a training, and the placement that others in that cluster take."""
+    with _hint(directory), cluster(placement):
+        inside = dataclasses.replace(placement, address=None)
+        with LiveTraining(scenario, inside, directory, is_resumed, on_progress) as live:
+            yield live, inside
+
+
+@contextlib.contextmanager
+def _hint(directory: Path) -> Iterator[None]:
+    """Within: an error after the trace became whole says how to go on with the training."""
+    try:
+        yield
+    except (FedrayError, KeyboardInterrupt) as error:
+        if isinstance(error, InputError) or not (directory / RUN_FILE).exists():
+            raise
+        raise with_resume_hint(error, directory) from None

@@ -1,0 +1,164 @@
+"""Checkpoints of something that is being made: the last two, each with a digest in its name.
+
+    DIRECTORY.partial/checkpoints/NUMBER-DIGEST.npz
+
+A checkpoint says which run it belongs to; the start of its own SHA-256 is in its file name. So a
+file that is damaged, or of another run, is never taken up, and the one before is taken instead.
+Files are written whole or not at all, and nothing is unpickled.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.atomic import sync_directory, write_whole
+from fedray.errors import CheckpointError, RunFailed
+
+CHECKPOINTS = "checkpoints"
+VERSION = 4
+GENERATIONS = 2
+"""Checkpoints that are kept: a damaged newest one costs the work since the one before, not the
+run."""
+
+
+def has_checkpoint(partial: Path) -> bool:
+    """Whether there is a checkpoint to go on from."""
+    try:
+        return any((partial / CHECKPOINTS).glob("*.npz"))
+    except OSError:  # a name that no directory can have
+        return False
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    partial: the run's partial directory.
+    run: the identity of the run, which no other run has.
+    notes: what is to be told of this run in what it makes, such as a damaged checkpoint.
+    """
+
+    def __init__(self, partial: Path, run: str) -> None:
+        self.run = run
+        self.notes: list[str] = []
+        self._partial = partial
+        self._files: list[Path] = []
+        """Those written or taken up by this process, oldest first."""
+
+    def save(self, state: Mapping[str, NDArray]) -> None:
+        """Writes a checkpoint. Raises RunFailed; the checkpoints before stay whole then."""
+        folder = self._partial / CHECKPOINTS
+        make_folder(folder)
+        head = json.dumps({"version": VERSION, "run": self.run, "notes": self.notes}).encode()
+        content = npz_bytes({"head": np.frombuffer(head, np.uint8), **state})
+        number = _number(self._files[-1]) + 1 if self._files else 0
+        file = folder / f"{number:06d}-{hashlib.sha256(content).hexdigest()[:16]}.npz"
+        write_whole(file, content, f"a checkpoint in {str(self._partial)!r}")
+        self._files = [*self._files, file][-GENERATIONS:]
+        for other in set(folder.iterdir()) - set(self._files):
+            with contextlib.suppress(OSError):
+                other.unlink()
+
+    def newest(self, check: Callable[[dict[str, NDArray]], None] = lambda state: None) -> dict[str, NDArray]:
+        """The state of the newest checkpoint that is whole and of this run.
+
+        One that is passed over is noted and told.
+
+        check: raises CheckpointError for a state whose other files do not fit.
+
+        Raises CheckpointError if there is none.
+        """
+        folder = self._partial / CHECKPOINTS
+        reasons: list[str] = []
+        for file in sorted(folder.glob("*.npz"), key=_number, reverse=True):
+            try:
+                state, notes = self._read(file)
+                check(state)
+            except CheckpointError as error:
+                reasons.append(str(error))
+                continue
+            self._files, self.notes = [file], notes
+            for reason in reasons:
+                note = f"{reason}; the run goes on from {file.name} instead"
+                logging.getLogger("fedray").warning("fedray: %s", note)
+                self.notes.append(note)
+            return state
+        if not reasons:
+            raise CheckpointError(f"{str(self._partial)!r} has no checkpoint yet; remove it and run again from the start")
+        before = ", nor can the one before be used" if len(reasons) > 1 else ""
+        raise CheckpointError(f"{str(self._partial)!r} cannot be taken up: {reasons[0]}{before}; remove it and run again")
+
+    def _read(self, file: Path) -> tuple[dict[str, NDArray], list[str]]:
+        state = load_npz(file, file.stem.partition("-")[2])
+        try:
+            head = json.loads(state.pop("head").tobytes())
+            version, run, notes = head["version"], head["run"], [str(note) for note in head["notes"]]
+        except (KeyError, ValueError, TypeError):
+            raise CheckpointError(f"{_short(file)} is not a checkpoint") from None
+        if version != VERSION:
+            raise CheckpointError(f"{_short(file)} has version {version!r}, this release reads {VERSION}")
+        if run != self.run:
+            raise CheckpointError(f"{_short(file)} is of another run than unfinished.json beside it")
+        return state, notes
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder of a partial directory, durably. Raises RunFailed."""
+    try:
+        if not folder.is_dir():
+            folder.mkdir()
+            sync_directory(folder.parent)
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunFailed(f"a checkpoint cannot be written ({reason}); free space there and run again") from None
+
+
+def under(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """The arrays whose names begin with a prefix, without it: the state of one part of a whole."""
+    return {name[len(prefix) :]: each for name, each in state.items() if name.startswith(prefix)}
+
+
+def npz_bytes(arrays: Mapping[str, NDArray]) -> bytes:
+    """Named arrays as the content of an .npz file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    return buffer.getvalue()
+
+
+def check_digest(file: Path, sha256: str) -> None:
+    """Raises CheckpointError unless a file's SHA-256 begins with `sha256`."""
+    try:
+        with file.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{_short(file)} cannot be read ({error.strerror or error})") from None
+    if not sha256 or not found.startswith(sha256):
+        raise CheckpointError(f"{_short(file)} is damaged or of another run: its SHA-256 is not the recorded one")
+
+
+def load_npz(file: Path, sha256: str) -> dict[str, NDArray]:
+    """The arrays of a file whose SHA-256 begins with `sha256`. Raises CheckpointError."""
+    check_digest(file, sha256)
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{_short(file)} is no .npz file ({reason})") from None
+
+
+def _number(checkpoint: Path) -> int:
+    number = checkpoint.name.partition("-")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def _short(file: Path) -> str:
+    """A file's name within the unfinished run."""
+    return f"{file.parent.name}/{file.name}"

@@ -1,0 +1,247 @@
+"""A directory in the making: `<directory>.partial` until it is whole, and then renamed.
+
+A lock keeps two processes from one directory. A mark says that it is ours: nothing is removed that
+no writer made. A directory that holds a checkpoint is kept when its process fails, for `resume`.
+"""
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from fedray.atomic import sync_directory, write_whole
+from fedray.errors import InputError, RunFailed
+from fedray.trace.checkpoints import CHECKPOINTS, has_checkpoint
+from fedray.trace.files import check_name
+from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
+
+UNFINISHED_FILE = "unfinished.json"
+LOCK_FILE = "lock"
+TOKEN_FILE = "token"
+JOURNAL = "journal"
+MARK = "fedray-partial "
+"""What TOKEN_FILE begins with: the mark of a directory that we made, and may remove."""
+
+
+def partial_directory(directory: Path) -> Path:
+    """Where what is to be `directory` is made. Raises InputError for the root, which has no name."""
+    if not directory.name:
+        raise InputError(f"{str(directory)!r} has no name, and can hold no trace; name a directory in it")
+    return directory.with_name(f"{directory.name}.partial")
+
+
+def new_directory(name: str) -> Path:
+    """runs/<name>-<UTC time>, with a number behind it where that is taken. Raises InputError.
+
+    Its partial directory is made here, so that of several runs in one second each has a name of
+    its own.
+    """
+    base = Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    numbered = (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
+    for directory in itertools.chain([base], numbered):
+        if directory.exists():
+            continue
+        try:
+            partial_directory(directory).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"output {str(directory)!r} cannot be made ({error}); name a writable directory") from None
+        return directory
+    raise AssertionError("there is always a next number")
+
+
+class Lock:
+    """Held while a process is at work; freed by the system when the process ends, however it ends."""
+
+    def __init__(self, partial: Path) -> None:
+        self._file = (partial / LOCK_FILE).open("a")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise InputError(
+                f"{str(partial)!r} is being written by another process; wait for it, or name another directory"
+            ) from None
+
+    def release(self) -> None:
+        """Lets go."""
+        self._file.close()
+
+
+class PartialDirectory:
+    """A context in which `directory` is made; it removes what it made unless that is published or
+    can be resumed.
+
+    directory: gets its name when `publish` is called.
+    partial: where it is made; beside `directory` unless it is said.
+    document_file: the file that `publish` writes last; a partial directory that has it is whole.
+
+    Raises InputError when the directory exists already, cannot be made, or is written by another
+    process, and when `partial` is somebody else's.
+    """
+
+    made_again: ClassVar[tuple[str, ...]] = ()
+    """Folders of what a resumed run makes again from the start."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        document_file: str,
+        *,
+        is_resumed: bool = False,
+        partial: Path | None = None,
+    ) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        check_name(self.directory)
+        self.partial = partial or partial_directory(self.directory)
+        self._document_file = document_file
+        self._made: list[Path] = []
+        self._is_kept, self._is_discarded = is_resumed, False
+        self._lock: Lock | None = None
+        output = str(directory)
+        try:
+            if len(os.fsencode(self.directory.name)) > 200:
+                raise OSError("its name is longer than 200 bytes")
+            if os.path.lexists(self.directory) and not _is_plain_and_empty(self.directory):
+                raise InputError(f"output {output!r} exists already; name a new directory, or remove it first")
+            if os.path.lexists(self.partial):
+                self._check_ours(output, is_resumed)
+            if not is_resumed:
+                if has_checkpoint(self.partial):
+                    raise InputError(
+                        f"output {output!r} has an unfinished run in {str(self.partial)!r}; go on "
+                        f"with it by --resume {self.directory.name}, or remove it"
+                    )
+                self._made = [path for path in self.partial.parents if not path.exists()]
+            self.partial.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(self.partial)
+            # Again, now that nobody else is at work in it.
+            self._check_ours(output, is_resumed)
+            self.token = secrets.token_hex(16)
+            """Of this writer: whoever reads it in the partial directory shares its file system."""
+            self._write(TOKEN_FILE, f"{MARK}{self.token}".encode())
+            self._clear(is_resumed)
+            for name in self.made_again:
+                (self.partial / name).mkdir(exist_ok=True)
+            for folder in (*self._made, self.partial):  # so that the run outlasts a power cut
+                sync_directory(folder.parent)
+        except (OSError, RunFailed) as error:
+            self.__exit__(None, None, None)
+            raise InputError(f"output {output!r} cannot be made ({error}); name a writable directory") from None
+        except InputError:
+            self._release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not (self._is_kept or (self.can_be_resumed and not self._is_discarded)):
+            self._remove()
+        self._release()
+
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return has_checkpoint(self.partial)
+
+    def discard(self) -> None:
+        """There is nothing to go on for: no checkpoint is kept."""
+        self._is_kept, self._is_discarded = False, True
+
+    def publish(self, document: Mapping[str, Any]) -> Path:
+        """Writes the document with the digest of its content, then gives the directory its name.
+
+        Returns its path. Raises RunFailed; what was written is then kept.
+        """
+        whole = {**document, DOCUMENT_DIGEST: document_digest(document)}
+        self._write(self._document_file, (json.dumps(whole, indent=1) + "\n").encode())
+        self._is_kept = True
+        try:
+            if self.directory.exists():
+                self.directory.rmdir()  # empty: checked at the start
+            self.partial.rename(self.directory)
+            sync_directory(self.directory.parent)
+        except OSError as error:
+            raise RunFailed(
+                f"what was finished cannot be named {str(self.directory)!r} ({error}); it is kept "
+                f"whole in {str(self.partial)!r}, rename it yourself"
+            ) from None
+        with contextlib.suppress(OSError):  # all is whole; what is left of its making does no harm
+            (self.directory / TOKEN_FILE).unlink(missing_ok=True)
+        _remove_unfinished(self.directory)
+        return self.directory
+
+    def _write(self, name: str, content: bytes) -> None:
+        write_whole(self.partial / name, content, f"{name} of {str(self.directory)!r}")
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _clear(self, is_resumed: bool) -> None:
+        """Removes what a run that ended early has left; of a resumed run, what it makes again."""
+        for path in list(self.partial.iterdir()):
+            if is_resumed and path.name not in self.made_again:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name not in (LOCK_FILE, TOKEN_FILE):
+                path.unlink(missing_ok=True)
+
+    def _remove(self) -> None:
+        """Removes what was made, and the directories above it that were made and are empty."""
+        if self._lock is not None:  # held until all is gone
+            shutil.rmtree(self.partial, ignore_errors=True)
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def _check_ours(self, output: str, is_resumed: bool) -> None:
+        """Raises InputError unless the directory is a writer's own, or has nothing in it.
+
+        That of a run which is resumed was read before, and may be of a release without a mark.
+        """
+        partial, remedy = self.partial, "move it away, or name another output"
+        needs = f"output {output!r} needs {str(partial)!r}"
+        if partial.is_symlink() or not partial.is_dir():
+            raise InputError(f"{needs}, which is there and is no plain directory; {remedy}")
+        if (partial / self._document_file).exists():
+            raise InputError(f"{needs}, which holds a finished trace; rename it or {remedy}")
+        is_empty = all(path.name == LOCK_FILE and not path.lstat().st_size for path in partial.iterdir())
+        if not (is_empty or is_resumed or _is_marked(partial)):
+            raise InputError(f"{needs}, which is there and was not made by fedray; {remedy}")
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """Removes what only an unfinished run needs. What cannot be removed does no harm."""
+    for folder in (JOURNAL, CHECKPOINTS):
+        shutil.rmtree(directory / folder, ignore_errors=True)
+    for name in (UNFINISHED_FILE, LOCK_FILE):
+        with contextlib.suppress(OSError):
+            (directory / name).unlink(missing_ok=True)
+
+
+def _is_marked(partial: Path) -> bool:
+    with contextlib.suppress(OSError), (partial / TOKEN_FILE).open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
+    return False
+
+
+def _is_plain_and_empty(path: Path) -> bool:
+    is_plain = path.is_dir() and not path.is_symlink() and not path.is_mount()
+    return is_plain and not any(path.iterdir())

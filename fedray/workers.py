@@ -1,0 +1,295 @@
+"""Workers: a plain class that runs in this process, or in a Ray actor which is replaced when it
+dies or hangs.
+
+Whoever uses a worker calls a method by name and gets a `Pending` answer. What the worker is made
+of (a population shard, a trainer, the aggregator) does not know where it runs.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from fedray.errors import RunFailed
+from fedray.placement import Placement
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+START_SECONDS = 600.0
+"""Longest wait for a new actor. A busy machine is slow to start one, which is no sign that it hangs."""
+
+
+class Pending(Protocol[T_co]):
+    """An answer that is on its way."""
+
+    def result(self) -> T_co:
+        """Waits for the answer. Raises the worker's `lost` error if none comes in time."""
+        ...
+
+
+class Worker(Protocol):
+    """An object of a plain class, wherever it runs.
+
+    restarts: how often it was started anew.
+    """
+
+    restarts: int
+
+    def call(self, method: str, *arguments: Any) -> Pending[Any]:
+        """Begins a call of a method. Calls of one worker run in the order in which they are made."""
+        ...
+
+    def restart(self) -> None:
+        """Starts it anew, without its state. Raises its `lost` error after too many restarts."""
+        ...
+
+    def close(self) -> None:
+        """Ends it. Answers that are still on their way are lost."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Generic[T]):
+    """An answer that is there already: the call ran in this process."""
+
+    value: T
+
+    def result(self) -> T:
+        """The answer."""
+        return self.value
+
+
+class InProcessWorker:
+    """A worker in this process. Its object is made by the first call, and `make` may import torch."""
+
+    restarts = 0
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        self._make, self._arguments = make, arguments
+        self._object: Any = None
+
+    def call(self, method: str, *arguments: Any) -> Ready[Any]:
+        """See Worker. The call has run when this returns."""
+        if self._object is None:
+            self._object = self._make(*self._arguments)
+        return Ready(getattr(self._object, method)(*arguments))
+
+    def restart(self) -> None:
+        """See Worker. The object is made again by the next call."""
+        self._object = None
+
+    def close(self) -> None:
+        """See Worker. There is no process to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSpec:
+    """What a Ray actor is made of, and what is done when it is lost.
+
+    name: title of its process, and of its gauges.
+    who: names it in messages, such as "the aggregator".
+    make: makes the object, from `arguments`, in the actor's process. Ray's object references among
+        the arguments arrive as what they refer to.
+    cpus, gpus: resources that it reserves. An actor without a GPU sees none.
+    lost: the error when it is lost for good.
+    tags: labels of its gauges. An object has gauges if it has a method `gauges`, which gives
+        descriptions and values by name.
+    """
+
+    name: str
+    who: str
+    make: Callable[..., Any]
+    arguments: Sequence[Any]
+    lost: type[RunFailed]
+    cpus: float = 0.0
+    gpus: float = 0.0
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def shared(value: Any) -> Any:
+    """A reference to a value, which then travels once to every node of the cluster that is up."""
+    import ray
+
+    return ray.put(value)
+
+
+def cluster_gpus() -> float:
+    """GPUs of the cluster that is up."""
+    import ray
+
+    return ray.cluster_resources().get("GPU", 0.0)
+
+
+class RayWorker:
+    """A worker in a Ray actor of its own.
+
+    catch_up: brings a new actor to the state of the one that was lost. Calls are then made again,
+        so each must be pure, or take effect once however often it is made. None: a call to a lost
+        actor raises `spec.lost`, and the caller restarts it.
+    """
+
+    def __init__(self, spec: ActorSpec, placement: Placement, catch_up: Callable[[], None] | None) -> None:
+        self.restarts = 0
+        self._spec, self._placement, self._catch_up = spec, placement, catch_up
+        self._loss = ""
+        self._start(spec.cpus)
+
+    def call(self, method: str, *arguments: Any) -> "RayAnswer":
+        """See Worker."""
+        return RayAnswer(
+            self._actor.call.remote(method, *arguments),
+            self._started,
+            self._placement.worker_timeout_seconds,
+            _Repeat(self, self.restarts, method, arguments),
+        )
+
+    def restart(self) -> None:
+        """See Worker."""
+        import ray
+
+        spec = self._spec
+        if self.restarts >= self._placement.most_restarts:
+            raise spec.lost(
+                f"{spec.who} {self._loss}, after {self.restarts} restarts; run again, with more "
+                "memory, more shards or a longer worker timeout, if that was it"
+            )
+        self.restarts += 1
+        logging.getLogger("fedray").warning("fedray: %s %s; it is started anew", spec.who, self._loss)
+        ray.kill(self._actor)
+        # It asks for no CPU: its node may be gone, and the others may be full.
+        self._start(cpus=0.0)
+
+    def close(self) -> None:
+        """See Worker."""
+        import ray
+
+        ray.kill(self._actor)
+
+    def again(self, restarts: int, method: str, arguments: tuple[Any, ...], loss: str) -> "RayAnswer":
+        """Makes a call again whose answer was lost.
+
+        restarts: of this worker when the call was made.
+        loss: what became of the actor ("died (...)", "did not answer within 600 s").
+        """
+        if restarts == self.restarts:  # else another call has brought it back already
+            self._loss = loss
+            if self._catch_up is None:
+                raise self._spec.lost(f"{self._spec.who} {loss}")
+            self.restart()
+            self._catch_up()
+        return self.call(method, *arguments)
+
+    def _start(self, cpus: float) -> None:
+        import ray
+
+        spec = self._spec
+        # The class bears the worker's name, because Ray titles the process by it.
+        remote: Any = ray.remote(type(spec.name, (_ActorBody,), {}))
+        options = remote.options(num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD", max_restarts=0)
+        self._actor: Any = options.remote(spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments)
+        self._started = _Start(self._actor.load.remote())
+
+
+class _ActorBody:
+    """What runs in an actor's process. The object is made by `load`, or by a call if that failed."""
+
+    def __init__(
+        self,
+        name: str,
+        tags: Mapping[str, str],
+        has_gpu: bool,
+        make: Callable[..., Any],
+        *arguments: Any,
+    ) -> None:
+        if not has_gpu:  # before torch looks for GPUs: Ray leaves them in sight
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        self._name, self._tags, self._make, self._arguments = name, dict(tags), make, arguments
+        self._object: Any = None
+        self._gauges: dict[str, Any] = {}
+
+    def load(self) -> None:
+        """Makes the object. What is wrong with it, the first call says too."""
+        if self._object is None:
+            self._object = self._make(*self._arguments)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of the object."""
+        self.load()
+        answer = getattr(self._object, method)(*arguments)
+        self._show_gauges()
+        return answer
+
+    def _show_gauges(self) -> None:
+        gauges = getattr(self._object, "gauges", None)
+        for name, (description, value) in (gauges() if gauges is not None else {}).items():
+            if name not in self._gauges:
+                from ray.util.metrics import Gauge
+
+                full_name = f"fedray_{self._name.lower()}_{name}"
+                self._gauges[name] = Gauge(full_name, description, tuple(self._tags))
+                self._gauges[name].set_default_tags(self._tags)
+            self._gauges[name].set(value)
+
+
+class _Start:
+    """The start of an actor, of which `reference` (Ray's ObjectRef) is the first sign of life."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference: Any = reference
+
+    def wait(self) -> None:
+        """Waits until the actor is up or has died, START_SECONDS at most; the next time not at all."""
+        import ray
+
+        if self._reference is not None:
+            ray.wait([self._reference], timeout=START_SECONDS)
+            self._reference = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """A call, and how often its worker had been restarted when it was made."""
+
+    worker: RayWorker
+    restarts: int
+    method: str
+    arguments: tuple[Any, ...]
+
+    def after(self, loss: str) -> "RayAnswer":
+        return self.worker.again(self.restarts, self.method, self.arguments, loss)
+
+
+@dataclass(frozen=True, slots=True)
+class RayAnswer:
+    """An answer that an actor is working on.
+
+    reference: Ray's ObjectRef.
+    start: of the actor.
+    timeout_seconds: an actor that is up and gives no answer for so long is taken to hang.
+    repeat: makes the same call again.
+    """
+
+    reference: Any
+    start: _Start
+    timeout_seconds: float
+    repeat: _Repeat
+
+    def result(self) -> Any:
+        """Waits. Raises the error that the call raised, or the worker's `lost` error."""
+        import ray
+        import ray.exceptions
+
+        self.start.wait()
+        try:
+            return ray.get(self.reference, timeout=self.timeout_seconds)
+        except ray.exceptions.GetTimeoutError:
+            loss = f"did not answer within {self.timeout_seconds:g} s"
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            raise cause from None
+        except ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split("\n\t")[0].split())
+            loss = f"died ({reason})"
+        return self.repeat.after(loss).result()

@@ -1,0 +1,172 @@
+"""Learning from a trace: the same model as in step with the simulation, and what may differ."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.errors import CheckpointError, InputError, ScenarioError
+from fedray.learning import cohorts, train
+from fedray.messages import Progress
+from fedray.placement import Placement
+from fedray.simulation import simulate
+from fedray.trace.importer import import_log
+from fedray.trace.reader import Trace
+from server.training import cohort_places
+
+HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
+TRAINED = (
+    "population.devices=140000",
+    "rounds.count=8",
+    "training.enabled=true",
+    "training.cohort_sample=20",
+    "training.evaluate_every=3",
+)
+
+
+@pytest.fixture(scope="module")
+def trace(small, tmp_path_factory) -> Trace:
+    """Of three parts, so that cohorts are put together from several files."""
+    return simulate(small(*TRAINED), HERE, tmp_path_factory.mktemp("learning") / "t")
+
+
+@pytest.fixture(scope="module")
+def reference(trace: Trace, tmp_path_factory):
+    return train(trace, None, HERE, tmp_path_factory.mktemp("trained") / "m")
+
+
+def test_the_cohort_of_a_round_is_a_sample_of_its_accepted_devices(trace: Trace, small) -> None:
+    """The slow twin takes each round's accepted devices from all parts and draws from the list."""
+    scenario = small(*TRAINED)
+    parts = list(trace.accepted())
+    assert len(parts) == 3
+    device_ids = np.concatenate([part.device_ids for part in parts])
+    rounds = np.concatenate([part.rounds for part in parts])
+    found = dict(cohorts(trace, scenario))
+    assert list(found) == list(range(8))
+    for index, cohort in found.items():
+        accepted = np.sort(device_ids[rounds == index])
+        expected = accepted[cohort_places(scenario, index, accepted.size)]
+        assert cohort.tolist() == expected.tolist()
+        assert np.unique(cohort).size == 20
+
+
+def test_the_last_round_is_evaluated_whenever_the_others_are(reference) -> None:
+    evaluated = np.flatnonzero(~np.isnan(reference.metrics["evaluation_loss"]))
+    assert evaluated.tolist() == [2, 5, 7]
+
+
+def test_another_mechanism_trains_on_the_same_devices(trace: Trace, reference, small, tmp_path: Path) -> None:
+    """The first round's loss is before any noise, so that it is the same; the last one's is not."""
+    other = small(*TRAINED, 'privacy.mechanism={kind="identity"}')
+    trained = train(trace, other, HERE, tmp_path / "m")
+    assert trained.trace_digest == reference.trace_digest == trace.digest
+    assert trained.metrics["train_loss"][0] == reference.metrics["train_loss"][0]
+    assert trained.metrics["train_loss"][-1] != reference.metrics["train_loss"][-1]
+    assert trained.document["scenario"]["privacy"]["mechanism"]["kind"] == "identity"
+
+
+def test_another_training_seed_gives_another_model_and_the_same_trace(trace: Trace, reference, small, tmp_path: Path) -> None:
+    scenario = small(*TRAINED, "training.seed=99")
+    other = train(trace, scenario, HERE, tmp_path / "m")
+    assert not np.array_equal(other.parameters(), reference.parameters())
+    assert other.document["seed"] == 99
+    assert simulate(scenario, HERE, tmp_path / "t").digest == trace.digest
+    same = train(trace, small(*TRAINED, f"training.seed={small().seed}"), HERE, tmp_path / "s")
+    assert np.array_equal(same.parameters(), reference.parameters())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("population.devices=150000", r"population.devices=150000 but the trace was simulated with 140000"),
+        ("rounds.count=7", r"rounds.count=7 but the trace was simulated with 8; only the tables"),
+        ("seed=3", "seed=3 but the trace was simulated with 7"),
+    ],
+)
+def test_a_scenario_of_another_population_is_refused(trace: Trace, small, tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train(trace, small(*TRAINED, override), HERE, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sample_larger_than_a_round_is_refused(small, tmp_path: Path) -> None:
+    """The trace of a scenario that does not train may have a cohort sample that cannot be drawn."""
+    untrained = small("rounds.count=1", "training.cohort_sample=300")
+    trace = simulate(untrained, HERE, tmp_path / "t")
+    with pytest.raises(ScenarioError, match="must not exceed rounds.report_goal=200"):
+        train(trace, None, HERE, tmp_path / "m")
+
+
+def test_a_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("device,round\na,0\nb,1\n")
+    log = import_log(tmp_path / "log.csv", "device", "round", 2, tmp_path / "t")
+    with pytest.raises(InputError, match="was imported from a log, whose devices hold no data"):
+        train(log, None, HERE, tmp_path / "m")
+
+
+def test_an_interrupted_training_goes_on_to_the_same_bits(trace: Trace, reference, small, tmp_path: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if getattr(progress, "trained", 0) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(trace, None, HERE, tmp_path / "m", interrupt)
+    with pytest.raises(InputError, match="has an unfinished run"):
+        train(trace, None, HERE, tmp_path / "m")
+    with pytest.raises(CheckpointError, match="is a training of another scenario"):
+        train(trace, small(*TRAINED, "training.seed=1"), HERE, tmp_path / "m", is_resumed=True)
+    trained_in: list[int] = []
+    resumed = train(
+        trace,
+        None,
+        HERE,
+        tmp_path / "m",
+        lambda progress: trained_in.append(getattr(progress, "trained", 0)),
+        is_resumed=True,
+    )
+    assert trained_in == [5, 6, 7, 8]
+    assert (resumed.parameters() == reference.parameters()).all()
+    assert (resumed.metrics["train_loss"] == reference.metrics["train_loss"]).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_the_command_trains_a_second_mechanism(trace: Trace, tmp_path: Path, fedray_command) -> None:
+    arguments = ["train", str(trace.path), "--set", 'privacy.mechanism={kind="tree"}', "--json"]
+    code, out, err = fedray_command(*arguments, "--out", str(tmp_path / "m"))
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["rounds"] == 8
+    assert document["trace_digest"] == trace.digest
+    assert document["scenario"]["privacy"]["mechanism"]["kind"] == "tree"
+    assert document["audit"]["mechanisms"][0]["name"].startswith("tree")
+    code, out, err = fedray_command(*arguments[:-1], "--out", str(tmp_path / "n"))
+    assert code == 0, err
+    assert "held-out data" in out
+    assert str(tmp_path / "n") in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "is not a directory"),
+        (["TRACE", "--resume"], "give its --out"),
+        (["TRACE", "--out", "m", "--resume"], "has no unfinished run beside it"),
+        (["TRACE", "--set", "training.task=chess"], "must be one of next_word"),
+        (["TRACE", "--set", "rounds.count=9"], "only the tables training and privacy may differ"),
+        (["TRACE", "--in-process", "--address", "auto"], "drop the address to run in-process"),
+        (["TRACE", "--trainers", "0"], "trainers=0 must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    trace: Trace, tmp_path: Path, monkeypatch, fedray_command, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = [str(trace.path) if each == "TRACE" else each for each in arguments]
+    code, out, err = fedray_command("train", *named)
+    assert code == 2, err
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
