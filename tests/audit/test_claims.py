@@ -147,10 +147,44 @@ def test_a_bound_above_the_claim_is_unproven_not_broken(trace_of, tmp_path: Path
     assert found["rho"].verdict == Verdict.TRACE_ONLY
 
 
+def test_every_problem_of_a_claim_is_named_with_its_key_value_and_the_nearest_key(tmp_path: Path) -> None:
+    (tmp_path / "claim.toml").write_text('mechansim = "blt.json"\nnoise_multiplier = 7.0\nminsep = 3\nepsilon = -1.0\n')
+    with pytest.raises(InputError) as caught:
+        read_claim(tmp_path / "claim.toml")
+    message = str(caught.value)
+    assert "3 problems" in message
+    assert "unknown key mechansim = 'blt.json' in the top level; did you mean 'mechanism'?" in message
+    assert "unknown key minsep = 3 in the top level; did you mean 'min_sep'?" in message
+    assert "epsilon = -1.0: input should be greater than 0; correct it (Epsilon at delta)" in message
+    assert "missing" not in message  # of a misspelt key it is told once
+
+
+def test_keys_inside_a_mechanism_are_explained_as_those_of_its_kind(tmp_path: Path) -> None:
+    for table, expected in (
+        ('{kind = "blt", thta = [0.5], omega = [0.1]}', "unknown key mechanism.thta = [0.5] in [mechanism]; did you mean 'theta'?"),
+        ('{kind = "tre"}', "mechanism.kind = 'tre' is not one of identity, blt"),
+        ("{theta = [0.5]}", "mechanism.kind is missing; it is one of identity, blt"),
+    ):
+        (tmp_path / "claim.toml").write_text(f"mechanism = {table}\nnoise_multiplier = 7.0\n")
+        with pytest.raises(InputError) as caught:
+            read_claim(tmp_path / "claim.toml")
+        assert expected in str(caught.value)
+
+
+def test_a_missing_mechanism_file_is_told_with_its_path_and_what_it_is_relative_to(tmp_path: Path) -> None:
+    (tmp_path / "claim.toml").write_text('mechanism = "none.json"\nnoise_multiplier = 1.0\n')
+    with pytest.raises(InputError) as caught:
+        read_claim(tmp_path / "claim.toml")
+    message = str(caught.value)
+    assert f"there is no {str(tmp_path / 'none.json')!r} (a path is relative to the claim file)" in message
+    assert "Errno" not in message
+    assert "min_sep" not in message  # keys that have nothing to do with it
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("noise_multiplier = 1.0\n", "mechanism: Field required"),
+        ("noise_multiplier = 1.0\n", "mechanism is missing; add it"),
         ('mechanism = {kind = "tree"}\nnoise_multiplier = 0.0\n', "noise_multiplier"),
         ('mechanism = {kind = "tree"}\nnoise_multiplier = 1.0\nminsep = 3\n', "minsep"),
         ('mechanism = "none.json"\nnoise_multiplier = 1.0\n', "none.json"),
