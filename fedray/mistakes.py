@@ -130,9 +130,9 @@ def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None
     classes = _classes_in(_annotation_at(root, path, tables))
     if len(classes) == 1:
         return classes[0]
-    node = tables
+    node: Any = tables
     for part in path:
-        node = node[part] if not isinstance(node, dict) else node.get(part)
+        node = node.get(part) if isinstance(node, dict) else node[part]
     if not isinstance(node, dict):
         return None
     for table in classes:
