@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import children_of
 
 from fedray.errors import AggregatorLost, CheckpointError, InputError, RunFailed, ShardLost, Starved
 from fedray.messages import RunProgress
@@ -53,15 +54,6 @@ def assert_same(trace: Trace, reference: Trace) -> None:
     names = {path.relative_to(trace.path) for path in trace.path.rglob("*")}
     assert names == {path.relative_to(reference.path) for path in reference.path.rglob("*")}
     assert not list(trace.path.parent.glob("*.partial"))
-
-
-def children_of(process: int) -> Iterator[int]:
-    """All descendants of a process."""
-    for file in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, file.read_text().split()):
-                yield child
-                yield from children_of(child)
 
 
 def children_named(name: str) -> set[int]:
