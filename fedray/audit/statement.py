@@ -130,8 +130,14 @@ def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -
     return [
         Line(f"Participation ({stated.name})", limits, rests),
         Line("Other participation", "; ".join(others), "the trace, the rules and the claim"),
-        Line("Sampling", "none is used: devices choose when they come, so nothing is amplified", "the trace's kind"),
+        _sampling(audit),
     ]
+
+
+def _sampling(audit: Audit) -> Line:
+    if audit.scenario is None:
+        return Line("Sampling", "none is assumed, so nothing is amplified", f"how devices were chosen {UNSEEN}")
+    return Line("Sampling", "none is used: devices choose when they come, so nothing is amplified", "the simulation's rules")
 
 
 def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:

@@ -166,7 +166,7 @@ def _print_what_to_rest_on(mechanism: Any) -> None:
     elif enforced.may_rest_on:
         print_text("enforced  ", f"holds for {enforced.scope}; a guarantee may rest on it. Why: {enforced.reason}.")
     else:
-        print_text("enforced  ", f"is no guarantee to rest on: {enforced.reason}.")
+        print_text("enforced  ", f"cannot be rested on by itself: {enforced.reason}.")
 
 
 def print_findings(result: Any) -> None:
