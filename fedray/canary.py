@@ -29,7 +29,8 @@ from fedray.messages import TrainReport
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from fedray.trace.imported import open_trace
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.reader import Trace
 from mechanisms import reference
 from mechanisms.sensitivity import pattern_sensitivity
 
@@ -117,7 +118,7 @@ class CanaryResult:
 
 def run_canary(
     scenario: Scenario,
-    trace: Path | None = None,
+    trace: Trace | ImportedTrace | Path | None = None,
     coordinates: int = 8192,
     aggregator: Callable[[Scenario], Aggregates] | None = None,
     clip: Clips | None = None,
@@ -252,17 +253,18 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
     return min(1.0, 2.0 * float(stats.t.sf(statistic, size - 1)) * pairs), (first, second)
 
 
-def _binding_pattern(scenario: Scenario, trace: Path | None) -> tuple[tuple[int, ...], int]:
+def _binding_pattern(scenario: Scenario, trace: Trace | ImportedTrace | Path | None) -> tuple[tuple[int, ...], int]:
     """Rounds of the device that attains the sensitivity, and how many rounds there are."""
     with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
         if trace is None:
             untrained = scenario.with_overrides("training.enabled=false")
-            trace = simulate(untrained, Placement(1, "in-process"), Path(folder, "trace")).path
-        patterns = read_patterns(open_trace(trace))
+            trace = simulate(untrained, Placement(1, "in-process"), Path(folder, "trace"))
+        opened = open_trace(trace) if isinstance(trace, Path) else trace
+        patterns = read_patterns(opened)
     if scenario.rounds.count < patterns.committed_rounds:
         raise InputError(
-            f"trace {str(trace)!r} has {patterns.committed_rounds} rounds, the scenario rounds.count={scenario.rounds.count}; give "
-            "the scenario that was run"
+            f"trace {str(opened.path)!r} has {patterns.committed_rounds} rounds, the scenario rounds.count="
+            f"{scenario.rounds.count}; give the scenario that was run"
         )
     return trace_sensitivity(scenario.privacy.mechanism, patterns).rounds, patterns.committed_rounds
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedray.audit.participation import read_patterns
 from fedray.errors import FitFailed, InputError, Starved
 from fedray.placement import Placement
+from fedray.rounding import shown_min_sep
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 
@@ -68,11 +69,6 @@ class Fit:
             "runs": [run.to_json() for run in self.runs],
             "relative_error": self.relative_error,
         }
-
-
-def shown_min_sep(min_sep: float | None) -> str:
-    """A min-sep as text; None where no device took part twice, so that there is none."""
-    return "none (k = 1)" if min_sep is None else f"{min_sep:g}"
 
 
 def fit_min_sep(

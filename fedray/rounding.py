@@ -21,6 +21,11 @@ def down(value: float, decimals: int = 4) -> str:
     return _rounded(value, decimals, ROUND_FLOOR)
 
 
+def shown_min_sep(min_sep: float | None) -> str:
+    """A min-sep, or a mean or quantile of several, as text; None means that no device took part twice."""
+    return "none (k = 1)" if min_sep is None else f"{min_sep:,.10g}"
+
+
 def _rounded(value: float, decimals: int, direction: str) -> str:
     if not math.isfinite(value):
         return str(float(value))

@@ -4,7 +4,6 @@ Each table of the file is a class below; each key is a field with its unit in it
 `fedray schema` prints the same as a JSON schema. What may only change the wall clock is in `fedray.placement`.
 """
 
-import difflib
 import hashlib
 import importlib.util
 import itertools
@@ -22,9 +21,10 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from fedray.availability import MODELS, Availability, ContentFile, CustomAvailability, HabitAvailability
 from fedray.errors import ScenarioError, one_line, shown
+from fedray.mistakes import explain
 from fedray.parsing import parse_toml
 from fedray.table import Positive, PositiveShare, Share, Spread, Table
-from mechanisms.files import read_strategy
+from mechanisms.files import strategy_beside
 from mechanisms.registry import BLT, AnyStrategy
 from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import MatrixFile
@@ -245,7 +245,7 @@ class Privacy(Table):
     @classmethod
     def _from_file(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, str):
-            return read_strategy((info.context or {}).get("directory", Path()) / value)
+            return strategy_beside(value, "scenario", info.context)
         return value
 
 
@@ -392,7 +392,7 @@ class Scenario(Table):
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:
-            raise ScenarioError(one_line(f"{source}: {_explain(error, tables)}")) from None
+            raise ScenarioError(one_line(f"{source}: {explain(error, cls, tables)}")) from None
 
     def to_tables(self) -> dict[str, Any]:
         """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what is none is left out."""
@@ -489,80 +489,3 @@ def _parse_value(text: str, override: str) -> Any:
         return text  # a bare word, such as timer_resets_on=selected
     except ValueError as error:
         raise ScenarioError(f"--set {shown(override)}: {error}; give a simpler value") from None
-
-
-def _explain(error: ValidationError, tables: dict[str, Any]) -> str:
-    """The first problem as one line: key, value, rule, remedy; and how many more there are."""
-    problems = error.errors(include_url=False)
-    first, more = problems[0], len(problems) - 1
-    line = _explain_one(first, tables)
-    return line + (f" (and {more} more problem{'s' if more > 1 else ''})" if more else "")
-
-
-def _explain_one(problem: Any, tables: dict[str, Any]) -> str:
-    location, kind = _key_path(problem["loc"], tables), problem["type"]
-    key = ".".join(str(part) for part in location) or "the file"
-    rule = problem["msg"].removeprefix("Value error, ")
-    match kind:
-        case "extra_forbidden":
-            table, known = _table_of(location, tables)
-            close = difflib.get_close_matches(str(location[-1]), known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else f"the keys here are {', '.join(known)}"
-            return f"unknown key {key} = {shown(problem['input'])} in {table}; {remedy}"
-        case "missing":
-            return f"{key} is missing; add it ({_description_of(location, tables)})"
-        case "union_tag_invalid" if key == "availability":
-            model = problem["input"].get("model") if isinstance(problem["input"], dict) else problem["input"]
-            return f"availability.model = {shown(model)} is not one of {', '.join(MODELS)}; take one of them"
-        case "value_error":
-            return f"{key}: {rule}" if location else rule
-        case _:
-            description = _description_of(location, tables)
-            remedy = f"correct it ({description})" if description else "correct it; `fedray schema` lists every key"
-            return f"{key} = {shown(problem['input'])}: {rule[0].lower() + rule[1:]}; {remedy}"
-
-
-def _key_path(location: tuple[Any, ...], tables: dict[str, Any]) -> list[Any]:
-    """Pydantic's location without the tags that it inserts for unions: only what the file itself contains."""
-    path: list[Any] = []
-    node: Any = tables
-    for position, part in enumerate(location):
-        is_last = position == len(location) - 1
-        if isinstance(node, dict) and (part in node or (is_last and part not in (node.get("kind"), node.get("model", "habit")))):
-            path.append(part)
-            node = node.get(part)
-        elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
-            path.append(part)
-            node = node[part]
-    return path
-
-
-def _table_of(location: list[Any], tables: dict[str, Any]) -> tuple[str, list[str]]:
-    model: Any = Scenario
-    for part in location[:-1]:
-        model = _model_inside(model, part, tables)
-        if model is None:
-            return f"[{'.'.join(map(str, location[:-1]))}]", []
-    name = f"[{'.'.join(map(str, location[:-1]))}]" if len(location) > 1 else "the top level"
-    return name, list(model.model_fields)
-
-
-def _model_inside(model: Any, key: Any, tables: dict[str, Any]) -> Any:
-    """The table's class under a key of another; None where there is none."""
-    if model is Scenario and key == "availability":
-        table = tables.get("availability")
-        return MODELS.get(table.get("model", "habit")) if isinstance(table, dict) else None
-    field = getattr(model, "model_fields", {}).get(key)
-    annotation = field.annotation if field is not None else None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-
-
-def _description_of(location: list[Any], tables: dict[str, Any]) -> str:
-    model, description = Scenario, ""
-    for part in location:
-        field = model.model_fields.get(str(part)) if model is not None else None
-        if field is None:
-            break
-        description = field.description or ""
-        model = _model_inside(model, str(part), tables)
-    return " ".join(description.split()).partition(". ")[0].rstrip(".")  # the first sentence says what it is

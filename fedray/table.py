@@ -5,7 +5,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedray.errors import InputError
+from fedray.errors import InputError, one_line
+from fedray.mistakes import explain
 from fedray.parsing import parse_toml
 
 Positive = Annotated[float, Field(gt=0)]
@@ -25,8 +26,8 @@ class Table(BaseModel):
 _Table = TypeVar("_Table", bound=Table)
 
 
-def read_table_file(kind: type[_Table], path: Path, what: str, remedy: str) -> _Table:
-    """A TOML file that is one table; validators are told its directory. Raises InputError in one line, with the remedy."""
+def read_table_file(kind: type[_Table], path: Path, what: str) -> _Table:
+    """A TOML file that is one table; validators are told its directory. Raises InputError: one line that names every problem."""
     try:
         tables = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -36,6 +37,4 @@ def read_table_file(kind: type[_Table], path: Path, what: str, remedy: str) -> _
     try:
         return kind.model_validate(tables, context={"directory": path.parent})
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        key, rule = ".".join(str(part) for part in problem["loc"]), problem["msg"].removeprefix("Value error, ")
-        raise InputError(f"{what} {str(path)!r}: {key + ': ' if key else ''}{rule}; {remedy}") from None
+        raise InputError(one_line(f"{what} {str(path)!r}: {explain(error, kind, tables)}")) from None

@@ -60,8 +60,8 @@ class Figures:
         return sampled_epsilon(self.strategy, self.sampling, self.noise_multiplier, self.delta)
 
     def parameters(self) -> dict[str, Any]:
-        """The strategy's own, as in its JSON; of a matrix its SHA-256, size and bands, wherever its file is."""
-        own = {key: value for key, value in self.strategy.model_dump(mode="json").items() if key not in ("kind", "file")}
+        """The strategy's own; of a matrix its size and bands too."""
+        own = self.strategy.parameters
         if isinstance(self.strategy, MatrixFile):
             own |= {"rounds": self.strategy.most_rounds, "bands": self.strategy.bands}
         return own

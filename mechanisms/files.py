@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from fedray.atomic import replace_file
+from fedray.errors import shown
+from fedray.mistakes import explain
 from fedray.parsing import parse_json
 from mechanisms.registry import AnyStrategy
 from mechanisms.strategy import Strategy
@@ -26,10 +29,25 @@ def read_strategy(path: Path) -> Strategy:
     try:
         return strategy_of(document, path.parent)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = "".join(f"{part}: " for part in [".".join(str(part) for part in problem["loc"][1:])] if part)
-        rule = problem["msg"].removeprefix("Value error, ")
-        raise ValueError(f"mechanism file {str(path)!r}: {where}{rule}; mechanisms/README.md has every kind") from None
+        problems = explain(error, AnyStrategy, document)
+        raise ValueError(f"mechanism file {str(path)!r}: {problems}; mechanisms/README.md has every kind") from None
+
+
+def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Strategy:
+    """The strategy whose file a scenario or a claim names, by a path that is relative to it. Raises ValueError.
+
+    Args:
+        name: the path.
+        what: what names it, in messages: "scenario" or "claim".
+        context: of the validation; `directory` is where the naming file is.
+    """
+    path = (context or {}).get("directory", Path()) / name
+    if not os.path.isfile(path):
+        raise ValueError(
+            f"{shown(name)} names no mechanism file: there is no {os.path.abspath(path)!r} "
+            f"(a path is relative to the {what} file); correct the path, or put the file there"
+        )
+    return read_strategy(path)
 
 
 def write_strategy(strategy: Strategy, path: Path) -> None:
@@ -67,7 +85,8 @@ def read_json(path: Path, what: str) -> Any:
     try:
         return parse_json(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{what} {str(path)!r} cannot be read ({error}); name a JSON file") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{what} {str(path)!r} cannot be read ({reason}); name a JSON file") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{what} {str(path)!r} is not valid JSON ({error}); correct that place") from None
     except ValueError as error:  # numbers or nesting beyond reason

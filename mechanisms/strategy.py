@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,11 @@ class Strategy(BaseModel, ABC):
     """Which strategy."""
 
     paper: ClassVar[str]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What tells it from others of its kind, as in its JSON; of a matrix its digest, wherever its file is."""
+        return {key: value for key, value in self.model_dump(mode="json").items() if key not in ("kind", "file")}
 
     @property
     def most_rounds(self) -> int | None:

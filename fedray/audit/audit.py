@@ -15,7 +15,15 @@ import numpy as np
 from fedray.audit.assumptions import assumptions_of
 from fedray.audit.claims import Claim
 from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
-from fedray.audit.findings import PRIVACY_STATEMENTS, Finding, Summary, Verdict, check_claim
+from fedray.audit.findings import (
+    NOISE_STATEMENTS,
+    PRIVACY_STATEMENTS,
+    SPENT_STATEMENTS,
+    Finding,
+    Summary,
+    Verdict,
+    check_claim,
+)
 from fedray.audit.guarantees import (
     REPEATED,
     Guarantee,
@@ -30,7 +38,7 @@ from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt
-from fedray.rounding import up
+from fedray.rounding import shown_min_sep, up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
@@ -43,8 +51,6 @@ from mechanisms.strategy import Strategy
 
 DEFAULT_DELTA = 1e-10
 """For logs, unless another is given."""
-
-NOISE_STATEMENTS = ("mechanism", "noise_multiplier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class MechanismAudit:
         return {
             "name": self.name,
             "is_own": self.is_own,
-            "parameters": _parameters(self.strategy),
+            "parameters": self.strategy.parameters,
             "noise_multiplier": self.noise_multiplier,
             "binding_device": self.binding_device,
             "binding_rounds": list(self.trace.rounds),
@@ -129,10 +135,16 @@ class Audit:
 
     @property
     def claim_holds(self) -> bool:
-        """Whether every statement of the claim that could be checked holds; False if none could."""
-        verdicts = [finding.verdict for finding in self.findings]
-        passes = {Verdict.HOLDS, Verdict.UNCHECKED}
-        return not verdicts or (Verdict.HOLDS in verdicts and set(verdicts) <= passes)
+        """Whether the claim passes: every statement that could be checked holds, and at least one could.
+
+        A claimed rho or epsilon that could not be checked is no pass. A log never shows mechanism and noise multiplier, so
+        those alone do not decide. True without a claim.
+        """
+        verdicts = {finding.statement: finding.verdict for finding in self.findings}
+        if any(verdicts.get(statement) is Verdict.UNCHECKED for statement in SPENT_STATEMENTS):
+            return False
+        found = set(verdicts.values())
+        return not found or (Verdict.HOLDS in found and found <= {Verdict.HOLDS, Verdict.UNCHECKED})
 
     @property
     def verdicts(self) -> dict[str, Summary]:
@@ -328,11 +340,6 @@ class Audit:
         tables: list[list[list[str]]] = [[[what, value] for what, value in self.participation_rows()]]
         tables += [[[f"{each.name}:"], *self.guarantee_rows(each)] for each in self.mechanisms]
         return "\n\n".join(_aligned(table) for table in tables)
-
-
-def shown_min_sep(min_sep: int | None) -> str:
-    """A min-sep as text; None means that no device took part twice."""
-    return "none (k = 1)" if min_sep is None else f"{min_sep:,}"
 
 
 def _guarantee_cells(guarantee: Guarantee) -> list[str]:
@@ -550,8 +557,3 @@ def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
         return False
     a, b = claimed.schema, enforced.schema
     return a.rounds == b.rounds and a.min_sep <= b.min_sep and a.max_participations >= b.max_participations
-
-
-def _parameters(strategy: Strategy) -> dict[str, Any]:
-    """The mechanism's own parameters, as in its file."""
-    return {key: value for key, value in strategy.model_dump(mode="json").items() if key not in ("kind", "file")}

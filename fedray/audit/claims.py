@@ -1,9 +1,9 @@
 """What somebody claims of a run: a TOML file.
 
-mechanism = "mechanism.json"       # a file of `fedray optimize --out`, beside this one; or a table with `kind`
+mechanism = "mechanism.json"       # a file of `fedray optimize --out`, by its path from this one; or a table with `kind`
 noise_multiplier = 7.0
 rounds = 980                       # all that follow are optional, and checked where they are given
-min_sep = 226
+min_sep = 227
 max_participations = 4
 timer_hours = 72.0
 rho = 0.48
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from fedray.table import Positive, Table, read_table_file
-from mechanisms.files import read_strategy
+from mechanisms.files import strategy_beside
 from mechanisms.participation import MinSep
 from mechanisms.registry import AnyStrategy
 
@@ -40,17 +40,17 @@ class Claim(Table):
     timer_hours: Annotated[float, Field(ge=0)] | None = None
     """Hours between a device's accepted report and the check-in of its next participation."""
     rho: Positive | None = None
-    """zCDP."""
+    """rho of zCDP."""
     epsilon: Positive | None = None
-    """At delta."""
+    """Epsilon at delta."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-10
-    """Of epsilon."""
+    """Delta of epsilon."""
 
     @field_validator("mechanism", mode="before")
     @classmethod
     def _from_file(cls, value: Any, info: Any) -> Any:
         if isinstance(value, str):
-            return read_strategy((info.context or {}).get("directory", Path()) / value)
+            return strategy_beside(value, "claim", info.context)
         return value
 
     @model_validator(mode="after")
@@ -61,5 +61,5 @@ class Claim(Table):
 
 
 def read_claim(path: Path) -> Claim:
-    """Raises InputError, in one line, for a file that is no claim."""
-    return read_table_file(Claim, path, "claim", f"the keys of a claim are {', '.join(Claim.model_fields)}")
+    """Raises InputError, in one line that names every problem, for a file that is no claim."""
+    return read_table_file(Claim, path, "claim")

@@ -19,7 +19,7 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
-from mechanisms.strategy import Sensitivity, Strategy
+from mechanisms.strategy import Sensitivity
 
 MOST_EVIDENCE = 10
 ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}
@@ -39,7 +39,9 @@ class Verdict(StrEnum):
     """The trace does not have what it takes."""
 
 
-PRIVACY_STATEMENTS = ("mechanism", "noise_multiplier", "rho", "epsilon")
+SPENT_STATEMENTS = ("rho", "epsilon")
+NOISE_STATEMENTS = ("mechanism", "noise_multiplier")
+PRIVACY_STATEMENTS = (*NOISE_STATEMENTS, *SPENT_STATEMENTS)
 """Statements about privacy; the others are about participation."""
 
 
@@ -54,23 +56,37 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One statement of the claim. found: the true figure. should_say: what the claim would have had to say.
+    """One statement of the claim.
 
+    claimed, found: the figure that is claimed and the true one; of a mechanism its kind. None where it is not known.
+    should_say: what the claim would have had to say; empty where it holds, and where the trace does not tell.
     broken_by: how many there are that break it (pairs, devices); evidence has the worst, or the binding one where it holds.
     """
 
     statement: str
     verdict: Verdict
-    claimed: float | None
-    found: float | None
+    claimed: float | str | None
+    found: float | str | None
     should_say: str
     explanation: str
     broken_by: int = 0
     evidence: tuple[Evidence, ...] = ()
 
+    @property
+    def evidence_note(self) -> str:
+        """How many of those that break the statement are in `evidence`, as a sentence; empty if all are."""
+        if self.broken_by <= len(self.evidence) or not self.evidence:
+            return ""
+        return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
+
     def to_json(self) -> dict[str, Any]:
         """As in `fedray audit --claim --json`."""
-        return {**asdict(self), "verdict": str(self.verdict), "evidence": [asdict(each) for each in self.evidence]}
+        return {
+            **asdict(self),
+            "verdict": str(self.verdict),
+            "evidence": [asdict(each) for each in self.evidence],
+            "evidence_note": self.evidence_note,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +103,31 @@ class Summary:
             return None
         order = (Verdict.BROKEN, Verdict.UNPROVEN, Verdict.TRACE_ONLY, Verdict.HOLDS, Verdict.UNCHECKED)
         verdict = min((finding.verdict for finding in findings), key=order.index)
-        named = ", ".join(finding.statement for finding in findings if finding.verdict is verdict)
+        named = [finding.statement for finding in findings if finding.verdict is verdict]
+        unchecked = _listed([finding.statement for finding in findings if finding.verdict is Verdict.UNCHECKED])
+        is_one = len(named) == 1
         match verdict:
             case Verdict.HOLDS:
-                unchecked = sum(finding.verdict is Verdict.UNCHECKED for finding in findings)
-                text = "holds" + (f" as far as it can be checked ({unchecked} unchecked)" if unchecked else "")
+                text = "holds" + (f" as far as it can be checked ({unchecked} cannot)" if unchecked else "")
+            case Verdict.UNCHECKED if set(named) == set(NOISE_STATEMENTS):
+                text = f"no rho or epsilon is claimed ({unchecked} cannot be checked)"
             case Verdict.UNCHECKED:
                 text = "cannot be checked"
             case Verdict.TRACE_ONLY:
-                text = f"{named} holds for this trace only"
+                text = f"{_listed(named)} {'holds' if is_one else 'hold'} for this trace only"
             case Verdict.UNPROVEN:
-                text = f"{named} is not proven"
+                text = f"{_listed(named)} {'is' if is_one else 'are'} not proven"
             case _:
-                text = f"{named} does not hold"
+                text = f"{_listed(named)} {'does' if is_one else 'do'} not hold"
         return cls(verdict, f"{what}: {text}")
 
     def to_json(self) -> dict[str, str]:
         """Verdict and sentence."""
         return {"verdict": str(self.verdict), "text": self.text}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def check_claim(
@@ -154,7 +177,7 @@ def check_claim(
 
 def _without_advice(finding: Finding) -> Finding:
     """A statement that holds need not say anything else; least of all what was observed, which nothing ensures."""
-    return replace(finding, should_say="may stand") if finding.verdict is Verdict.HOLDS else finding
+    return replace(finding, should_say="") if finding.verdict is Verdict.HOLDS else finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,32 +237,29 @@ def _basis(claim: Claim, trace: Trace | ImportedTrace, findings: Sequence[Findin
 
 def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
     """Whether noise was added as is claimed; a log does not say."""
-    z = claim.noise_multiplier
+    z, claimed = claim.noise_multiplier, claim.mechanism
     if used is None:
         text = "an imported log does not say how noise was added"
         return [
-            Finding("mechanism", Verdict.UNCHECKED, None, None, "nothing can be said", text),
-            Finding("noise_multiplier", Verdict.UNCHECKED, z, None, "nothing can be said", text),
+            Finding("mechanism", Verdict.UNCHECKED, claimed.kind, None, "", text),
+            Finding("noise_multiplier", Verdict.UNCHECKED, z, None, "", text),
         ]
-    is_same = _without_file(claim.mechanism) == _without_file(used.mechanism)
-    text = (
-        f"the run's mechanism is the {used.mechanism.kind} that is claimed"
-        if is_same
-        else f"the run used another: {used.mechanism.kind}"
-    )
+    own = used.mechanism
+    is_same = own.kind == claimed.kind and own.parameters == claimed.parameters
+    if is_same:
+        text = f"the run's mechanism is the {own.kind} that is claimed"
+    elif own.kind == claimed.kind:
+        text = f"the run's {own.kind} has other parameters than the one that is claimed"
+    else:
+        text = f"the run used another: {own.kind}"
+    should_say = f"mechanism: the {own.kind} of the scenario"
     holds = used.noise_multiplier >= z
     enough = "the run added at least as much noise" if holds else "the run added less noise than is claimed"
+    noise = f"noise_multiplier = {used.noise_multiplier!r}"
     return [
-        Finding("mechanism", _verdict(is_same), None, None, f"mechanism: {used.mechanism.kind}, as in the scenario", text),
-        Finding(
-            "noise_multiplier", _verdict(holds), z, used.noise_multiplier, f"noise_multiplier = {used.noise_multiplier!r}", enough
-        ),
+        Finding("mechanism", _verdict(is_same), claimed.kind, own.kind, should_say, text),
+        Finding("noise_multiplier", _verdict(holds), z, used.noise_multiplier, noise, enough),
     ]
-
-
-def _without_file(mechanism: Strategy) -> dict[str, Any]:
-    """A mechanism's parameters; of a matrix its digest, wherever its file is."""
-    return {key: value for key, value in mechanism.model_dump(mode="json").items() if key != "file"}
 
 
 def _check_rounds(claimed: int, patterns: Patterns) -> Finding:
@@ -288,7 +308,9 @@ def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
         for place in most.tolist()
         if not broken or patterns.counts[place] > claimed
     ]
-    text = f"{broken:,} devices took part more often" if broken else "no device took part more often"
+    text = (
+        f"{broken:,} {'device' if broken == 1 else 'devices'} took part more often" if broken else "no device took part more often"
+    )
     return Finding(
         "max_participations", _verdict(not broken), claimed, k, f"max_participations = {k}", text, broken, tuple(evidence)
     )
@@ -299,7 +321,7 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
     waits = waits_between(subject.trace)
     if waits is None:
         text = "the log was imported without times, so a timer cannot be checked"
-        return Finding("timer_hours", Verdict.UNCHECKED, claimed, None, "nothing can be said", text)
+        return Finding("timer_hours", Verdict.UNCHECKED, claimed, None, "", text)
     broken, worst, least = 0, [], math.inf
     for seconds, devices, rounds in waits:
         least = min(least, float(seconds.min(initial=math.inf)))

@@ -17,7 +17,7 @@ from fedray.audit.claims import Claim
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
-from fedray.rounding import down
+from fedray.rounding import down, shown_min_sep
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -312,18 +312,27 @@ def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     claimed min-sep b is the timer's, or else 1. Without claimed participations k is ceil(rounds / b), or the timer's.
     """
     n = claim.rounds or trace.committed_rounds
-    stated = ", ".join(f"{name} = {value:,}" for name, value in _stated(claim))
+    times = round_times(trace) if claim.timer_hours else None
+    stated = ", ".join(_stated(claim, _doubt_of_timer(trace, times is not None) if claim.timer_hours else ""))
     if not stated and n <= trace.committed_rounds:
         return Limits(None, "the claim says nothing of participation")
-    times = round_times(trace) if claim.timer_hours else None
     implied = allowed(*times, 3600.0 * claim.timer_hours) if times is not None and claim.timer_hours else None
     is_silent = implied is None and claim.min_sep is None and claim.max_participations is None
     if is_silent and n <= trace.committed_rounds:
         return Limits(None, "a timer says nothing about rounds unless the times of the rounds are known")
     b, k = min(claim.min_sep or 1, n), claim.max_participations or n
+    reason = f"it is claimed that {stated}" if stated else f"{n:,} rounds are claimed"
     if implied is not None and implied.rounds == n:
         b, k = max(b, implied.min_sep), min(k, implied.max_participations)
-    return Limits(_schema(n, b, k), f"claimed: {stated or f'{n:,} rounds'}")
+        reason += f" (that timer alone ensures {described(implied)} at these times of the rounds)"
+    return Limits(_schema(n, b, k), reason)
+
+
+def described(schema: MinSep) -> str:
+    """A schema in words."""
+    if schema.max_participations == 1:
+        return "each device at most once"
+    return f"min-sep {shown_min_sep(schema.min_sep)} and at most {schema.max_participations:,} participations"
 
 
 def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
@@ -352,13 +361,23 @@ def _schema(rounds: int, min_sep: int, most: int) -> MinSep:
     return MinSep(rounds, rounds if k == 1 else min_sep, k)
 
 
-def _stated(claim: Claim) -> list[tuple[str, float]]:
-    pairs = (
-        ("min_sep", claim.min_sep),
-        ("max_participations", claim.max_participations),
-        ("timer_hours", claim.timer_hours),
-    )
-    return [(name, value) for name, value in pairs if value is not None]
+def _doubt_of_timer(trace: Trace | ImportedTrace, has_round_times: bool) -> str:
+    """What is to be said of a claimed timer that the trace cannot show, in brackets; empty if it can."""
+    if waits_between(trace) is not None:
+        return ""
+    return " (claimed, not checked)" if has_round_times else " (claimed, not checked and not used, as no times are known)"
+
+
+def _stated(claim: Claim, doubt_of_timer: str) -> list[str]:
+    """The claimed limits, each as `key = value`."""
+    found = [
+        f"{name} = {value:,}"
+        for name, value in (("min_sep", claim.min_sep), ("max_participations", claim.max_participations))
+        if value is not None
+    ]
+    if claim.timer_hours is not None:
+        found.append(f"timer_hours = {claim.timer_hours:,}{doubt_of_timer}")
+    return found
 
 
 def true_positive_rate(mu: float, false_positive_rate: float = 1e-3) -> float:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedray.audit.audit import NOISE_STATEMENTS, Audit, MechanismAudit, shown_min_sep
-from fedray.audit.findings import PRIVACY_STATEMENTS, Verdict
-from fedray.audit.guarantees import Guarantee, true_positive_rate
+from fedray.audit.audit import Audit, MechanismAudit
+from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
+from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.errors import InputError
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
@@ -130,8 +130,14 @@ def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -
     return [
         Line(f"Participation ({stated.name})", limits, rests),
         Line("Other participation", "; ".join(others), "the trace, the rules and the claim"),
-        Line("Sampling", "none is used: devices choose when they come, so nothing is amplified", "the trace's kind"),
+        _sampling(audit),
     ]
+
+
+def _sampling(audit: Audit) -> Line:
+    if audit.scenario is None:
+        return Line("Sampling", "none is assumed, so nothing is amplified", f"how devices were chosen {UNSEEN}")
+    return Line("Sampling", "none is used: devices choose when they come, so nothing is amplified", "the simulation's rules")
 
 
 def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
@@ -192,9 +198,16 @@ def _limits(audit: Audit) -> list[Line]:
     return [
         Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
         Line("Evaluation data", *evaluation),
-        *(Line("Left out of the log", f"{each.rows:,} rows {each.reason}", "the import") for each in audit.left_out),
+        *_left_out(audit),
         Line("Not covered, and assumed", " ".join(audit.assumptions[3:]), "fedray's documentation"),
     ]
+
+
+def _left_out(audit: Audit) -> list[Line]:
+    says = [f"{each.rows:,} rows {each.reason}" for each in audit.left_out]
+    if audit.filtered_rows:
+        says.append(f"{audit.filtered_rows:,} rows that do not meet the conditions of the import")
+    return [Line("Left out of the log", each, "counted by the import") for each in says]
 
 
 def _provenance(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
@@ -209,8 +222,7 @@ def _provenance(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
 
 
 def _described(mechanism: MechanismAudit) -> str:
-    parameters = mechanism.to_json()["parameters"]
-    shown = ", ".join(f"{name} = {_shortened(value)}" for name, value in parameters.items())
+    shown = ", ".join(f"{name} = {_shortened(value)}" for name, value in mechanism.strategy.parameters.items())
     return f"{mechanism.name} ({mechanism.strategy.paper})" + (f"; {shown}" if shown else "")
 
 
@@ -224,9 +236,7 @@ def _limits_text(guarantee: Guarantee) -> str:
     schema = guarantee.participation
     if schema is None:
         return "a unit may contribute more than once to a round, so no min-sep describes it"
-    if schema.max_participations == 1:
-        return "each device takes part at most once"
-    return f"min-sep {shown_min_sep(guarantee.min_sep)}, at most {schema.max_participations:,} participations"
+    return described(schema)
 
 
 def _rests(stated: Guarantee) -> str:

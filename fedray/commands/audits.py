@@ -18,11 +18,15 @@ from fedray.errors import InputError
 
 MechanismOption = Annotated[
     list[Path] | None,
-    typer.Option("--mechanism", metavar="FILE", help="Another mechanism than the run's own, as JSON; may be given several times."),
+    typer.Option(
+        "--mechanism", metavar="FILE", help="Instead of the run's own: a mechanism as JSON or .npy. Several may be given."
+    ),
 ]
-ClaimOption = Annotated[Path | None, typer.Option("--claim", metavar="FILE", help="A claim as TOML, to be checked.")]
-MultiplierOption = Annotated[float | None, typer.Option(help="Another noise multiplier than the run's own.")]
-OwnDeltaOption = Annotated[float | None, typer.Option(help="Another delta than the run's own.")]
+ClaimOption = Annotated[
+    Path | None, typer.Option("--claim", metavar="FILE", help="A claim as TOML, to be checked; README.md has its keys.")
+]
+MultiplierOption = Annotated[float | None, typer.Option(metavar="Z", help="Instead of the run's own; a log has none.")]
+OwnDeltaOption = Annotated[float | None, typer.Option(metavar="D", help="Instead of the run's own; a log has 1e-10.")]
 ShowDevicesFlag = Annotated[
     bool, typer.Option("--show-devices", help="Name the devices of a log; else they are shown by a keyed hash.")
 ]
@@ -32,12 +36,17 @@ VerifyFlag = Annotated[
     bool | None,
     typer.Option(
         "--verify/--no-verify",
-        help="Check the digests of all columns, or of none; default: of what is read.",
+        help="Check the digests of all columns of the trace, or of none; default: of what is read.",
         show_default=False,
     ),
 ]
 FiguresOption = Annotated[
-    Path | None, typer.Option("--figures", metavar="DIR", help="Also write every figure of the page as SVG and CSV.")
+    Path | None,
+    typer.Option(
+        "--figures",
+        metavar="DIR",
+        help="Also write every figure of the page as SVG and CSV into this directory, made if there is none.",
+    ),
 ]
 
 
@@ -47,7 +56,7 @@ def audit(
     mechanism: MechanismOption = None,
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the audit as a page.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the audit as an HTML page.")] = None,
     figures: FiguresOption = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
@@ -55,25 +64,31 @@ def audit(
 ) -> None:
     """Audit a trace: what was observed, what was enforced, what is claimed; or a claim, statement by statement.
 
-    With --claim the exit code is 1 unless every statement that can be checked holds.
+    With --claim the exit code is 1 unless every statement that can be checked
+    holds, and at least one can. A rho or epsilon that is claimed and cannot be
+    checked gives 1 too. A log does not show how noise was added, so mechanism
+    and noise multiplier of a claim are then taken as they are claimed.
     """
     opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
+    written = {}
     if out is not None:
         from fedray.report.page import write_report
 
-        write_report(opened, result, out)
-    _write_figures(opened, result, figures)
+        written["report"] = str(write_report(opened, result, out))
+    if figures is not None:
+        written["figures"] = _write_figures(opened, result, figures)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
-        print_json({**document, "integrity": opened.integrity, "digest_verified": verify is True})
+        print_json({**document, "integrity": opened.integrity, "digest_verified": verify is True, **written})
     else:
         print_audit(result)
         print_text("  * ", opened.integrity)
         if verify:
             typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
-    if not result.claim_holds:
-        raise typer.Exit(1)
+        for what, path in written.items():
+            typer.echo(f"{what:<8} {path}")
+    _exit_by_claim(result)
 
 
 def _opened(trace: Path, verify: bool | None) -> Any:
@@ -85,11 +100,17 @@ def _opened(trace: Path, verify: bool | None) -> Any:
     return opened
 
 
-def _write_figures(opened: Any, result: Any, directory: Path | None) -> None:
-    if directory is not None:
-        from fedray.report.files import write_figures
+def _write_figures(opened: Any, result: Any, directory: Path) -> str:
+    """Where they were written."""
+    from fedray.report.files import write_figures
 
-        write_figures(opened, result, directory)
+    write_figures(opened, result, directory)
+    return str(directory.absolute())
+
+
+def _exit_by_claim(result: Any) -> None:
+    if not result.claim_holds:
+        raise typer.Exit(1)
 
 
 def _audited(
@@ -114,7 +135,7 @@ def _audited(
 
 def report(
     trace: TraceArgument,
-    out: Annotated[Path | None, typer.Option(help="The page to write; default: report.html in the trace.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write; default: report.html in the trace.")] = None,
     claim: ClaimOption = None,
     mechanism: MechanismOption = None,
     noise_multiplier: MultiplierOption = None,
@@ -123,16 +144,21 @@ def report(
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
 ) -> None:
-    """Write the self-contained HTML report of a trace. With --claim the exit code is that of the audit."""
+    """Write the self-contained HTML page of a trace's audit.
+
+    It is the page of `fedray audit --out`, in the trace unless --out names a
+    file, without the audit's text. With --claim the exit code is that of the
+    audit.
+    """
     from fedray.report.page import write_report
     from fedray.trace.schema import REPORT_FILE
 
     opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
-    _write_figures(opened, result, figures)
     typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
-    if not result.claim_holds:
-        raise typer.Exit(1)
+    if figures is not None:
+        typer.echo(_write_figures(opened, result, figures))
+    _exit_by_claim(result)
 
 
 def statement(
@@ -142,33 +168,48 @@ def statement(
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory for statement.md and statement.json; default: the trace.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Directory for statement.md and statement.json, made if there is none; default: the trace."
+        ),
     ] = None,
     verify: VerifyFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a privacy statement that can be published, as Markdown and JSON: every line with its evidence."""
-    import json
+    """Write a privacy statement that can be published, as Markdown and JSON: every line with its evidence.
 
-    from fedray.atomic import write_whole
+    It states the enforced guarantee where that is known, else the claimed one,
+    else the observed one, for the run's own mechanism, the one that is claimed,
+    or the one of --mechanism. With --claim the exit code is that of the audit.
+    """
     from fedray.audit.statement import privacy_statement
 
     opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, False)
     found = privacy_statement(opened, result)
     folder = out or opened.path
-    if not folder.is_dir():
-        raise InputError(f"--out {str(folder)!r} is not a directory; make it, or name one that exists")
-    document = json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
-    for name, content in (("statement.md", found.to_markdown()), ("statement.json", document)):
-        write_whole(folder / name, content.encode(), f"{name} in {str(folder)!r}", InputError)
+    _write_statement(found, folder)
     if as_json:
         print_json(found.to_json())
     else:
         typer.echo(found.to_markdown())
         typer.echo(f"statement  {folder / 'statement.md'}\n           {folder / 'statement.json'}")
-    if not result.claim_holds:
-        raise typer.Exit(1)
+    _exit_by_claim(result)
+
+
+def _write_statement(found: Any, folder: Path) -> None:
+    import json
+
+    from fedray.atomic import write_whole
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--out {str(folder)!r} is no directory that can be made ({reason}); name another") from None
+    document = json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
+    for name, content in (("statement.md", found.to_markdown()), ("statement.json", document)):
+        write_whole(folder / name, content.encode(), f"{name} in {str(folder)!r}", InputError)
 
 
 def canary(
@@ -180,6 +221,7 @@ def canary(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. seed=7.")
     ] = None,
+    verify: VerifyFlag = None,
     trust_code: TrustFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -187,9 +229,12 @@ def canary(
     from fedray.canary import CONFIDENCE, run_canary
     from fedray.scenario import Scenario
 
+    if verify is not None and trace is None:
+        raise InputError("--verify and --no-verify are about a recorded trace; name it by --trace, or leave them out")
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
+    opened = _opened(trace, verify) if trace is not None else None
     with status_line("running canaries"):
-        result = run_canary(value, trace, coordinates)
+        result = run_canary(value, opened, coordinates)
     if as_json:
         print_json(result.to_json())
     else:

@@ -85,7 +85,10 @@ def mechanism(
     partitions: PartitionsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Loss and sensitivity of a mechanism at any setting; with a noise multiplier rho and epsilon too."""
+    """Loss and sensitivity of a mechanism at any setting; with a noise multiplier rho and epsilon too.
+
+    --rounds, --min-sep and --max-participations are required.
+    """
     from fedray.design import evaluate_mechanism
 
     figures = evaluate_mechanism(file, rounds, min_sep, max_participations, noise_multiplier, delta, sampling, partitions)
@@ -107,7 +110,11 @@ def calibrate(
     partitions: PartitionsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """The least noise multiplier with which a mechanism has at most an epsilon or rho."""
+    """The least noise multiplier with which a mechanism has at most an epsilon or rho.
+
+    Either --epsilon or --rho is required, and --rounds, --min-sep and
+    --max-participations are.
+    """
     from fedray.design import calibrate_mechanism
 
     figures = calibrate_mechanism(file, rounds, min_sep, max_participations, delta, epsilon, rho, sampling, partitions)

@@ -12,7 +12,9 @@ import typer
 from fedray.rounding import down, up
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
-TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace directory, as `fedray run` writes it.")]
+TraceArgument = Annotated[
+    Path, typer.Argument(metavar="TRACE", help="A trace: the directory that `fedray run` or `fedray import` wrote.")
+]
 TrustFlag = Annotated[
     bool,
     typer.Option("--trust-code", help="Run Python code of a custom availability that came with a trace or an interrupted run."),
@@ -39,7 +41,10 @@ WIDTH_OF_FILES = 100
 
 
 def print_table(title: str, rows: list[list[str]], first_is_head: bool = True) -> None:
-    """Prints a table as wide as the terminal. A table that does not fit is printed row by row, so that nothing is cut."""
+    """Prints a table as wide as the terminal, and an empty line.
+
+    A table that does not fit is printed row by row, so that nothing is cut.
+    """
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
@@ -50,7 +55,9 @@ def print_table(title: str, rows: list[list[str]], first_is_head: bool = True) -
     if sum(widths) + 3 * len(widths) + 1 > console.width:
         _print_records(title, rows, first_is_head)
         return
-    table = Table(box=SIMPLE, title=Text(title), title_justify="left", show_header=first_is_head)
+    if title:
+        print_text("", title)
+    table = Table(box=SIMPLE, show_header=first_is_head)
     for head in rows[0]:
         table.add_column(Text(head) if first_is_head else "", no_wrap=True)
     for row in rows[1:] if first_is_head else rows:
@@ -64,7 +71,8 @@ def _print_records(title: str, rows: list[list[str]], first_is_head: bool) -> No
     import textwrap
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
-    typer.echo(f"\n{title}" if title else "")
+    if title:
+        print_text("", title)
     heads = rows[0] if first_is_head else [""] * len(rows[0])
     for row in rows[1:] if first_is_head else rows:
         typer.echo(f"  {row[0]}")
@@ -82,6 +90,7 @@ def _print_records(title: str, rows: list[list[str]], first_is_head: bool) -> No
                         break_on_hyphens=False,
                     )
                 )
+    typer.echo("")
 
 
 def print_text(lead: str, text: str) -> None:
@@ -135,6 +144,7 @@ def print_audit(result: Any) -> None:
     if result.claim is not None:
         print_text("claimed   ", f"{result.mechanisms[0].claimed.reason}.")
     if result.utility:
+        typer.echo("")
         basis = result.utility_basis.name
         print_table(f"Error of the prefix sums when each mechanism has the same rho ({basis} participation)", result.utility_rows())
         from mechanisms.comparison import NOT_COMPARABLE
@@ -148,7 +158,7 @@ def print_audit(result: Any) -> None:
 
 
 def _print_what_to_rest_on(mechanism: Any) -> None:
-    print_text("", "observed limits: every trace with this min-sep and this many participations.")
+    print_text("", "observed limits: what holds for every trace with this min-sep and this many participations.")
     print_text("observed  ", f"is a statement about {mechanism.observed.scope}; {mechanism.observed.reason}.")
     enforced = mechanism.enforced
     if enforced.sensitivity is None:
@@ -156,26 +166,30 @@ def _print_what_to_rest_on(mechanism: Any) -> None:
     elif enforced.may_rest_on:
         print_text("enforced  ", f"holds for {enforced.scope}; a guarantee may rest on it. Why: {enforced.reason}.")
     else:
-        print_text("enforced  ", f"is no guarantee to rest on: {enforced.reason}.")
+        print_text("enforced  ", f"cannot be rested on by itself: {enforced.reason}.")
 
 
 def print_findings(result: Any) -> None:
     """The claim: verdicts first, then every statement, its evidence, and the distribution over devices."""
-    typer.echo(f"\n{result.claim_sentence}")
+    typer.echo("")
+    print_text("", result.claim_sentence)
+    typer.echo("")
     rows = [["statement", "verdict", "claimed", "found", "should say", "because"]]
     for each in result.findings:
         rows.append(
             [
                 each.statement,
                 str(each.verdict),
-                "-" if each.claimed is None else repr(each.claimed),
-                "-" if each.found is None else _found(each),
+                _claimed(each),
+                _found(each),
                 each.should_say,
                 each.explanation,
             ]
         )
     print_table("The claim", rows)
     for each in result.findings:
+        if each.evidence_note:
+            print_text("  ", f"{each.statement}: {each.evidence_note}")
         for shown in each.evidence:
             rounds = ", ".join(map(str, shown.rounds[:12])) + (", ..." if len(shown.rounds) > 12 else "")
             print_text("  ", f"{each.statement}: device {shown.device}, rounds {rounds}: {shown.shows}")
@@ -192,8 +206,14 @@ def print_findings(result: Any) -> None:
         print_text("  ", f"observed, in this trace only: sensitivity by the frontier of (min-sep, participations) at most {bound}")
 
 
+def _claimed(finding: Any) -> str:
+    return finding.claimed if isinstance(finding.claimed, str) else "" if finding.claimed is None else repr(finding.claimed)
+
+
 def _found(finding: Any) -> str:
     """What was found; losses are rounded up, spans of time down, counts are whole."""
+    if finding.found is None or isinstance(finding.found, str):
+        return finding.found or ""
     if finding.statement in ("rho", "epsilon"):
         return up(finding.found, 6)
     return down(finding.found, 4) if finding.statement == "timer_hours" else f"{finding.found:,.10g}"

@@ -154,10 +154,10 @@ def reproduce(
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho and epsilon."""
-    from fedray.fit import shown_min_sep
     from fedray.placement import Placement
     from fedray.report.page import render_reproduction, write_page
     from fedray.reproduce import GAP_NOTE, reproduce_gboard, table_rows
+    from fedray.rounding import shown_min_sep
 
     if what == "gboard-privacy":
         if (overrides, out, shards, address) != (None, None, None, None):

@@ -180,7 +180,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
-    environment.globals |= {name: getattr(tables, name) for name in ("epsilon", "fine", "min_sep_text", "style_of")}
+    environment.globals |= {name: getattr(tables, name) for name in ("epsilon", "fine", "shown_min_sep", "style_of")}
     return environment.get_template(template).render(
         figures=[_for_template(figure) for figure in figures],
         figures_json=_script_safe({figure.name: _for_script(figure) for figure in figures}),

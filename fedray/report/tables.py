@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.report.figure import Plane
-from fedray.rounding import down, up
+from fedray.rounding import down, shown_min_sep, up
 
 EPSILON_DECIMALS = 4
 FINE_DECIMALS = 6
@@ -86,7 +86,7 @@ def _binding(mechanism: dict[str, Any]) -> str:
 def _guarantee_cells(guarantee: dict[str, Any]) -> list[str]:
     if guarantee["max_participations"] is None:
         return ["-", "-", "-", "not known", "-", "-"]
-    limits = [min_sep_text(guarantee["min_sep"]), f"{guarantee['max_participations']:,}"]
+    limits = [shown_min_sep(guarantee["min_sep"]), f"{guarantee['max_participations']:,}"]
     if guarantee["sensitivity"] is None:
         return [*limits, "-", "not proven", "-", "-"]
     kind = "exact" if guarantee["is_exact"] else "bound"
@@ -120,9 +120,9 @@ def findings_table(findings: Sequence[dict[str, Any]]) -> PageTable:
         [
             each["verdict"],
             each["statement"],
-            "-" if each["claimed"] is None else f"{each['claimed']:.12g}",
-            "-" if each["found"] is None else _found(each["statement"], each["found"]),
-            each["should_say"],
+            _claimed(each["claimed"]),
+            _found(each["statement"], each["found"]),
+            each["should_say"] or "-",
             each["explanation"],
         ]
         for each in findings
@@ -135,7 +135,13 @@ def style_of(verdict: str) -> str:
     return verdict if verdict in ("holds", "broken") else "open"
 
 
-def _found(statement: str, value: float) -> str:
+def _claimed(value: float | str | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.12g}"
+
+
+def _found(statement: str, value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "-"
     if float(value).is_integer():
         return f"{int(value):,}"
     return down(value, FINE_DECIMALS) if statement in _DOWN else up(value, FINE_DECIMALS)
@@ -144,10 +150,13 @@ def _found(statement: str, value: float) -> str:
 def evidence_table(findings: Sequence[dict[str, Any]]) -> PageTable:
     """The devices and rounds that the verdicts rest on."""
     rows = [["statement", "device", "rounds", "shows"]]
+    notes = []
     for each in findings:
+        if each["evidence_note"]:
+            notes.append(f"Of {each['statement']} {each['evidence_note']}.")
         for shown in each["evidence"]:
             rows.append([each["statement"], shown["device"], ", ".join(map(str, shown["rounds"])), shown["shows"]])
-    return PageTable("Evidence", rows)
+    return PageTable("Evidence", rows, " ".join(notes))
 
 
 def statement_table(statement: Sequence[dict[str, str]]) -> PageTable:
@@ -219,11 +228,6 @@ def fine(value: float | None) -> str:
 def epsilon(value: float | None) -> str:
     """Epsilon, rounded up."""
     return "-" if value is None else up(value, EPSILON_DECIMALS)
-
-
-def min_sep_text(min_sep: int | None) -> str:
-    """A min-sep; None means that no device may take part twice."""
-    return "none (k = 1)" if min_sep is None else f"{min_sep:,}"
 
 
 def _exactly(value: Any) -> str:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.fit import shown_min_sep
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
 from fedray.report.page import PageTable, render_study
-from fedray.rounding import up
+from fedray.rounding import shown_min_sep, up
 from fedray.stress.cells import Row
 from fedray.stress.run import SweepResult
 from mechanisms.comparison import NOT_COMPARABLE

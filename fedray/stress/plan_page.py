@@ -9,10 +9,9 @@ import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.availability import ContentFile
-from fedray.fit import shown_min_sep
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import PageTable, render_study
-from fedray.rounding import up
+from fedray.rounding import shown_min_sep, up
 from fedray.stress.page import text
 from fedray.stress.plan import Candidate, Plan, planned_scenario
 from fedray.trace.provenance import package_versions

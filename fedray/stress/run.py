@@ -1,10 +1,11 @@
 """Runs a sweep: every cell a task, what was computed before taken from the cache, so that an interrupted sweep goes on.
 
 The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of a cell and by the code and
-libraries that compute it: a digest of the sources of every package but the tests. An entry is a line of JSON with the digests of
-what was asked and of what follows, then that; one whose digests are wrong is told of and computed anew.
+libraries that compute it: a digest of the sources of every package but the tests. An entry whose
+digests (`fedray.kept`) are wrong is told of and computed anew.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import io
@@ -21,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedray.atomic import write_directory, write_whole
+from fedray.atomic import write_directory
 from fedray.audit.participation import Patterns
 from fedray.cluster import run_tasks
-from fedray.errors import RunFailed
+from fedray.kept import keep, read_kept
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.stress.cells import Row, Truth, assumed, judge, simulated
@@ -247,29 +248,15 @@ class _Cache:
         if self._folder is None:
             return None
         try:
-            head, _, content = (self._folder / name).read_bytes().partition(b"\n")
-        except FileNotFoundError:
+            return read_kept(self._folder / name, request)
+        except ValueError as reason:
+            self.warnings.append(f"cache entry {name} {reason}; computed anew")
             return None
-        except OSError as error:
-            self.warnings.append(f"cache entry {name} cannot be read ({error.strerror or error}); computed anew")
-            return None
-        if head != _entry_head(request, content):
-            self.warnings.append(f"cache entry {name} is not what was written for this request; computed anew")
-            return None
-        return content
 
     def _write(self, name: str, request: str, content: bytes) -> None:
-        if self._folder is None:
-            return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._folder / name, _entry_head(request, content) + b"\n" + content, "the cache")
-        except (OSError, RunFailed):
-            return
-
-
-def _entry_head(request: str, content: bytes) -> bytes:
-    return json.dumps({"request": request, "content": hashlib.sha256(content).hexdigest()}).encode()
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                keep(self._folder / name, request, content)
 
 
 def _digest(*inputs: Any) -> str:

@@ -181,7 +181,7 @@ class Sweep(Table):
     @classmethod
     def from_toml(cls, path: Path) -> tuple[Self, Scenario | None]:
         """The sweep, and its scenario if it has one. Raises InputError in one line."""
-        sweep = read_table_file(cls, path, "sweep", "fedray/stress/sweep.py has every key")
+        sweep = read_table_file(cls, path, "sweep")
         if sweep.scenario is None:
             return sweep, None
         scenario = Scenario.from_toml(path.parent / sweep.scenario)

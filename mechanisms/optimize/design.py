@@ -11,11 +11,12 @@ import os
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
-from mechanisms.files import document_of, read_json, strategy_of, write_json
+from fedray.kept import keep, read_kept
+from mechanisms.files import document_of, strategy_of
 from mechanisms.loss import loss
 from mechanisms.optimize.objective import Objective, Progress, Target
 from mechanisms.participation import MinSep
@@ -74,40 +75,29 @@ def cached_mechanism(
     """
     digest = _digest(request)
     path = directory / f"{digest}.json"
-    if path.exists():
-        try:
-            return _read_entry(path, digest)
-        except ValueError as error:
-            reason = " ".join(str(error).split())[:200]
-            on_warning(f"the cached mechanism {str(path)!r} cannot be used and is computed anew: {reason}")
+    try:
+        content = read_kept(path, digest)
+        if content is not None:
+            return _strategy_of(content, directory)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        on_warning(f"the cached mechanism {str(path)!r} {reason}; it cannot be used and is computed anew")
     strategy = optimize_mechanism(request, on_progress)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        document = document_of(strategy, path)
-        write_json({"request": digest, "content": _content_digest(document), "mechanism": document}, path)
+        keep(path, digest, json.dumps(document_of(strategy, path)).encode())
     except OSError as error:
         if on_progress:
             on_progress(f"not cached: {error}")
     return strategy
 
 
-def _read_entry(path: Path, digest: str) -> Strategy:
-    """An entry of the cache, as it was written for this request. Raises ValueError."""
-    entry = read_json(path, "cache entry")
-    if not isinstance(entry, dict) or set(entry) != {"request", "content", "mechanism"}:
-        raise ValueError("it is no entry of this cache")
-    if entry["request"] != digest:
-        raise ValueError("it was made for another request")
-    if not isinstance(entry["mechanism"], dict) or entry["content"] != _content_digest(entry["mechanism"]):
-        raise ValueError("its content was changed")
+def _strategy_of(content: bytes, directory: Path) -> Strategy:
+    """Of an entry of the cache. Raises ValueError."""
     try:
-        return strategy_of(entry["mechanism"], path.parent)  # a matrix is held to the digest in there
+        return strategy_of(json.loads(content), directory)  # a matrix is held to the digest in there
     except ValidationError as error:
         raise ValueError(error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from None
-
-
-def _content_digest(document: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def default_cache() -> Path:

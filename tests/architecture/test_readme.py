@@ -40,6 +40,41 @@ def test_every_command_is_shown() -> None:
     assert commands == set(re.findall(r"^fedray (\w+)", README.split("## Commands")[1], flags=re.MULTILINE))
 
 
+def test_every_option_of_every_command_is_in_its_synopsis_and_no_other() -> None:
+    """Of a switch that is on by itself, only what turns it off."""
+    from typer.main import get_command
+
+    from fedray.cli import app
+
+    listed = README.split("## Commands")[1].split("```")[1]
+    synopses: dict[str, str] = {}
+    for synopsis in re.split(r"^fedray ", listed, flags=re.MULTILINE)[1:]:
+        name = synopsis.split()[0]
+        synopses[name] = synopses.get(name, "") + synopsis
+    for name, command in get_command(app).commands.items():  # pyright: ignore[reportAttributeAccessIssue]
+        options = [each for each in command.params if each.param_type_name == "option"]
+        known = {option for each in options for option in (*each.opts, *each.secondary_opts)}
+        expected = {
+            option
+            for each in options
+            for option in (each.secondary_opts if each.default is True else (*each.opts, *each.secondary_opts))
+        }
+        shown = set(re.findall(r"--[a-z-]+", synopses[name]))
+        assert expected <= shown, f"{name}: {sorted(expected - shown)} not in README"
+        assert shown <= known, f"{name}: {sorted(shown - known)} not in --help"
+
+
+def test_the_claim_shown_is_valid_and_has_every_key() -> None:
+    from fedray.audit.claims import Claim
+
+    shown = next(part for part in README.split("```") if part.lstrip("\n").startswith('mechanism = "blt.json"'))
+    tables = tomllib.loads(shown)
+    assert set(tables) == set(Claim.model_fields)
+    required = {name for name, field in Claim.model_fields.items() if field.is_required()}
+    assert required == {"mechanism", "noise_multiplier"}
+    Claim.model_validate({**tables, "mechanism": {"kind": "tree"}})
+
+
 def test_the_commands_about_mechanisms_run(capsys, tmp_path: Path, monkeypatch) -> None:
     """And the request shown for Python gives the same mechanism."""
     import shlex

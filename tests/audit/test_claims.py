@@ -1,6 +1,7 @@
 """Claims: every statement is held against the trace, and what breaks it is named."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,69 @@ def test_a_claim_of_which_nothing_can_be_checked_does_not_hold(tmp_path: Path) -
     assert claimed(trace, tmp_path, 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 1\n').claim_holds
 
 
+def test_a_claimed_epsilon_that_cannot_be_checked_is_no_pass(run, tmp_path: Path) -> None:
+    audit = claimed(run(PATTERNS, 17), tmp_path, HONEST + "epsilon = 50.0\n")
+    assert audit.claim_holds
+    doubted = [replace(each, verdict=Verdict.UNCHECKED) if each.statement == "epsilon" else each for each in audit.findings]
+    assert not replace(audit, findings=tuple(doubted)).claim_holds
+
+
+def test_a_log_without_a_claimed_epsilon_is_said_to_claim_none(tmp_path: Path, fedray_command) -> None:
+    """Mechanism and noise multiplier alone, which no log shows, are neither a pass of privacy nor a failure."""
+    (tmp_path / "log.csv").write_text("d,r\na,0\nb,1\na,2\n")
+    import_log(tmp_path / "log.csv", "d", "r", 3, tmp_path / "t")
+    noise = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\n'
+    for claim, expected, says in (
+        (noise + "min_sep = 2\n", 0, "no rho or epsilon is claimed (mechanism and noise_multiplier cannot be checked)"),
+        (noise + "min_sep = 3\n", 1, "min_sep does not hold"),
+        (noise, 1, "no rho or epsilon is claimed"),
+        (noise + "min_sep = 2\nepsilon = 50.0\n", 0, "privacy: holds as far as it can be checked"),
+    ):
+        (tmp_path / "claim.toml").write_text(claim)
+        code, out, _ = fedray_command("audit", str(tmp_path / "t"), "--claim", str(tmp_path / "claim.toml"))
+        assert code == expected
+        assert says in " ".join(out.split())
+
+
+def test_several_statements_that_fail_are_said_of_in_the_plural(run, tmp_path: Path) -> None:
+    text = HONEST.replace("min_sep = 1", "min_sep = 2").replace("participations = 7", "participations = 3").replace("17", "12")
+    sentence = claimed(run(PATTERNS, 17), tmp_path, text).claim_sentence
+    assert sentence == "privacy: holds; participation: rounds, min_sep and max_participations do not hold"
+
+
+def test_a_mechanism_is_shown_by_its_kind_and_other_parameters_are_told(small, trace_of, tmp_path: Path) -> None:
+    trace = trace_of([[0], [1], [2]], 3, small("privacy.mechanism={kind='blt',theta=[0.5],omega=[0.1]}"))
+    blt = 'mechanism = {kind = "blt", theta = [0.4], omega = [0.1]}\nnoise_multiplier = 7.0\n'
+    found = by_statement(claimed(trace, tmp_path, blt))["mechanism"]
+    assert (found.claimed, found.found, found.verdict) == ("blt", "blt", Verdict.BROKEN)
+    assert "other parameters" in found.explanation
+
+
+def test_how_much_of_the_evidence_is_shown_is_said(run, tmp_path: Path, fedray_command) -> None:
+    patterns = [[2 * device, 2 * device + 1] for device in range(12)]
+    trace = run(patterns, 24)
+    audit = claimed(trace, tmp_path, HONEST.replace("min_sep = 1", "min_sep = 2").replace("17", "24").replace("= 7", "= 2"))
+    found = by_statement(audit)["min_sep"]
+    assert (found.broken_by, len(found.evidence)) == (12, 10)
+    assert found.evidence_note == "the 10 worst of 12 follow"
+    _, out, _ = fedray_command("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"))
+    assert "min_sep: the 10 worst of 12 follow" in out
+    assert by_statement(audit)["max_participations"].evidence_note == ""  # it holds
+
+
+def test_a_timer_that_the_log_cannot_show_is_marked_where_it_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("d,r\na,0\nb,1\na,2\n")
+    (tmp_path / "rounds.csv").write_text("r,time\n" + "".join(f"{r},2025-01-0{r + 1}T00:00:00Z\n" for r in range(3)))
+    text = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 1\ntimer_hours = 30.0\n'
+    bare = import_log(tmp_path / "log.csv", "d", "r", 3, tmp_path / "bare")
+    reason = claimed(bare, tmp_path, text).mechanisms[0].claimed.reason
+    assert "timer_hours = 30.0 (claimed, not checked and not used, as no times are known)" in reason
+    timed = import_log(tmp_path / "log.csv", "d", "r", None, tmp_path / "timed", rounds_file=tmp_path / "rounds.csv")
+    reason = claimed(timed, tmp_path, text).mechanisms[0].claimed.reason
+    assert "timer_hours = 30.0 (claimed, not checked)" in reason
+    assert "that timer alone ensures min-sep 2 and at most 2 participations" in reason
+
+
 def test_epsilon_is_not_broken_by_its_discretisation(run, tmp_path: Path) -> None:
     """s = 1, z = 1 at delta 1e-5: exactly 4.37717810 (Balle and Wang 2018); the library says 4.3771785."""
     trace = run([[i] for i in range(3)], 3)
@@ -147,10 +211,44 @@ def test_a_bound_above_the_claim_is_unproven_not_broken(trace_of, tmp_path: Path
     assert found["rho"].verdict == Verdict.TRACE_ONLY
 
 
+def test_every_problem_of_a_claim_is_named_with_its_key_value_and_the_nearest_key(tmp_path: Path) -> None:
+    (tmp_path / "claim.toml").write_text('mechansim = "blt.json"\nnoise_multiplier = 7.0\nminsep = 3\nepsilon = -1.0\n')
+    with pytest.raises(InputError) as caught:
+        read_claim(tmp_path / "claim.toml")
+    message = str(caught.value)
+    assert "3 problems" in message
+    assert "unknown key mechansim = 'blt.json' in the top level; did you mean 'mechanism'?" in message
+    assert "unknown key minsep = 3 in the top level; did you mean 'min_sep'?" in message
+    assert "epsilon = -1.0: input should be greater than 0; correct it (Epsilon at delta)" in message
+    assert "missing" not in message  # of a misspelt key it is told once
+
+
+def test_keys_inside_a_mechanism_are_explained_as_those_of_its_kind(tmp_path: Path) -> None:
+    for table, expected in (
+        ('{kind = "blt", thta = [0.5], omega = [0.1]}', "unknown key mechanism.thta = [0.5] in [mechanism]; did you mean 'theta'?"),
+        ('{kind = "tre"}', "mechanism.kind = 'tre' is not one of identity, blt"),
+        ("{theta = [0.5]}", "mechanism.kind is missing; it is one of identity, blt"),
+    ):
+        (tmp_path / "claim.toml").write_text(f"mechanism = {table}\nnoise_multiplier = 7.0\n")
+        with pytest.raises(InputError) as caught:
+            read_claim(tmp_path / "claim.toml")
+        assert expected in str(caught.value)
+
+
+def test_a_missing_mechanism_file_is_told_with_its_path_and_what_it_is_relative_to(tmp_path: Path) -> None:
+    (tmp_path / "claim.toml").write_text('mechanism = "none.json"\nnoise_multiplier = 1.0\n')
+    with pytest.raises(InputError) as caught:
+        read_claim(tmp_path / "claim.toml")
+    message = str(caught.value)
+    assert f"there is no {str(tmp_path / 'none.json')!r} (a path is relative to the claim file)" in message
+    assert "Errno" not in message
+    assert "min_sep" not in message  # keys that have nothing to do with it
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("noise_multiplier = 1.0\n", "mechanism: Field required"),
+        ("noise_multiplier = 1.0\n", "mechanism is missing; add it"),
         ('mechanism = {kind = "tree"}\nnoise_multiplier = 0.0\n', "noise_multiplier"),
         ('mechanism = {kind = "tree"}\nnoise_multiplier = 1.0\nminsep = 3\n', "minsep"),
         ('mechanism = "none.json"\nnoise_multiplier = 1.0\n', "none.json"),
@@ -179,6 +277,7 @@ def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None
     )
     assert code == 1
     assert "privacy: rho does not hold; participation: holds" in stdout
+    assert stdout.endswith(f"report   {tmp_path / 'page.html'}\n")
     assert "rho does not hold" in (tmp_path / "page.html").read_text()
     code, _, stderr = fedray_command("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--noise-multiplier", "2")
     assert code == 2

@@ -76,7 +76,7 @@ def test_a_claim_about_a_log_is_stated_as_claimed(log) -> None:
     lines = {line.what: line for line in privacy_statement(log, audit_trace(log, claim=claim)).lines}
     assert UNSEEN in lines["Participation (claimed)"].evidence
     assert lines["Clip norm"].says == "not known"
-    assert lines["The claim, privacy"].says == "holds as far as it can be checked (2 unchecked)"
+    assert lines["The claim, privacy"].says == "holds as far as it can be checked (mechanism and noise_multiplier cannot)"
     assert lines["The claim, participation"].says == "holds"
 
 
@@ -121,5 +121,20 @@ def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_comm
     (tmp_path / "other.toml").write_text('mechanism = {kind = "tree"}\nnoise_multiplier = 100.0\n')
     code, _, err = fedray_command("statement", str(trace.path), "--claim", str(tmp_path / "other.toml"), "--out", str(tmp_path))
     assert (code, "noise_multiplier is not that of the run" in err) == (2, True)
-    code, _, err = fedray_command("statement", str(trace.path), "--out", str(tmp_path / "none"))
-    assert (code, "is not a directory" in err) == (2, True)
+    code, _, err = fedray_command("statement", str(trace.path), "--out", str(tmp_path / "other.toml"))
+    assert (code, "is no directory that can be made" in err) == (2, True)
+
+
+def test_the_directory_of_a_statement_is_made(trace, tmp_path: Path, fedray_command) -> None:
+    code, out, _ = fedray_command("statement", str(trace.path), "--out", str(tmp_path / "new" / "deep"))
+    assert code == 0
+    assert str(tmp_path / "new" / "deep" / "statement.md") in out
+    assert (tmp_path / "new" / "deep" / "statement.md").read_text().startswith("# Privacy statement")
+
+
+def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("device,round,outcome\na,0,yes\nb,1,yes\na,1,no\n")
+    trace = import_log(tmp_path / "log.csv", "device", "round", 2, tmp_path / "log", where=["outcome=yes"])
+    found = privacy_statement(trace, audit_trace(trace, 7.0, mechanism=Tree()))
+    says = [line.says for line in found.lines if line.what == "Left out of the log"]
+    assert says == ["1 rows that do not meet the conditions of the import"]

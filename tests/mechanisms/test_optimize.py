@@ -246,28 +246,26 @@ def test_every_kind_is_designed_the_same_twice_cached_and_written(kind, tmp_path
     assert json.loads(json.dumps(shown.to_json(), allow_nan=False))["kind"] == strategy.kind
 
 
-@pytest.mark.parametrize(
-    "damage", ["another mechanism", "one digit", "of another request", "no entry", "no JSON", "the old format"]
-)
+@pytest.mark.parametrize("damage", ["another mechanism", "one digit", "of another request", "empty", "no bytes of ours"])
 def test_a_damaged_or_foreign_cache_entry_is_computed_anew_with_a_warning(damage: str, tmp_path: Path) -> None:
     """Never returned: `{"kind": "identity"}` was, for a BLT."""
     request, warned = MechanismRequest("blt", MinSep(30, 10, 3), buffers=1), []
     found = cached_mechanism(request, tmp_path)
     (path,) = tmp_path.glob("*.json")
-    entry = json.loads(path.read_text())
+    head, _, content = path.read_bytes().partition(b"\n")
     match damage:
         case "another mechanism":
-            entry["mechanism"] = {"kind": "identity"}
+            path.write_bytes(head + b'\n{"kind": "identity"}')
         case "one digit":
-            entry["mechanism"]["theta"][0] *= 0.99
+            digit = content.index(b"0.") + 4
+            path.write_bytes(head + b"\n" + content[:digit] + bytes([content[digit] ^ 1]) + content[digit + 1 :])
         case "of another request":
             cached_mechanism(MechanismRequest("blt", MinSep(30, 9, 3), buffers=1), tmp_path / "other")
-            entry = json.loads(next((tmp_path / "other").glob("*.json")).read_text())
-        case "no entry":
-            entry = [entry]
-        case "the old format":
-            entry = entry["mechanism"]
-    path.write_text("{" if damage == "no JSON" else json.dumps(entry))
+            path.write_bytes(next((tmp_path / "other").glob("*.json")).read_bytes())
+        case "empty":
+            path.write_bytes(b"")
+        case "no bytes of ours":
+            path.write_bytes(b"\xff\xfe{")
     assert cached_mechanism(request, tmp_path, on_warning=warned.append) == found
     assert len(warned) == 1
     assert "cannot be used and is computed anew" in warned[0]

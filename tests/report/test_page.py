@@ -110,7 +110,7 @@ def test_no_min_sep_is_said_where_nobody_takes_part_twice() -> None:
 
 def test_a_claim_s_two_verdicts_come_first_and_its_findings_begin_with_theirs() -> None:
     finding = {"statement": "min_sep", "verdict": "broken", "claimed": 215, "found": 140, "should_say": "min_sep = 140",
-               "explanation": "two rounds are nearer", "broken_by": 1, "evidence": [{"device": "7", "rounds": [1, 141], "shows": "140 apart"}]}  # fmt: skip
+               "explanation": "two rounds are nearer", "broken_by": 1, "evidence_note": "", "evidence": [{"device": "7", "rounds": [1, 141], "shows": "140 apart"}]}  # fmt: skip
     verdicts = {"privacy": {"verdict": "holds", "text": "privacy: holds"},
                 "participation": {"verdict": "broken", "text": "participation: min_sep does not hold"}}  # fmt: skip
     page = render_audit(document(verdicts=verdicts, findings=[finding], claim_holds=False, claim_sentence="both"), [], ABOUT)
@@ -148,6 +148,7 @@ def test_the_mechanism_is_shown_with_its_parameters_and_whose_it_is(trained_page
         "should_say": "rho = 0.5",
         "explanation": "x",
         "evidence": [],
+        "evidence_note": "",
     }
     claimed = words(render_audit(document(findings=[finding]), [], ABOUT))
     assert "The mechanism of the run." not in claimed

@@ -166,6 +166,21 @@ def test_canaries_take_a_recorded_pattern(small, trace_of) -> None:
         run_canary(value.with_overrides("rounds.count=5"), trace.path, 1024)
 
 
+def test_the_digests_of_the_trace_may_be_left_unchecked(small, trace_of, tmp_path: Path, fedray_command) -> None:
+    (tmp_path / "s.toml").write_text(small("training.enabled=true").to_toml())
+    trace = trace_of([[0, 4, 9], [1, 6], [2], [3], [5], [7], [8], [10], [11]], 12)
+    document = json.loads((trace.path / "run.json").read_text())
+    document["parts"][0]["digest"] = "0" * 64
+    (trace.path / "run.json").write_text(json.dumps(document))
+    arguments = ["canary", str(tmp_path / "s.toml"), "--coordinates", "1024", "--json"]
+    code, _, err = fedray_command(*arguments, "--trace", str(trace.path))
+    assert (code, "digest" in err) == (2, True)
+    code, out, _ = fedray_command(*arguments, "--trace", str(trace.path), "--no-verify")
+    assert (code, json.loads(out)["pattern"]) == (0, [0, 4, 9])
+    code, _, err = fedray_command(*arguments, "--no-verify")
+    assert (code, "name it by --trace" in err) == (2, True)
+
+
 def test_no_noise_at_all_is_told(scenario: Scenario) -> None:
     class Silent(ModelAggregator):
         def __init__(self, scenario: Scenario) -> None:

@@ -3,19 +3,18 @@
 The two nodes are real raylets in a process of their own: the session's cluster has one node.
 """
 
-import contextlib
 import ipaddress
 import json
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import children_of
 
 from fedray.errors import InputError
 from fedray.pipeline import run_scenario
@@ -150,15 +149,6 @@ def listening_sockets() -> list[tuple[int, str, ipaddress.IPv4Address | ipaddres
             if target.startswith("socket:") and target[8:-1] in addresses:
                 found.append((process, Path(program).name, addresses[target[8:-1]]))
     return found
-
-
-def children_of(process: int) -> Iterator[int]:
-    """All descendants of a process."""
-    for file in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, file.read_text().split()):
-                yield child
-                yield from children_of(child)
 
 
 def address_of(hexadecimal: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

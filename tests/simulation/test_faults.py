@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import children_of
 
 from fedray.errors import AggregatorLost, CheckpointError, InputError, RunFailed, ShardLost, Starved
 from fedray.messages import Progress, RunProgress, TrainingProgress
@@ -67,15 +68,6 @@ def done_by(progress: Progress, kind: type[Progress]) -> int | None:
     if not isinstance(progress, kind):
         return None
     return progress.committed if isinstance(progress, RunProgress) else progress.trained
-
-
-def children_of(process: int) -> Iterator[int]:
-    """All descendants of a process."""
-    for file in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, file.read_text().split()):
-                yield child
-                yield from children_of(child)
 
 
 def children_named(name: str) -> set[int]:

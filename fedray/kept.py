@@ -1,0 +1,37 @@
+"""Files of a cache: each has the digest of what was asked for and of what follows, so that nothing else is ever taken for it.
+
+The first line is JSON with both digests, the rest is the content.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from fedray.atomic import replace_file
+
+
+def read_kept(file: Path, request: str) -> bytes | None:
+    """The content that was kept for a request, or None where nothing was.
+
+    Raises:
+        ValueError: with the reason, for a file that cannot be read, or is not what was kept for this request.
+    """
+    try:
+        head, _, content = file.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror or error})") from None
+    if head != _head(request, content):
+        raise ValueError("is not what was written for this request")
+    return content
+
+
+def keep(file: Path, request: str, content: bytes) -> None:
+    """Keeps the content, whole; its directory is made if there is none. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, _head(request, content) + b"\n" + content)
+
+
+def _head(request: str, content: bytes) -> bytes:
+    return json.dumps({"request": request, "content": hashlib.sha256(content).hexdigest()}).encode()

@@ -1,0 +1,160 @@
+"""What is wrong with a table of a file, in words: every problem with its key, its value, the rule and the remedy.
+
+Pydantic finds the problems. It names them by the tags of unions and by its own error codes; here they are named as the file
+has them, with the nearest key that exists.
+"""
+
+import difflib
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from fedray.errors import shown
+
+_TAGS = ("kind", "model")
+"""Keys that say which of several tables is meant."""
+
+
+def explain(error: ValidationError, kind: Any, tables: Any) -> str:
+    """All problems as one line.
+
+    Args:
+        error: what validation raised.
+        kind: the class of the whole, or a union of classes that a tag tells apart.
+        tables: what was validated, as a parser gives it.
+    """
+    problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
+    meant = {each.meant for each in problems}
+    # A misspelt key is also one that is missing: that is one mistake.
+    told = [each for each in problems if each.kind != "missing" or tuple(each.location) not in meant]
+    lines = [each.line for each in sorted(told, key=lambda each: each.kind != "extra_forbidden")]
+    if len(lines) == 1:
+        return lines[0]
+    return f"{len(lines)} problems: " + "; ".join(f"({place}) {line}" for place, line in enumerate(lines, 1))
+
+
+class _Problem:
+    """One entry of pydantic's list."""
+
+    def __init__(self, problem: Any, root: Any, tables: Any) -> None:
+        self.kind: str = problem["type"]
+        self.location = _key_path(problem["loc"], tables)
+        self._problem, self._root, self._tables = problem, root, tables
+        parent = _class_at(root, self.location[:-1], tables)
+        self._known = list(parent.model_fields) if parent is not None else []
+
+    @property
+    def meant(self) -> tuple[Any, ...] | None:
+        """The key that an unknown one is a misspelling of."""
+        if self.kind != "extra_forbidden":
+            return None
+        close = difflib.get_close_matches(str(self.location[-1]), self._known, n=1)
+        return (*self.location[:-1], close[0]) if close else None
+
+    @property
+    def line(self) -> str:
+        """Key, value, rule, remedy."""
+        key, given = ".".join(map(str, self.location)), self._problem["input"]
+        rule = self._problem["msg"].removeprefix("Value error, ")
+        match self.kind:
+            case "extra_forbidden":
+                table = f"[{'.'.join(map(str, self.location[:-1]))}]" if self.location[:-1] else "the top level"
+                known = f"the keys here are {', '.join(self._known)}" if self._known else "leave it out"
+                remedy = f"did you mean {self.meant[-1]!r}?" if self.meant else known
+                return f"unknown key {key} = {shown(given)} in {table}; {remedy}"
+            case "missing":
+                about = self._description
+                return f"{key} is missing; add it" + (f" ({about})" if about else "")
+            case "union_tag_invalid" | "union_tag_not_found":
+                return self._line_of_tag(key, given)
+            case "value_error":
+                return f"{key}: {rule}" if key else rule
+            case _:
+                remedy = f"correct it ({self._description})" if self._description else "correct it"
+                return f"{key or 'the file'} = {shown(given)}: {rule[0].lower() + rule[1:]}; {remedy}"
+
+    def _line_of_tag(self, key: str, given: Any) -> str:
+        names = _tags_of(_annotation_at(self._root, self.location, self._tables))
+        tag = next(iter(names), "kind")
+        full = f"{key}.{tag}" if key else tag
+        known = list(names.get(tag, ()))
+        if self.kind == "union_tag_not_found":
+            return f"{full} is missing; it is one of {', '.join(known)}"
+        value = given.get(tag) if isinstance(given, dict) else given
+        close = difflib.get_close_matches(str(value), known, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "take one of them"
+        return f"{full} = {shown(value)} is not one of {', '.join(known)}; {remedy}"
+
+    @property
+    def _description(self) -> str:
+        """The first sentence of the key's description, which says what it is; else of the nearest table's above it."""
+        description = ""
+        for place, part in enumerate(self.location):
+            field = _field(_class_at(self._root, self.location[:place], self._tables), part)
+            if field is not None:
+                description = field.description or ""
+        return " ".join(description.split()).partition(". ")[0].rstrip(".")
+
+
+def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
+    """Pydantic's location without the tags that it inserts for unions: only what the file itself contains."""
+    path: list[Any] = []
+    node: Any = tables
+    for position, part in enumerate(location):
+        is_last = position == len(location) - 1
+        if isinstance(node, dict) and (part in node or (is_last and part not in (node.get("kind"), node.get("model", "habit")))):
+            path.append(part)
+            node = node.get(part)
+        elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
+            path.append(part)
+            node = node[part]
+    return path
+
+
+def _field(table: type[BaseModel] | None, key: Any) -> Any:
+    return table.model_fields.get(str(key)) if table is not None else None
+
+
+def _annotation_at(root: Any, path: list[Any], tables: Any) -> Any:
+    """The annotation of what stands at a path."""
+    if not path:
+        return root
+    if isinstance(path[-1], int):  # an element of a list, whose annotation has its class inside
+        return _annotation_at(root, path[:-1], tables)
+    field = _field(_class_at(root, path[:-1], tables), path[-1])
+    return field.annotation if field is not None else None
+
+
+def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None:
+    """The class of the table at a path; None where it is no table, or nothing says of which class it is."""
+    classes = _classes_in(_annotation_at(root, path, tables))
+    if len(classes) == 1:
+        return classes[0]
+    node: Any = tables
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else node[part]
+    if not isinstance(node, dict):
+        return None
+    for table in classes:
+        if any(node.get(tag) in names for tag, names in _tags_of(table).items()):
+            return table
+    # Without a tag it is the class of the default, if it has one.
+    default = type(getattr(_field(_class_at(root, path[:-1], tables), path[-1]), "default", None)) if path else None
+    return default if default in classes and not any(tag in node for tag in _TAGS) else None
+
+
+def _classes_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for each in get_args(annotation) for table in _classes_in(each)]
+
+
+def _tags_of(annotation: Any) -> dict[str, tuple[Any, ...]]:
+    """The keys that tell classes of a union apart, with their values in order."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for table in _classes_in(annotation):
+        for tag in _TAGS:
+            field = table.model_fields.get(tag)
+            if field is not None and get_origin(field.annotation) is Literal:
+                found[tag] = (*found.get(tag, ()), *get_args(field.annotation))
+    return found
