@@ -98,7 +98,7 @@ def plan(
     from fedray.atomic import write_directory
     from fedray.fit import scenario_to_fit
     from fedray.stress.plan import Target, make_plan
-    from fedray.stress.plan_page import NO_GUARANTEE, plan_files, plan_rows, plan_sentence, timer_rows
+    from fedray.stress.plan_page import plan_files, plan_rows, plan_sentence, timer_rows
 
     try:
         hours = [float(each) for each in timers.split(",")]
@@ -124,7 +124,7 @@ def plan(
     else:
         print_table("Candidates", plan_rows(found))
         print_table("What a longer timer costs", timer_rows(found))
-        for line in (plan_sentence(found), *found.warnings, NO_GUARANTEE):
+        for line in (plan_sentence(found), *found.warnings):
             typer.echo(line)
         if out is not None:
             typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
