@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedray.commands.output import (
+    FiguresOption,
     JsonFlag,
     TraceArgument,
     TrustFlag,
@@ -35,9 +36,6 @@ VerifyFlag = Annotated[
         help="Check the digests of all columns, or of none; default: of what is read.",
         show_default=False,
     ),
-]
-FiguresOption = Annotated[
-    Path | None, typer.Option("--figures", metavar="DIR", help="Also write every figure of the page as SVG and CSV.")
 ]
 
 

@@ -99,9 +99,11 @@ class Figure:
     marks: tuple[Mark, ...] = ()
 
     def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
-        """Where its logarithmic axis has numbers."""
+        """Where its logarithmic axis has numbers. Bars are drawn from below one, so that theirs begin there."""
         values = np.concatenate([each.x if which == "x" else each.y for each in self.series] or [np.ones(1)])
         values = np.append(values, [mark.at for mark in self.marks if mark.axis == which])
+        if which == "y" and any(each.kind == "bars" for each in self.series):
+            values = np.append(values, 1.0)
         known = values[values > 0]
         return log_ticks(float(known.min()), float(known.max())) if known.size else []
 
@@ -147,16 +149,20 @@ Shown = Figure | Plane
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ... or, over more than two decades, powers of ten;
-    over less than a factor of five, as many as a linear axis."""
+    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ...; over more than two decades 1, 3, 10, ...; over
+    more than three powers of ten, and one more where the first of them is far above low; over less than a factor of five, as
+    many as a linear axis."""
     if high < LOG_LINES * low:
         step = float(f"1e{math.floor(math.log10(max(high - low, 0.1 * low)))}")
         step *= next((each for each in (0.2, 0.5, 1.0) if (high - low) <= 6 * each * step), 2.0)
         return [round(place * step, 12) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    steps = (1, 2, 5) if high <= 100.0 * low else (1,)
+    steps = (1, 2, 5) if high <= 100.0 * low else (1, 3) if high <= 1000.0 * low else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{step}e{power}") for power in powers for step in steps]
-    return [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
+    ticks = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
+    if ticks[0] > 2.0 * low:
+        ticks.insert(0, next(tick for power in powers for step in (1, 2, 5) if (tick := float(f"{step}e{power}")) >= low))
+    return ticks
 
 
 def needs_log(values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES) -> bool:

@@ -55,10 +55,13 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     return files
 
 
-def plan_rows(plan: Plan) -> list[list[str]]:
-    """What is printed: a heading, then a row per candidate."""
+def plan_rows(plan: Plan, is_brief: bool = False) -> list[list[str]]:
+    """A heading, then a row per candidate. is_brief: as it is printed, without what follows from the other columns."""
     heading = ["timer", "report goal", "z", "size", "min-sep, seeds", "planned", "population / goal", "k", "days", "epsilon"]
-    return [[*heading, "if cycled", ""], *(_cells(plan, each) for each in plan.candidates)]
+    rows = [[*heading, "if cycled", ""], *(_cells(plan, each) for each in plan.candidates)]
+    left_out = {"z", "population / goal", "if cycled"} if is_brief else set()
+    places = [place for place, name in enumerate(rows[0]) if name not in left_out]
+    return [[row[place] for place in places] for row in rows]
 
 
 def timer_rows(plan: Plan) -> list[list[str]]:

@@ -134,7 +134,12 @@ def test_an_axis_is_logarithmic_where_values_differ_by_more_than_a_factor_of_fiv
     assert not needs_log([np.array([0.0, 5.1])])
     assert log_ticks(100.0, 190.0) == [100, 120, 140, 160, 180]
     assert log_ticks(3.0, 90.0) == [2, 5, 10, 20, 50, 100]
+    assert log_ticks(60.0, 9000.0) == [100, 300, 1000, 3000, 10000]
     assert log_ticks(1.0, 2e4) == [1, 10, 100, 1000, 10000]
+    assert log_ticks(20.0, 4e5) == [20, 100, 1000, 10000, 100000]
+    bars = Series("pairs", "bars", np.array([1.0, 2.0]), np.array([300.0, 40_000.0]), np.array([2.0, 3.0]))
+    figure = Figure("f", "", "", Axis("gap"), Axis("pairs", is_log=True), (bars,))
+    assert figure.log_ticks("y") == [1, 10, 100, 1000, 10000]  # its axis goes down to one
 
 
 @given(st.lists(st.integers(1, 5000), max_size=60))
