@@ -16,6 +16,9 @@ what is told apart by a factor would lie in the lowest fifth."""
 LOG_BARS = 100.0
 """Bars do from here on, where the least would no longer be seen: min-sep and max participations are told by the least bars."""
 
+PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
+"""Pixels by which labels are placed: a narrow plot (width, height), a character of a label, and the room beyond the points."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -107,6 +110,34 @@ class Figure:
         known = values[values > 0]
         return log_ticks(float(known.min()), float(known.max())) if known.size else []
 
+    def label_places(self, series: Series) -> list[tuple[int, int] | None]:
+        """Where the label of each point of a series stands: (0, 1) above, (0, -1) below, (1, 0) right, (-1, 0) left of it; None
+        where it would cover another label or point, or leave the plot. Measured in a plot as narrow as a telephone's."""
+        columns = []
+        for axis, own, size in (
+            (self.x, [each.x for each in self.series], PLOT[0]),
+            (self.y, [each.y for each in self.series], PLOT[1]),
+        ):
+            measured = [np.log10(each) if axis.is_log else each for each in own]
+            low, high = min(each.min() for each in measured if each.size), max(each.max() for each in measured if each.size)
+            values = measured[self.series.index(series)]
+            columns.append((values - low) / (high - low or 1.0) * size)
+        points = np.stack(columns, axis=1)
+        taken = [(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in points]
+        places: list[tuple[int, int] | None] = []
+        for (x, y), label in zip(points, series.labels, strict=True):
+            width, height = CHARACTER[0] * len(label), CHARACTER[1]
+            places.append(None)
+            for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
+                left, bottom = x + right * (width / 2 + 5.0) - width / 2, y + above * (height / 2 + 5.0) - height / 2
+                box = (left, bottom, left + width, bottom + height)
+                is_inside = box[0] >= -MARGIN and box[2] <= PLOT[0] + MARGIN
+                if is_inside and not any(_overlap(box, each) for each in taken):
+                    taken.append(box)
+                    places[-1] = (right, above)
+                    break
+        return places
+
 
 @dataclass(frozen=True, slots=True)
 class Plane:
@@ -146,6 +177,11 @@ class Plane:
 
 
 Shown = Figure | Plane
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Of boxes (left, bottom, right, top)."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -189,7 +189,7 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment.globals |= {name: getattr(tables, name) for name in ("epsilon", "fine", "min_sep_text", "style_of")}
     return environment.get_template(template).render(
         figures=[_for_template(figure) for figure in figures],
-        figures_json=_script_safe({figure.name: _for_script(figure) for figure in figures}),
+        packed_figures=_packed(json.dumps({figure.name: _for_script(figure) for figure in figures}, allow_nan=False).encode()),
         packed_plotly=_packed_plotly(),
         **values,
     )
@@ -208,8 +208,11 @@ def _for_script(figure: Shown) -> dict[str, Any]:
 
 @cache
 def _packed_plotly() -> str:
-    """plotly.js as the page has it: gzip in base64, less than half of its size."""
-    content = (resources.files("fedray.report") / "vendor" / PLOTLY_FILE).read_bytes()
+    return _packed((resources.files("fedray.report") / "vendor" / PLOTLY_FILE).read_bytes())
+
+
+def _packed(content: bytes) -> str:
+    """As the page's script unpacks it: gzip in base64, less than half of the size."""
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 

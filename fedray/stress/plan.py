@@ -224,9 +224,7 @@ def make_plan(
         ]
     )
     if best is not None and best.days and best.enforced_days and best.enforced_days > (1 + SLOWER) * best.days:
-        warnings.append(
-            f"With the planned limits as rules the run takes {best.enforced_days:.1f} days instead of {best.days:.1f}."
-        )
+        warnings.append(f"With the planned limits as rules the run takes {best.enforced_days:.1f} days instead of {best.days:.1f}.")
     if best is not None and best.report_goal == least:
         warnings.append(f"Report goal {least:,} is the least that this noise per report allows, so that no smaller one was tried.")
     return Plan(target, scenario, seeds, scale, best, tuple(candidates), tuple(warnings))

@@ -57,8 +57,8 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 def plan_rows(plan: Plan, is_brief: bool = False) -> list[list[str]]:
     """A heading, then a row per candidate. is_brief: as it is printed, without what follows from the other columns."""
-    heading = ["timer", "report goal", "z", "size", "min-sep, seeds", "planned", "population / goal", "k", "days", "epsilon"]
-    rows = [[*heading, "if cycled", ""], *(_cells(plan, each) for each in plan.candidates)]
+    heading = ["verdict", "timer", "report goal", "z", "size", "min-sep, seeds", "planned", "population / goal", "k", "days"]
+    rows = [[*heading, "epsilon", "if cycled"], *(_cells(plan, each) for each in plan.candidates)]
     left_out = {"z", "population / goal", "if cycled"} if is_brief else set()
     places = [place for place, name in enumerate(rows[0]) if name not in left_out]
     return [[row[place] for place in places] for row in rows]
@@ -204,8 +204,9 @@ def _cells(plan: Plan, each: Candidate) -> list[str]:
     found = [math.inf if value is None else value for value in each.min_seps]
     ends = [None if value == math.inf else value for value in (min(found), max(found))] if found else []
     seeds = " to ".join(dict.fromkeys(shown_min_sep(end) for end in ends)) or "-"
-    verdict = "plan" if each == plan.best else "starves" if each.starves else "meets it" if each.meets(plan.target) else ""
+    verdict = "plan" if each == plan.best else "starves" if each.starves else "meets it" if each.meets(plan.target) else "misses it"
     return [
+        verdict,
         f"{each.timer_hours:g} h",
         f"{each.report_goal:,}",
         f"{each.noise_multiplier:.5g}",
@@ -217,7 +218,6 @@ def _cells(plan: Plan, each: Candidate) -> list[str]:
         "-" if each.days is None else f"{each.days:.1f}",
         text(each.epsilon),
         text(each.guessed_epsilon),
-        verdict,
     ]
 
 

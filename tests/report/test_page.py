@@ -201,7 +201,7 @@ def test_the_page_asks_no_network_and_escapes_what_it_is_given(trained_page: str
 
 
 def test_a_page_takes_less_than_a_megabyte_and_holds_plotly_as_it_was_reviewed(trained_page: str) -> None:
-    assert len(trained_page.encode()) < 1_000_000
+    assert len(trained_page.encode()) < 700_000  # of a run of 2,000 rounds 0.74 MB
     packed = re.search(r'<script type="text/plain" id="plotly">(.*?)</script>', trained_page)
     assert packed is not None
     vendored = resources.files("fedray.report") / "vendor" / "plotly-basic.min.js"
