@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedray.commands.output import (
+    FiguresOption,
     JsonFlag,
     TraceArgument,
     TrustFlag,
@@ -38,14 +39,6 @@ VerifyFlag = Annotated[
         "--verify/--no-verify",
         help="Check the digests of all columns of the trace, or of none; default: of what is read.",
         show_default=False,
-    ),
-]
-FiguresOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--figures",
-        metavar="DIR",
-        help="Also write every figure of the page as SVG and CSV into this directory, made if there is none.",
     ),
 ]
 

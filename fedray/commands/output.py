@@ -12,6 +12,14 @@ import typer
 from fedray.rounding import down, up
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--figures",
+        metavar="DIR",
+        help="Also write every figure of the page as SVG and CSV into this directory, made if there is none.",
+    ),
+]
 TraceArgument = Annotated[
     Path, typer.Argument(metavar="TRACE", help="A trace: the directory that `fedray run` or `fedray import` wrote.")
 ]

@@ -21,6 +21,7 @@ from fedray.commands.learning import (
     interrupts_explained,
 )
 from fedray.commands.output import (
+    FiguresOption,
     JsonFlag,
     TrustFlag,
     print_audit,
@@ -149,19 +150,21 @@ def reproduce(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key in every scenario, e.g. seed=7.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New directory for the traces, results.json and report.html.")] = None,
+    figures: FiguresOption = None,
     shards: Annotated[int | None, typer.Option(help="Population shards; default: one per CPU.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join; default: a local one.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho and epsilon."""
     from fedray.placement import Placement
-    from fedray.report.page import render_reproduction, write_page
+    from fedray.report.files import write_figure_files
+    from fedray.report.page import render_reproduction, reproduction_figures, write_page
     from fedray.reproduce import GAP_NOTE, reproduce_gboard, table_rows
     from fedray.rounding import shown_min_sep
 
     if what == "gboard-privacy":
-        if (overrides, out, shards, address) != (None, None, None, None):
-            raise InputError("gboard-privacy simulates nothing: leave out --set, --out, --shards and --address")
+        if (overrides, out, figures, shards, address) != (None, None, None, None, None):
+            raise InputError("gboard-privacy simulates nothing: leave out --set, --out, --figures, --shards and --address")
         _reproduce_privacy(rows, as_json)
         return
     if what != "gboard":
@@ -182,6 +185,8 @@ def reproduce(
                 note += GAP_NOTE
                 write_page(render_reproduction("Gboard runs, reproduced", note, table, documents), out / "report.html")
                 write_page(json.dumps(documents, indent=2) + "\n", out / "results.json")
+            if figures is not None:
+                write_figure_files(reproduction_figures(documents), figures)
 
         reproduce_gboard(rows, overrides or (), out, placement, keep)
     if as_json:

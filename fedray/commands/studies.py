@@ -10,6 +10,7 @@ import typer
 
 from fedray.commands.output import (
     DeltaOption,
+    FiguresOption,
     JsonFlag,
     print_json,
     print_table,
@@ -25,6 +26,7 @@ def stress(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="New directory for results.parquet, results.json and report.html.")
     ] = None,
+    figures: FiguresOption = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join; default: a local one.")] = None,
     has_cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep and reuse cells and mechanisms under ~/.cache/fedray.")
@@ -42,7 +44,8 @@ def stress(
     value, scenario = find_sweep(sweep)
     if out is not None and (out.exists() or out.is_symlink()):
         raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
-    from fedray.stress.page import crossing_rows, sweep_constants, sweep_notes, sweep_page, sweep_rows
+    from fedray.report.files import write_figure_files
+    from fedray.stress.page import crossing_rows, sweep_constants, sweep_figures, sweep_notes, sweep_page, sweep_rows
     from fedray.stress.run import run_sweep, write_results
 
     with status_line(f"sweeping {value.name}") as on_status, contextlib.redirect_stdout(sys.stderr):
@@ -51,6 +54,8 @@ def stress(
         typer.echo(f"fedray: warning: {warning}", err=True)
     if out is not None:
         write_results(result, out, sweep_page(result))
+    if figures is not None:
+        write_figure_files(sweep_figures(result), figures)
     if as_json:
         print_json(result.to_json())
         return
@@ -89,6 +94,7 @@ def plan(
         Path | None,
         typer.Option(metavar="DIR", help="New directory for scenario.toml, mechanism.json, claim.toml, plan.json and report.html."),
     ] = None,
+    figures: FiguresOption = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")
     ] = None,
@@ -97,8 +103,9 @@ def plan(
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1 if nothing meets it."""
     from fedray.atomic import write_directory
     from fedray.fit import scenario_to_fit
+    from fedray.report.files import write_figure_files
     from fedray.stress.plan import Target, make_plan
-    from fedray.stress.plan_page import NO_GUARANTEE, plan_files, plan_rows, plan_sentence, timer_rows
+    from fedray.stress.plan_page import plan_figure, plan_files, plan_rows, plan_sentence, timer_rows
 
     try:
         hours = [float(each) for each in timers.split(",")]
@@ -119,12 +126,14 @@ def plan(
         found = make_plan(value, target, hours, seeds, scale, on_progress=on_status)
     if out is not None:
         write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
+    if figures is not None:
+        write_figure_files([plan_figure(found)], figures)
     if as_json:
         print_json(found.to_json())
     else:
-        print_table("Candidates", plan_rows(found))
+        print_table("Candidates", plan_rows(found, is_brief=True))
         print_table("What a longer timer costs", timer_rows(found))
-        for line in (plan_sentence(found), *found.warnings, NO_GUARANTEE):
+        for line in (plan_sentence(found), *found.warnings):
             typer.echo(line)
         if out is not None:
             typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")

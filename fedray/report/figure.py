@@ -16,6 +16,9 @@ what is told apart by a factor would lie in the lowest fifth."""
 LOG_BARS = 100.0
 """Bars do from here on, where the least would no longer be seen: min-sep and max participations are told by the least bars."""
 
+PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
+"""Pixels by which labels are placed: a narrow plot (width, height), a character of a label, and the room beyond the points."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -99,11 +102,41 @@ class Figure:
     marks: tuple[Mark, ...] = ()
 
     def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
-        """Where its logarithmic axis has numbers."""
+        """Where its logarithmic axis has numbers. Bars are drawn from below one, so that theirs begin there."""
         values = np.concatenate([each.x if which == "x" else each.y for each in self.series] or [np.ones(1)])
         values = np.append(values, [mark.at for mark in self.marks if mark.axis == which])
+        if which == "y" and any(each.kind == "bars" for each in self.series):
+            values = np.append(values, 1.0)
         known = values[values > 0]
         return log_ticks(float(known.min()), float(known.max())) if known.size else []
+
+    def label_places(self, series: Series) -> list[tuple[int, int] | None]:
+        """Where the label of each point of a series stands: (0, 1) above, (0, -1) below, (1, 0) right, (-1, 0) left of it; None
+        where it would cover another label or point, or leave the plot. Measured in a plot as narrow as a telephone's."""
+        columns = []
+        for axis, own, size in (
+            (self.x, [each.x for each in self.series], PLOT[0]),
+            (self.y, [each.y for each in self.series], PLOT[1]),
+        ):
+            measured = [np.log10(each) if axis.is_log else each for each in own]
+            low, high = min(each.min() for each in measured if each.size), max(each.max() for each in measured if each.size)
+            values = measured[self.series.index(series)]
+            columns.append((values - low) / (high - low or 1.0) * size)
+        points = np.stack(columns, axis=1)
+        taken = [(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in points]
+        places: list[tuple[int, int] | None] = []
+        for (x, y), label in zip(points, series.labels, strict=True):
+            width, height = CHARACTER[0] * len(label), CHARACTER[1]
+            places.append(None)
+            for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
+                left, bottom = x + right * (width / 2 + 5.0) - width / 2, y + above * (height / 2 + 5.0) - height / 2
+                box = (left, bottom, left + width, bottom + height)
+                is_inside = box[0] >= -MARGIN and box[2] <= PLOT[0] + MARGIN
+                if is_inside and not any(_overlap(box, each) for each in taken):
+                    taken.append(box)
+                    places[-1] = (right, above)
+                    break
+        return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +179,26 @@ class Plane:
 Shown = Figure | Plane
 
 
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Of boxes (left, bottom, right, top)."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
 def log_ticks(low: float, high: float) -> list[float]:
-    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ... or, over more than two decades, powers of ten;
-    over less than a factor of five, as many as a linear axis."""
+    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ...; over more than two decades 1, 3, 10, ...; over
+    more than three powers of ten, and one more where the first of them is far above low; over less than a factor of five, as
+    many as a linear axis."""
     if high < LOG_LINES * low:
         step = float(f"1e{math.floor(math.log10(max(high - low, 0.1 * low)))}")
         step *= next((each for each in (0.2, 0.5, 1.0) if (high - low) <= 6 * each * step), 2.0)
         return [round(place * step, 12) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    steps = (1, 2, 5) if high <= 100.0 * low else (1,)
+    steps = (1, 2, 5) if high <= 100.0 * low else (1, 3) if high <= 1000.0 * low else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{step}e{power}") for power in powers for step in steps]
-    return [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
+    ticks = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
+    if ticks[0] > 2.0 * low:
+        ticks.insert(0, next(tick for power in powers for step in (1, 2, 5) if (tick := float(f"{step}e{power}")) >= low))
+    return ticks
 
 
 def needs_log(values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES) -> bool:

@@ -202,4 +202,5 @@ def observed_beside_published(results: list[dict[str, Any]], figure_name: str, t
     agreement = Series("agreement", "line", ends, ends, is_reference=True)
     runs = Series("runs", "points", np.array(published, np.float64), np.array(observed, np.float64), labels=tuple(names))
     name = figure_name.replace("_", "-")
+    note += " Where names would cover one another some are left out; pointing at a run names it."
     return Figure(name, title, note, Axis("Published", is_log=True), Axis("Simulated", is_log=True), (agreement, runs))

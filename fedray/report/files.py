@@ -102,7 +102,7 @@ def _draw(axes: Any, figure: Figure) -> None:
     from fedray.report.plotly_json import GREY
 
     for place, series in enumerate(figure.series):
-        _draw_series(axes, series, place)
+        _draw_series(axes, figure, series, place)
     _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
     _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
     if any(each.kind == "bars" for each in figure.series):
@@ -131,7 +131,7 @@ def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
         drawn.set_ticks([], minor=True)
 
 
-def _draw_series(axes: Any, series: Series, place: int) -> None:
+def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
     from fedray.report.plotly_json import COLORS, DASHES, GREY, LEGEND_CHARACTERS
 
     color = COLORS[place % len(COLORS)]
@@ -148,8 +148,12 @@ def _draw_series(axes: Any, series: Series, place: int) -> None:
         axes.plot(x, y, linewidth=1.2, solid_joinstyle="miter", label=label, **style)
     elif series.kind == "points":
         axes.plot(series.x, series.y, "o", color=color, label=label)
-        for x, y, name in zip(series.x, series.y, series.labels, strict=False):
-            axes.annotate(name, (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=7)
+        places = figure.label_places(series) if series.labels else []
+        across, along = {1: "left", -1: "right", 0: "center"}, {1: "bottom", -1: "top", 0: "center"}
+        for x, y, name, stands in zip(series.x, series.y, series.labels, places, strict=False):
+            if stands is not None:
+                style = {"ha": across[stands[0]], "va": along[stands[1]], "fontsize": 7}
+                axes.annotate(name, (x, y), xytext=(5 * stands[0], 4 * stands[1]), textcoords="offset points", **style)
     else:
         axes.plot(series.x, series.y, color=color, marker="o", markersize=3, linestyle=dash, label=label)
 

@@ -1,5 +1,7 @@
 """One self-contained HTML page for a trace and its audit: no network, light and dark, phone and print."""
 
+import base64
+import gzip
 import json
 import os
 from collections.abc import Sequence
@@ -53,6 +55,7 @@ class About:
     """What a page says of its trace, beside the audit.
 
     run: what the mechanism was run with, by name. outcomes: selected devices by what became of them; empty for a log.
+    integrity: what protects the trace against damage, a sentence.
     """
 
     title: str
@@ -63,6 +66,7 @@ class About:
     run: dict[str, Any]
     outcomes: dict[str, int]
     scenario_toml: str | None
+    integrity: str
 
 
 def _about(trace: Trace | ImportedTrace) -> About:
@@ -70,7 +74,7 @@ def _about(trace: Trace | ImportedTrace) -> About:
     if isinstance(trace, ImportedTrace):
         log = trace.run["log"]
         description = f"Imported from {log}: {trace.run['rows_read']:,} rows read."
-        return About(Path(log).name, description, None, written, packages, {}, {}, None)
+        return About(Path(log).name, description, None, written, packages, {}, {}, None, trace.integrity)
     scenario = trace.scenario
     run = {
         "clip norm": scenario["privacy"]["clip_norm"],
@@ -79,7 +83,8 @@ def _about(trace: Trace | ImportedTrace) -> About:
         "round separation": scenario["participation"]["round_separation"],
     }
     description, toml = scenario.get("description", ""), tomli_w.dumps(scenario)
-    return About(scenario["name"], description, trace.run["seed"], written, packages, run, trace.outcome_counts(), toml)
+    seed, outcomes = trace.run["seed"], trace.outcome_counts()
+    return About(scenario["name"], description, seed, written, packages, run, outcomes, toml, trace.integrity)
 
 
 def _statement(trace: Trace | ImportedTrace, audit: Audit) -> list[dict[str, str]]:
@@ -120,6 +125,7 @@ def render_audit(audit: dict[str, Any], figures: Sequence[Shown], about: About, 
         tables=shown,
         outcomes=tables.outcomes_table(about.outcomes) if about.outcomes else None,
         scenario_toml=about.scenario_toml,
+        rests_on=[*audit["assumptions"], about.integrity],
     )
 
 
@@ -183,8 +189,8 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment.globals |= {name: getattr(tables, name) for name in ("epsilon", "fine", "shown_min_sep", "style_of")}
     return environment.get_template(template).render(
         figures=[_for_template(figure) for figure in figures],
-        figures_json=_script_safe({figure.name: _for_script(figure) for figure in figures}),
-        plotly_js=_plotly_js(),
+        packed_figures=_packed(json.dumps({figure.name: _for_script(figure) for figure in figures}, allow_nan=False).encode()),
+        packed_plotly=_packed_plotly(),
         **values,
     )
 
@@ -201,8 +207,13 @@ def _for_script(figure: Shown) -> dict[str, Any]:
 
 
 @cache
-def _plotly_js() -> str:
-    return (resources.files("fedray.report") / "vendor" / PLOTLY_FILE).read_text(encoding="utf-8")
+def _packed_plotly() -> str:
+    return _packed((resources.files("fedray.report") / "vendor" / PLOTLY_FILE).read_bytes())
+
+
+def _packed(content: bytes) -> str:
+    """As the page's script unpacks it: gzip in base64, less than half of the size."""
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def _script_safe(document: Any) -> str:

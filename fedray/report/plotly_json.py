@@ -12,6 +12,7 @@ from fedray.report.figure import Axis, Figure, Mark, Series
 COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
 DASHES = ("solid", "dash", "dot")
 GREY = "#8a8f94"
+_POSITIONS = {(0, 1): "top center", (0, -1): "bottom center", (1, 0): "middle right", (-1, 0): "middle left"}
 LEGEND_CHARACTERS = 38
 """In a line of a legend, so that it stands on a telephone's screen."""
 
@@ -59,9 +60,14 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         return {"type": "scatter", "mode": mode, **drawn, **common}
     mode = "lines+markers" if series.kind == "line" else "markers+text" if series.labels else "markers"
     marker = {"color": color, "size": 5 if series.kind == "line" else 7}
+    places = figure.label_places(series) if series.labels else []
     points = {"x": _numbers(series.x), "y": _numbers(series.y), "hovertext": hover, "marker": marker, "line": line}
     named = (
-        {"text": [escape(label) for label in series.labels], "textposition": "top center", "textfont": {"size": 10}}
+        {
+            "text": [escape(label) if place else "" for label, place in zip(series.labels, places, strict=True)],
+            "textposition": [_POSITIONS.get(place or (0, 1)) for place in places],
+            "textfont": {"size": 10},
+        }
         if series.labels
         else {}
     )

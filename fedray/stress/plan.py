@@ -8,6 +8,10 @@ gap; here it is simulated.
 What is planned for is not what was seen but a margin below it: a lower prediction bound of the min-sep of one more run, from the
 spread of the seeds. Smaller simulations have fewer devices, so their least gap is a little larger; hence the plan is confirmed by
 a run of the full size, and corrected if that falls short.
+
+The scenario of a plan makes rules of its planned limits: devices keep the planned min-sep as a round separation, and the
+planned participations as a cap. So the planned epsilon rests on what is enforced. Devices seldom meet these rules, because
+they lie below what devices do by themselves; a second run of the full size, with the rules, shows what they cost.
 """
 
 import contextlib
@@ -23,7 +27,7 @@ from fedray.errors import InputError
 from fedray.fit import scaled
 from fedray.placement import Placement
 from fedray.rounding import up
-from fedray.scenario import Scenario
+from fedray.scenario import Participation, Scenario
 from fedray.stress.cells import Truth, simulated
 from mechanisms.accounting.gdp import check_delta, gaussian_epsilon
 from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
@@ -45,6 +49,8 @@ MISS_PROBABILITY = 0.05
 """That one more run has a smaller min-sep than is planned for, if min-seps vary normally, as they did between seeds."""
 LEAST_DEVIATION = 0.5
 """Rounds: min-sep is a whole number, so that equal seeds do not mean no spread."""
+SLOWER = 0.05
+"""Relative: a run that takes so much longer with the planned limits as rules than without gets a warning."""
 MOST_OF_THE_DEVICES = 0.95
 """Of usable devices that a round may select at once."""
 Progress = Callable[[str], None]
@@ -105,6 +111,10 @@ class Candidate:
     """Epsilon if min-sep were population / report goal."""
     note: str = ""
     """Why a run starved."""
+    enforced_days: float | None = None
+    """Of a full-size run in which the planned limits are rules; None where none was simulated."""
+    enforced_min_sep: int | None = None
+    """Of that run; None also where no device took part twice."""
 
     @property
     def starves(self) -> bool:
@@ -213,27 +223,29 @@ def make_plan(
             "what was run at full size can be relied on."
         ]
     )
+    if best is not None and best.days and best.enforced_days and best.enforced_days > (1 + SLOWER) * best.days:
+        warnings.append(f"With the planned limits as rules the run takes {best.enforced_days:.1f} days instead of {best.days:.1f}.")
     if best is not None and best.report_goal == least:
         warnings.append(f"Report goal {least:,} is the least that this noise per report allows, so that no smaller one was tried.")
     return Plan(target, scenario, seeds, scale, best, tuple(candidates), tuple(warnings))
 
 
-def planned_scenario(plan: Plan) -> tuple[Scenario, Strategy]:
-    """The scenario of a plan that was found, with the mechanism made for its planned limits."""
-    best = plan.best
-    assert best is not None
-    strategy = _mechanism(_limits(plan.scenario.rounds.count, best), plan.target.buffers)
+def planned_scenario(scenario: Scenario, target: Target, best: Candidate) -> tuple[Scenario, Strategy]:
+    """The scenario of a candidate, with the mechanism made for its planned limits, which devices must keep."""
+    strategy = _mechanism(_limits(scenario.rounds.count, best), target.buffers)
     table = ", ".join(f"{name} = {_toml(value)}" for name, value in strategy.model_dump(mode="json").items())
-    sample = min(plan.scenario.training.cohort_sample, best.report_goal)
-    scenario = plan.scenario.with_overrides(
+    sample = min(scenario.training.cohort_sample, best.report_goal)
+    planned = scenario.with_overrides(
         f"rounds.report_goal={best.report_goal}",
         f"participation.timer_hours={best.timer_hours!r}",
+        f"participation.round_separation={best.planned_min_sep or scenario.participation.round_separation}",
+        f"participation.max_participations={best.planned_max_participations}",
         f"privacy.noise_multiplier={best.noise_multiplier!r}",
-        f"privacy.delta={plan.target.delta!r}",
+        f"privacy.delta={target.delta!r}",
         f"privacy.mechanism={{{table}}}",
         f"training.cohort_sample={sample}",
     )
-    return scenario, strategy
+    return planned, strategy
 
 
 def _toml(value: Any) -> str:
@@ -282,13 +294,29 @@ class _Planner:
             found = [truth for _, truth in run_tasks(simulated, [self._run_of(goal, hours, 0, 1.0)], self._placement)]
             full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets(self._target):
-                return full
+                full = self._with_rules(full)
+                if not full.starves:
+                    return full
             larger = _larger_goal(full, self._target)
             if larger is None or not searches[hours].allows(larger):
                 del proposals[hours]
             else:
                 proposals[hours] = replace(proposal, report_goal=larger)
         return None
+
+    def _with_rules(self, full: Candidate) -> Candidate:
+        """The candidate with what a run of its scenario takes, in which the planned limits are rules; it may starve then."""
+        self._tell(f"goal {full.report_goal:,}, timer {full.timer_hours:g} h: at full size, with the planned limits as rules")
+        run = planned_scenario(self._scenario, self._target, full)[0].with_overrides("training.enabled=false")
+        ((_, truth),) = run_tasks(simulated, [run], self._placement)
+        schema = truth.schema
+        seen = schema.min_sep if schema is not None and schema.max_participations > 1 else None
+        if truth.note:  # then it meets nothing
+            judged = replace(full, note=truth.note, rho=None, epsilon=None)
+        else:
+            judged = replace(full, enforced_days=truth.days, enforced_min_sep=seen)
+        self.candidates[self.candidates.index(full)] = judged
+        return judged
 
     def _run_of(self, goal: int, hours: float, seed: int, scale: float) -> Scenario:
         full = self._scenario.with_overrides(
@@ -318,7 +346,7 @@ class _Planner:
             note=notes[0] if notes else "",
         )
         if not notes:
-            candidate = _with_limits(candidate, n, self._seeds, before)
+            candidate = _with_limits(candidate, n, self._seeds, before, self._scenario.participation)
             limits = _limits(n, candidate)
             sensitivity = _sensitivity(limits, target.buffers)
             candidate = replace(
@@ -418,9 +446,11 @@ def _larger_goal(full: Candidate, target: Target) -> int | None:
     return math.ceil(full.report_goal * min(1.5, max(1.01, ratio)))
 
 
-def _with_limits(candidate: Candidate, rounds: int, seeds: int, before: Candidate | None) -> Candidate:
+def _with_limits(
+    candidate: Candidate, rounds: int, seeds: int, before: Candidate | None, rules: Participation | None = None
+) -> Candidate:
     """The limits that are planned for: a lower prediction bound of one more run's min-sep (Student's t), and one participation
-    more than the most that was seen where runs differ in that."""
+    more than the most that was seen where runs differ in that; no further than the rules of the scenario allow."""
     from scipy import stats
 
     known = np.array([rounds if each is None else each for each in candidate.min_seps], float)
@@ -432,7 +462,11 @@ def _with_limits(candidate: Candidate, rounds: int, seeds: int, before: Candidat
     if seen == {1}:
         return replace(candidate, planned_min_sep=None, planned_max_participations=1, deviation=deviation)
     min_sep = max(1, math.floor(min(known.mean() * (1.0 - factor * deviation), known.min())))
-    most = min(max(seen) + (len(seen) > 1), -(-rounds // min_sep))
+    most = max(seen) + (len(seen) > 1)
+    if rules is not None:
+        min_sep = max(min_sep, rules.round_separation)
+        most = min(most, rules.max_participations or most)
+    most = min(most, -(-rounds // min_sep))
     return replace(candidate, planned_min_sep=min_sep, planned_max_participations=most, deviation=deviation)
 
 

@@ -19,10 +19,6 @@ from fedray.trace.provenance import package_versions
 SHOWN = 3.0
 """Times the target: epsilons beyond are in the table, not in the plot."""
 SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "claim.toml"
-NO_GUARANTEE = (
-    "A plan says what a run like the simulated ones will have; it is no guarantee. `fedray audit` tells what the run's rules "
-    "guarantee whatever happens."
-)
 
 
 def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
@@ -33,20 +29,23 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     }
     if plan.best is None:
         return files
-    scenario, strategy = planned_scenario(plan)
-    best, availability = plan.best, scenario.availability
+    best = plan.best
+    scenario, strategy = planned_scenario(plan.scenario, plan.target, best)
+    participation, availability = scenario.participation, scenario.availability
     claim = {
         "mechanism": MECHANISM_FILE,
         "noise_multiplier": best.noise_multiplier,
         "rounds": scenario.rounds.count,
         "max_participations": best.planned_max_participations,
-        "timer_hours": best.timer_hours,
         "rho": best.rho,
         "epsilon": best.epsilon,
         "delta": plan.target.delta,
     }
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
+    keeps_timer = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
+    if keeps_timer and participation.timer_resets_on != "selected":  # else a device may come sooner after its report
+        claim["timer_hours"] = best.timer_hours
     if isinstance(availability, ContentFile):  # a scenario finds it by its digest
         files[f"{availability.sha256}{availability.suffix}"] = availability.content
     files[SCENARIO_FILE] = scenario.to_toml().encode()
@@ -55,10 +54,13 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     return files
 
 
-def plan_rows(plan: Plan) -> list[list[str]]:
-    """What is printed: a heading, then a row per candidate."""
-    heading = ["timer", "report goal", "z", "size", "min-sep, seeds", "planned", "population / goal", "k", "days", "epsilon"]
-    return [[*heading, "if cycled", ""], *(_cells(plan, each) for each in plan.candidates)]
+def plan_rows(plan: Plan, is_brief: bool = False) -> list[list[str]]:
+    """A heading, then a row per candidate. is_brief: as it is printed, without what follows from the other columns."""
+    heading = ["verdict", "timer", "report goal", "z", "size", "min-sep, seeds", "planned", "population / goal", "k", "days"]
+    rows = [[*heading, "epsilon", "if cycled"], *(_cells(plan, each) for each in plan.candidates)]
+    left_out = {"z", "population / goal", "if cycled"} if is_brief else set()
+    places = [place for place, name in enumerate(rows[0]) if name not in left_out]
+    return [[row[place] for place in places] for row in rows]
 
 
 def timer_rows(plan: Plan) -> list[list[str]]:
@@ -89,7 +91,23 @@ def plan_sentence(plan: Plan) -> str:
         f"{up(best.epsilon)} at delta {plan.target.delta:g}, planned for min-sep {shown_min_sep(best.planned_min_sep)} and at most "
         f"{best.planned_max_participations} participations. The run at full size had min-sep {seen}; population / report goal is "
         f"{best.population_over_goal:,}. It takes {best.updates(rounds.count):,} device updates in {best.days:.1f} days, "
-        f"{rounds.count / best.days:.1f} rounds a day; {pace_words(plan)}."
+        f"{rounds.count / best.days:.1f} rounds a day; {pace_words(plan)}. {_rules_words(best)}"
+    )
+
+
+def _rules_words(best: Candidate) -> str:
+    """What the planned limits are as rules, and what they cost."""
+    cap = f"participation.max_participations = {best.planned_max_participations}"
+    keys = cap if best.planned_min_sep is None else f"participation.round_separation = {best.planned_min_sep} and {cap}"
+    cost = (
+        ""
+        if best.enforced_days is None
+        else f" With these rules the run at full size takes {best.enforced_days:.1f} days and has min-sep "
+        f"{shown_min_sep(best.enforced_min_sep)}."
+    )
+    return (
+        f"Epsilon rests on rules: the scenario has {keys}, which devices keep whatever they would do by themselves.{cost} "
+        "How long a run takes is what a run like the simulated ones takes; nothing guarantees it."
     )
 
 
@@ -109,7 +127,7 @@ def plan_page(plan: Plan, command: str) -> str:
     target, scenario = plan.target, plan.scenario
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at most {target.epsilon:g} at delta "
-        f"{target.delta:g}, {target.noise_per_report:.3g} of noise multiplier per report. {plan_sentence(plan)} {NO_GUARANTEE}"
+        f"{target.delta:g}, {target.noise_per_report:.3g} of noise multiplier per report. {plan_sentence(plan)}"
     )
     styles = ["marked" if each == plan.best else "" for each in plan.candidates]
     how = (
@@ -185,8 +203,9 @@ def _cells(plan: Plan, each: Candidate) -> list[str]:
     found = [math.inf if value is None else value for value in each.min_seps]
     ends = [None if value == math.inf else value for value in (min(found), max(found))] if found else []
     seeds = " to ".join(dict.fromkeys(shown_min_sep(end) for end in ends)) or "-"
-    verdict = "plan" if each == plan.best else "starves" if each.starves else "meets it" if each.meets(plan.target) else ""
+    verdict = "plan" if each == plan.best else "starves" if each.starves else "meets it" if each.meets(plan.target) else "misses it"
     return [
+        verdict,
         f"{each.timer_hours:g} h",
         f"{each.report_goal:,}",
         f"{each.noise_multiplier:.5g}",
@@ -198,7 +217,6 @@ def _cells(plan: Plan, each: Candidate) -> list[str]:
         "-" if each.days is None else f"{each.days:.1f}",
         text(each.epsilon),
         text(each.guessed_epsilon),
-        verdict,
     ]
 
 

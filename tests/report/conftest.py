@@ -1,5 +1,7 @@
 """A trained run, its audit and its page, for all tests of reports."""
 
+import base64
+import gzip
 import json
 import re
 from collections.abc import Callable
@@ -38,8 +40,9 @@ def script() -> Callable[[str, str], Any]:
     """What a page's script element holds, by the page and the element's id."""
 
     def content(page: str, name: str) -> Any:
-        found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page, flags=re.DOTALL)
+        found = re.search(rf'<script type="([^"]+)" id="{name}">(.*?)</script>', page, flags=re.DOTALL)
         assert found is not None
-        return json.loads(found.group(1))
+        is_packed = found.group(1) == "text/plain"
+        return json.loads(gzip.decompress(base64.b64decode(found.group(2))) if is_packed else found.group(2))
 
     return content

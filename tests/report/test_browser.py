@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("chromium") is N
 
 MEASURE = """
 async function measure(frame) {
+  await frame.contentWindow.ready;
   const page = frame.contentDocument, width = page.documentElement.clientWidth, beyond = [];
   for (const each of page.querySelectorAll("details")) each.open = true;
   for (const each of page.querySelectorAll("body *")) {

@@ -134,7 +134,12 @@ def test_an_axis_is_logarithmic_where_values_differ_by_more_than_a_factor_of_fiv
     assert not needs_log([np.array([0.0, 5.1])])
     assert log_ticks(100.0, 190.0) == [100, 120, 140, 160, 180]
     assert log_ticks(3.0, 90.0) == [2, 5, 10, 20, 50, 100]
+    assert log_ticks(60.0, 9000.0) == [100, 300, 1000, 3000, 10000]
     assert log_ticks(1.0, 2e4) == [1, 10, 100, 1000, 10000]
+    assert log_ticks(20.0, 4e5) == [20, 100, 1000, 10000, 100000]
+    bars = Series("pairs", "bars", np.array([1.0, 2.0]), np.array([300.0, 40_000.0]), np.array([2.0, 3.0]))
+    figure = Figure("f", "", "", Axis("gap"), Axis("pairs", is_log=True), (bars,))
+    assert figure.log_ticks("y") == [1, 10, 100, 1000, 10000]  # its axis goes down to one
 
 
 @given(st.lists(st.integers(1, 5000), max_size=60))
@@ -184,6 +189,22 @@ def test_names_are_words_in_every_rendering() -> None:
     assert rows[0] == ["series", "name", figure.x.title, f"{figure.x.title}, until", "y"]
     assert sum(row[0].startswith("mark: ") for row in rows) == 3
     assert {len(row) for row in rows} == {len(rows[0])}
+
+
+def test_labels_that_would_cover_one_another_are_left_out_and_none_leaves_the_plot() -> None:
+    """Seven runs in one spot: each of the four sides holds one name at most; two that stand alone are named."""
+    x = np.array([*[200.0] * 7, 50.0, 1000.0])
+    labels = tuple(f"otf-{place}-AA" for place in range(9))
+    runs = Series("runs", "points", x, x, labels=labels)
+    figure = Figure("f", "", "", Axis("a", is_log=True), Axis("b", is_log=True), (runs,))
+    places = figure.label_places(runs)
+    known = [place for place in places[:7] if place is not None]
+    assert 2 <= len(known) == len(set(known)) < 7
+    assert places[7] == (1, 0)  # at the left edge it stands right of its point,
+    assert places[8] == (-1, 0)  # and at the right edge left of it
+    drawn = plotly_figure(figure)["data"][0]
+    assert [text != "" for text in drawn["text"]] == [place is not None for place in places]
+    assert [f">{label}<" in figure_svg(figure) for label in labels] == [place is not None for place in places]
 
 
 def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:

@@ -1,10 +1,13 @@
 """The page: self-contained, its numbers those of the audit, rounded to the safe side, with nothing to be misread."""
 
+import base64
+import gzip
 import html
 import json
 import re
 from decimal import Decimal
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from fedray.report.page import About, render, render_audit, render_study, write_
 from fedray.report.tables import PageTable
 from fedray.simulation import simulate
 from fedray.trace.importer import import_log
+from fedray.trace.reader import Trace
 
 
 def words(page: str) -> str:
@@ -57,7 +61,7 @@ def document(**changes) -> dict:
     }  # fmt: skip
 
 
-ABOUT = About("t", "", 1, "now", {"fedray": "0"}, {"clip norm": 1.0, "timer (hours)": 72.0}, {}, "x = 1")
+ABOUT = About("t", "", 1, "now", {"fedray": "0"}, {"clip norm": 1.0, "timer (hours)": 72.0}, {}, "x = 1", "Checked.")
 
 
 def test_the_page_holds_the_audit_unrounded_and_shows_its_counts(trained_page: str, trained_audit, script) -> None:
@@ -197,8 +201,19 @@ def test_the_page_asks_no_network_and_escapes_what_it_is_given(trained_page: str
     assert "&lt;b&gt;a &amp; b&lt;/b&gt;" in trained_page
 
 
-def test_a_page_is_a_quarter_of_what_it_was(trained_page: str) -> None:
-    assert len(trained_page.encode()) < 1_500_000
+def test_a_page_takes_less_than_a_megabyte_and_holds_plotly_as_it_was_reviewed(trained_page: str) -> None:
+    assert len(trained_page.encode()) < 700_000  # of a run of 2,000 rounds 0.74 MB
+    packed = re.search(r'<script type="text/plain" id="plotly">(.*?)</script>', trained_page)
+    assert packed is not None
+    vendored = resources.files("fedray.report") / "vendor" / "plotly-basic.min.js"
+    assert gzip.decompress(base64.b64decode(packed.group(1))) == vendored.read_bytes()
+
+
+def test_the_page_says_whether_digests_were_checked_as_the_terminal_does(trained) -> None:
+    for verify, expected in ((True, "have their recorded digests"), (False, "Digests were not checked")):
+        opened = Trace.open(trained.path, verify=verify)
+        assert expected in opened.integrity
+        assert opened.integrity in render(opened, audit_trace(opened))
 
 
 def test_a_page_without_training_says_nothing_of_a_model(small, tmp_path: Path, script) -> None:

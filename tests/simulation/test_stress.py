@@ -1,5 +1,6 @@
 """Sweeps and plans: figures are those of the parts they are made of, kept in the cache, the same from Ray tasks."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -16,6 +17,7 @@ from fedray.placement import Placement
 from fedray.report.figure import Plane
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
+from fedray.stress import plan as planning
 from fedray.stress import run as stress_run
 from fedray.stress.page import sweep_figures, sweep_page, sweep_rows
 from fedray.stress.plan import Candidate, Plan, Target, _first_goal, _Search, _with_limits, make_plan
@@ -270,13 +272,15 @@ def test_every_shipped_sweep_can_be_read() -> None:
 def test_the_command_writes_all_its_results(tmp_path: Path, fedray_command) -> None:
     read(tmp_path, SETTINGS.replace("[6, 12, 20, 29]", "[12, 20]").replace(', "truth", "distribution"', ""))
     out = tmp_path / "out"
-    code, stdout, _ = fedray_command("stress", str(tmp_path / "sweep.toml"), "--out", str(out), "--json")
+    figures = tmp_path / "figures"
+    code, stdout, _ = fedray_command("stress", str(tmp_path / "sweep.toml"), "--out", str(out), "--figures", str(figures), "--json")
     document = json.loads(stdout)
     assert code == 0
     assert json.loads((out / "results.json").read_text()) == document
     table = pq.read_table(out / "results.parquet").to_pylist()
     assert [row["rms_loss"] for row in table] == [row["rms_loss"] for row in document["rows"]]
     assert "settings" in (out / "report.html").read_text()
+    assert {file.name for file in figures.iterdir()} == {"lines.svg", "lines.csv"}
     assert fedray_command("stress", str(tmp_path / "sweep.toml"), "--out", str(out))[0] == 2
     assert "min-sep-fixed" in fedray_command("stress")[1]
     assert "none of min-sep-fixed" in fedray_command("stress", "nothing")[2]
@@ -471,9 +475,73 @@ def test_a_plan_is_the_cheapest_that_meets_its_target_and_its_scenario_does_too(
     assert audit.mechanisms[0].epsilon <= best.epsilon <= 20.0
 
 
+@pytest.mark.slow  # a search with its designs, and two runs
+def test_a_planner_s_commands_end_with_a_claim_that_holds(fedray_command, monkeypatch, small, tmp_path: Path) -> None:
+    """plan, run, audit: the claimed epsilon rests on what the written scenario enforces, for other seeds too."""
+    monkeypatch.setattr(planning, "cluster", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(planning, "run_tasks", lambda work, jobs, _: list(enumerate(map(work, jobs))))
+    (tmp_path / "s.toml").write_text(small("rounds.count=40", "rounds.max_days=6.0").to_toml())
+    out, claim = tmp_path / "plan", tmp_path / "plan" / "claim.toml"
+    told = ("--noise-per-report", "0.02", "--buffers", "1", "--seeds", "2", "--scale", "0.25", "--timers", "1")
+    arguments = ("plan", str(tmp_path / "s.toml"), "--epsilon", "12", *told, "--out", str(out), "--figures", str(tmp_path / "f"))
+    code, stdout, stderr = fedray_command(*arguments)
+    assert code == 0, stdout + stderr
+    assert {file.name for file in (tmp_path / "f").iterdir()} == {"lines.svg", "lines.csv"}
+    best = json.loads((out / "plan.json").read_text())["best"]
+    planned = read_claim(claim)
+    assert 1 < planned.min_sep == best["planned_min_sep"] <= best["enforced_min_sep"]
+    assert planned.max_participations == best["planned_max_participations"] > 1
+    assert best["enforced_days"] == pytest.approx(best["days"], rel=0.1)  # rules that devices seldom meet cost little
+    for seed in (7, 8):
+        trace = tmp_path / f"t{seed}"
+        simulate(Scenario.from_toml(out / "scenario.toml", [f"seed={seed}"]), HERE, trace)
+        code, stdout, _ = fedray_command("audit", str(trace), "--claim", str(claim), "--json")
+        findings = {each["statement"]: each["verdict"] for each in json.loads(stdout)["findings"]}
+        assert (code, set(findings.values())) == (0, {"holds"}), findings
+        assert {"epsilon", "rho", "min_sep", "max_participations", "timer_hours"} <= findings.keys()
+
+
+def test_rules_of_the_scenario_that_are_stricter_than_the_margin_are_planned_for(small) -> None:
+    rules = small("participation.round_separation=49", "participation.max_participations=2").participation
+    seen = candidate(200, min_seps=(50, 52, 54), max_participations=(3, 3, 3))
+    assert _with_limits(seen, 200, 3, None).planned_min_sep < 49
+    planned = _with_limits(seen, 200, 3, None, rules)
+    assert (planned.planned_min_sep, planned.planned_max_participations) == (49, 2)
+
+
+def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -> None:
+    """Runs of which only those with a round separation are slow: the plan tells the days, and warns; if they starve there is none."""
+    from fedray.stress.cells import Truth
+
+    def simulated(scenario: Scenario) -> Truth:
+        is_ruled = scenario.participation.round_separation > 0
+        schema = MinSep(100, 20 + scenario.seed % 2, 5)
+        return Truth(schema, days=4.0 if is_ruled else 3.0, note="starved" if is_ruled and starves else "")
+
+    monkeypatch.setattr(planning, "simulated", simulated)
+    monkeypatch.setattr(planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5)
+    target = Target(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    starves = False
+    plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE)
+    assert (plan.best.days, plan.best.enforced_days, plan.best.enforced_min_sep) == (3.0, 4.0, 21)
+    assert any("takes 4.0 days instead of 3.0" in each for each in plan.warnings)
+    assert f"participation.round_separation = {plan.best.planned_min_sep} and" in plan_sentence(plan)
+    starves = True
+    assert make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE).best is None
+
+
+@pytest.mark.parametrize("key", ["timer_violators=0.5", "clock_skew_hours=1.0", "timer_resets_on='selected'"])
+def test_a_timer_that_devices_do_not_keep_is_not_claimed(small, key: str) -> None:
+    best = candidate(200, 2.5, rho=0.1, scale=1.0, min_seps=(7,))
+    claims = [
+        plan_files(Plan(Target(epsilon=3.0, buffers=1), scenario, 2, 0.5, best, (best,)), "")["claim.toml"]
+        for scenario in (small(), small(f"participation.{key}"))
+    ]
+    assert [b"timer_hours" in claim for claim in claims] == [True, False]
+
+
 def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch) -> None:
     """Simulations that lie: at full size min-sep is 10 % smaller. The plan's goal is larger than the search's, and confirmed."""
-    from fedray.stress import plan as planning
     from fedray.stress.cells import Truth
 
     def simulated(scenario: Scenario) -> Truth:
@@ -494,7 +562,6 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
 
 
 def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None:
-    from fedray.stress import plan as planning
     from fedray.stress.cells import Truth
 
     monkeypatch.setattr(planning, "simulated", lambda scenario: Truth(MinSep(12, 3, 4), days=1.0))
