@@ -1,1 +1,2 @@
-"""The device population: who the devices are, when they are eligible, when they check in, and their local training."""
+"""The device population: who the devices are, when they are eligible, when they check in, and their
+local training."""

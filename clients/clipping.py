@@ -1,4 +1,5 @@
-"""Clipping, and exact sums: a clipped update as whole steps of clip_norm / 2^40, so that sums do not depend on their order."""
+"""Clipping, and exact sums: a clipped update as whole steps of clip_norm / 2^40, so that sums do
+not depend on their order."""
 
 import math
 
@@ -11,14 +12,19 @@ from fedray.messages import FIXED_POINT_BITS
 _MARGIN = 1.0 - 2.0**-24
 """Clipped updates end this much below the clip norm, so that rounding cannot exceed it.
 
-The norm is a float64 sum of D squares, off by at most D 2^-53 of itself: less than the margin up to D = 2^29."""
+The norm is a float64 sum of D squares, off by at most D 2^-53 of itself: less than the margin up to
+D = 2^29."""
 
 
-def sum_of_clipped(updates: NDArray[np.float32], clip_norm: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The sum [D] of updates [G, D], each scaled down to L2 norm clip_norm where it is longer; and which were longer [G].
+def sum_of_clipped(
+    updates: NDArray[np.float32], clip_norm: float
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The sum [D] of updates [G, D], each scaled down to L2 norm clip_norm where it is longer; and
+    which were longer [G].
 
-    The sum is in whole steps of clip_norm / 2^40, each coordinate of each update rounded towards zero, so that no norm grows. An
-    update that is not finite counts as zero: a device whose training diverged contributes nothing, which is clipping too.
+    The sum is in whole steps of clip_norm / 2^40, each coordinate of each update rounded towards
+    zero, so that no norm grows. An update that is not finite counts as zero: a device whose
+    training diverged contributes nothing, which is clipping too.
     """
     return _sum_of_clipped(updates, clip_norm, 2.0**FIXED_POINT_BITS / clip_norm)
 
@@ -38,5 +44,7 @@ def _sum_of_clipped(updates, clip_norm, steps_per_unit):
             continue
         scale = steps_per_unit * (clip_norm * _MARGIN / norm if is_longer[device] else 1.0)
         for place in range(dimension):
-            total[place] += np.int64(np.float64(updates[device, place]) * scale)  # conversion rounds towards zero
+            total[place] += np.int64(
+                np.float64(updates[device, place]) * scale
+            )  # conversion rounds towards zero
     return total, is_longer

@@ -1,4 +1,5 @@
-"""A number per device, 0 for most: kept for the devices that have one, or in 4 bytes for every device once that is smaller."""
+"""A number per device, 0 for most: kept for the devices that have one, or in 4 bytes for every
+device once that is smaller."""
 
 from typing import NamedTuple
 
@@ -10,7 +11,8 @@ _EMPTY = np.uint32(0xFFFFFFFF)
 
 
 class _Table(NamedTuple):
-    """dense [N]: a value per device, or empty. keys, values [2^m]: open addressing, at most half full, or one empty slot."""
+    """dense [N]: a value per device, or empty. keys, values [2^m]: open addressing, at most half
+    full, or one empty slot."""
 
     dense: NDArray[np.uint32]
     keys: NDArray[np.uint32]
@@ -38,7 +40,8 @@ class DeviceMap:
         """Raises the values of devices [S] to at least `values` [S]."""
         wanted = 1 << (4 * (self._entries + indices.size)).bit_length()
         if not self.is_dense and wanted > self.table.keys.size:
-            # While it is rehashed the old table stands beside the new one: 12 bytes a slot, 3 words of the dense form.
+            # While it is rehashed the old table stands beside the new one: 12 bytes a slot, 3 words
+            # of the dense form.
             grown = _sparse(wanted) if 3 * wanted < self._devices else _dense(self._devices)
             _copy(self.table, grown)
             self.table = grown
@@ -59,7 +62,8 @@ def _dense(devices: int) -> _Table:
 
 @njit(inline="always")
 def _place(keys, index):
-    # No hash: who takes part is random already, and devices that are visited in order find their slots in order.
+    # No hash: who takes part is random already, and devices that are visited in order find their
+    # slots in order.
     mask = np.uint64(keys.size - 1)
     place = np.uint64(index) & mask
     while keys[place] != _EMPTY and keys[place] != np.uint32(index):

@@ -1,9 +1,12 @@
-"""How long a selected device takes, as far as it is the device's own (Bonawitz et al. 2019; rates and spreads as in `Latency`).
+"""How long a selected device takes, as far as it is the device's own (Bonawitz et al. 2019; rates
+and spreads as in `Latency`).
 
-    seconds = slowdown * (setup + download + upload + train * device speed * round factor * (1 + examples / median) / 2)
+    seconds = slowdown * (setup + download + upload + train * device speed * round factor * (1 +
+    examples / median) / 2)
 
-Half of the training time is taken to grow with the device's examples, half to be fixed cost (loading, compiling). The round factor
-and failures are drawn per attempt, for the selected alone (server/rounds.py).
+Half of the training time is taken to grow with the device's examples, half to be fixed cost
+(loading, compiling). The round factor and failures are drawn per attempt, for the selected alone
+(server/rounds.py).
 """
 
 from typing import NamedTuple
@@ -33,18 +36,25 @@ def latency_model(scenario: Scenario, devices: DeviceModel) -> LatencyModel:
         devices=devices,
         setup_seconds=table.slowdown * table.setup_seconds,
         train_seconds=table.slowdown * table.train_seconds,
-        download_seconds=table.slowdown * table.model_megabytes / table.downlink_megabytes_per_second,
+        download_seconds=table.slowdown
+        * table.model_megabytes
+        / table.downlink_megabytes_per_second,
         upload_seconds=table.slowdown * table.model_megabytes / table.uplink_megabytes_per_second,
     )
 
 
 @njit(cache=True, nogil=True)
-def work_seconds(model: LatencyModel, device_ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(fixed, training) seconds [A] of devices: setup and transfers, and the training time that the round factor scales."""
+def work_seconds(
+    model: LatencyModel, device_ids: NDArray[np.uint64]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(fixed, training) seconds [A] of devices: setup and transfers, and the training time that the
+    round factor scales."""
     fixed, training = np.empty(device_ids.size, np.float32), np.empty(device_ids.size, np.float32)
     for index in range(device_ids.size):
         speed, downlink, uplink = speed_of(model.devices, device_ids[index])
         examples = examples_of(model.devices, device_ids[index]) / model.devices.examples_median
-        fixed[index] = model.setup_seconds + model.download_seconds / downlink + model.upload_seconds / uplink
+        fixed[index] = (
+            model.setup_seconds + model.download_seconds / downlink + model.upload_seconds / uplink
+        )
         training[index] = model.train_seconds * speed * 0.5 * (1.0 + examples)
     return fixed, training

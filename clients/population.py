@@ -1,8 +1,10 @@
-"""Who the devices are: every attribute is a pure function of (seed, device), computed when asked for.
+"""Who the devices are: every attribute is a pure function of (seed, device), computed when asked
+for.
 
-Devices live in fixed blocks of 65,536 ids (fedray/trace/schema.py). A shard is a contiguous run of whole blocks; blocks never
-depend on shards. Where devices join, ids are dealt to the blocks in the order of joining, one each in turn: all blocks, and so all
-shards, have the same share of the devices at any time, and those of a block that have joined are its first ids.
+Devices live in fixed blocks of 65,536 ids (fedray/trace/schema.py). A shard is a contiguous run of
+whole blocks; blocks never depend on shards. Where devices join, ids are dealt to the blocks in the
+order of joining, one each in turn: all blocks, and so all shards, have the same share of the
+devices at any time, and those of a block that have joined are its first ids.
 """
 
 import itertools
@@ -18,7 +20,8 @@ from fedray.rng import Key, Stream, draw, exponential, normal, stream_key, unifo
 from fedray.scenario import Scenario
 from fedray.trace.schema import BLOCK_DEVICES, part_devices
 
-# Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER: (0, 0).
+# Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER:
+# (0, 0).
 _REACH, _SPEED = 0, 1
 
 
@@ -62,7 +65,8 @@ def part_count(devices: int) -> int:
 def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
     """Device ranges [first, end) of the shards: whole trace parts, as even as can be.
 
-    A shard without parts has first == end; so many shards are allowed, and idle. Raises InputError for too few.
+    A shard without parts has first == end; so many shards are allowed, and idle. Raises InputError
+    for too few.
     """
     unit = part_devices(devices)
     parts = part_count(devices)
@@ -70,7 +74,8 @@ def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
     ranges = list(itertools.pairwise(edges))
     if max(end - first for first, end in ranges) > MOST_DEVICES:
         raise InputError(
-            f"shards={shards} are too few for {devices} devices: one holds {MOST_DEVICES} at the most; take more shards"
+            f"shards={shards} are too few for {devices} devices: one holds {MOST_DEVICES} at the "
+            "most; take more shards"
         )
     return ranges
 
@@ -117,7 +122,8 @@ def zone_index(key, edges, device):
 
 @njit(forceinline=True)
 def examples_of(model, device):
-    """Training examples of a device in one round: log-normal around the median, at least 1, at most the scenario's limit."""
+    """Training examples of a device in one round: log-normal around the median, at least 1, at most
+    the scenario's limit."""
     _, _, w2, _ = draw(model.key, device, 0, _REACH)
     examples = model.examples_median * math.exp(model.examples_sigma * normal(w2))
     return max(1.0, min(model.examples_max, math.floor(examples)))
@@ -125,7 +131,8 @@ def examples_of(model, device):
 
 @njit(forceinline=True)
 def speed_of(model, device):
-    """(training-time factor, download-rate factor, upload-rate factor) of a device, each with median 1."""
+    """(training-time factor, download-rate factor, upload-rate factor) of a device, each with
+    median 1."""
     w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
     return (
         math.exp(model.speed_sigma * normal(w0)),
@@ -135,8 +142,8 @@ def speed_of(model, device):
 
 
 class JoinOrder(NamedTuple):
-    """How ids are dealt to blocks in the order of joining: one to each block in turn, until the last block is full, then one to
-    each of the others."""
+    """How ids are dealt to blocks in the order of joining: one to each block in turn, until the
+    last block is full, then one to each of the others."""
 
     blocks: int
     block_devices: int
@@ -149,7 +156,11 @@ def join_rank(order, device):
     block, offset = device // order.block_devices, device % order.block_devices
     if offset < order.last_block_devices:
         return offset * order.blocks + block
-    return order.last_block_devices * order.blocks + (offset - order.last_block_devices) * (order.blocks - 1) + block
+    return (
+        order.last_block_devices * order.blocks
+        + (offset - order.last_block_devices) * (order.blocks - 1)
+        + block
+    )
 
 
 def devices_of_ranks(order: JoinOrder, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -174,7 +185,8 @@ def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
 
 
 class Presence(NamedTuple):
-    """When devices are there: the first `devices` from the start, the others join one after the other; infinity for never."""
+    """When devices are there: the first `devices` from the start, the others join one after the
+    other; infinity for never."""
 
     key: Key
     order: JoinOrder
@@ -192,15 +204,21 @@ class Presence(NamedTuple):
 def presence_of(scenario: Scenario) -> Presence:
     """Joins and lifetimes of a scenario."""
     population, devices = scenario.population, scenario.device_ids
-    block_devices = BLOCK_DEVICES if population.joins_per_day else devices  # without joins, ids are in order already
+    block_devices = (
+        BLOCK_DEVICES if population.joins_per_day else devices
+    )  # without joins, ids are in order already
     blocks = -(-devices // block_devices)
     return Presence(
         key=stream_key(scenario.seed, Stream.PRESENCE),
         order=JoinOrder(blocks, block_devices, devices - (blocks - 1) * block_devices),
         devices=population.devices,
         devices_at_the_end=devices,
-        seconds_per_join=86_400.0 / population.joins_per_day if population.joins_per_day else math.inf,
-        lifetime_seconds=86_400.0 * population.lifetime_days if population.lifetime_days is not None else math.inf,
+        seconds_per_join=86_400.0 / population.joins_per_day
+        if population.joins_per_day
+        else math.inf,
+        lifetime_seconds=86_400.0 * population.lifetime_days
+        if population.lifetime_days is not None
+        else math.inf,
     )
 
 
@@ -209,12 +227,18 @@ def joined_before(presence: Presence, seconds: float) -> int:
     if presence.seconds_per_join == math.inf:
         return presence.devices
     # One more than there can be, so that no rounding leaves one out.
-    return min(presence.devices_at_the_end, presence.devices + math.ceil(seconds / presence.seconds_per_join) + 1)
+    return min(
+        presence.devices_at_the_end,
+        presence.devices + math.ceil(seconds / presence.seconds_per_join) + 1,
+    )
 
 
 @njit(cache=True, nogil=True)
-def present_between(presence: Presence, device_ids: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(joining, leaving) times [N] of devices, seconds since start. Lives have no memory: those there at the start begin anew."""
+def present_between(
+    presence: Presence, device_ids: NDArray[np.uint64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(joining, leaving) times [N] of devices, seconds since start. Lives have no memory: those
+    there at the start begin anew."""
     joins, leaves = np.zeros(device_ids.size), np.full(device_ids.size, np.inf)
     for index in range(device_ids.size):
         device = np.int64(device_ids[index])
@@ -228,7 +252,8 @@ def present_between(presence: Presence, device_ids: NDArray[np.uint64]) -> tuple
 
 
 class TimerHabits(NamedTuple):
-    """How devices keep their timers: the share that ignores them, and the spread of the others' clocks."""
+    """How devices keep their timers: the share that ignores them, and the spread of the others'
+    clocks."""
 
     key: Key
     timer_seconds: float
@@ -254,7 +279,8 @@ def timer_habits(scenario: Scenario) -> TimerHabits:
 
 @njit(cache=True, nogil=True)
 def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Seconds [N] that devices really wait: none for those that ignore the timer, else its length by their own clocks."""
+    """Seconds [N] that devices really wait: none for those that ignore the timer, else its length
+    by their own clocks."""
     seconds = np.zeros(device_ids.size)
     for index in range(device_ids.size):
         w0, w1, _, _ = draw(habits.key, device_ids[index], 0, 0)
@@ -274,7 +300,8 @@ def are_reachable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray
 
 @njit(cache=True, nogil=True)
 def reachable_among(model: DeviceModel, first_device: int, end_device: int) -> NDArray[np.uint16]:
-    """Offsets [M] from first_device, at most BLOCK_DEVICES of them, of the devices that the task can use."""
+    """Offsets [M] from first_device, at most BLOCK_DEVICES of them, of the devices that the task
+    can use."""
     offsets = np.empty(end_device - first_device, np.uint16)
     total = 0
     for device in range(first_device, end_device):

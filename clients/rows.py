@@ -1,4 +1,5 @@
-"""A shard's rows of the trace, kept sorted in chunks; full chunks go to temporary files, so that memory stays bounded."""
+"""A shard's rows of the trace, kept sorted in chunks; full chunks go to temporary files, so that
+memory stays bounded."""
 
 import mmap
 import tempfile
@@ -23,13 +24,15 @@ _COLUMNS = {
 class RowStore:
     """Rows of settled devices. At most CHUNK_ROWS and one settlement are held in memory.
 
-    Files have no name, so that nothing is left of them however the process ends. A device's rows come in order of check-in time,
-    because it is in one attempt at a time: stable sorts by device keep that order.
+    Files have no name, so that nothing is left of them however the process ends. A device's rows
+    come in order of check-in time, because it is in one attempt at a time: stable sorts by device
+    keep that order.
     """
 
     def __init__(self) -> None:
         self._recent: list[tuple[int, dict[str, NDArray]]] = []
-        """Rounds, with copies of their rows: a settlement's own arrays may be views that keep a whole message in memory."""
+        """Rounds, with copies of their rows: a settlement's own arrays may be views that keep a
+        whole message in memory."""
         self._recent_rows = 0
         self._chunks: list[dict[str, NDArray]] = []
         self._mappings: list[mmap.mmap] = []
@@ -45,12 +48,17 @@ class RowStore:
             self._flush()
 
     def of_devices(self, first_device: int, end_device: int) -> dict[str, NDArray]:
-        """Columns round, device_id, checkin_time, report_time, outcome of a range of devices, sorted by (device, check-in time)."""
+        """Columns round, device_id, checkin_time, report_time, outcome of a range of devices,
+        sorted by (device, check-in time)."""
         self._flush()
         bounds = np.array([first_device, end_device], np.uint64)
-        slices = [(chunk, slice(*np.searchsorted(chunk["device_ids"], bounds))) for chunk in self._chunks]
+        slices = [
+            (chunk, slice(*np.searchsorted(chunk["device_ids"], bounds))) for chunk in self._chunks
+        ]
         columns: dict[str, NDArray] = {
-            name: np.concatenate([np.empty(0, kind), *(chunk[name][rows] for chunk, rows in slices)])
+            name: np.concatenate(
+                [np.empty(0, kind), *(chunk[name][rows] for chunk, rows in slices)]
+            )
             for name, kind in _COLUMNS.items()
         }
         for mapping in self._mappings:
@@ -66,12 +74,19 @@ class RowStore:
         return {name: columns[field][order] for name, field in names.items()}
 
     def _flush(self) -> None:
-        """Recent rows become a chunk, sorted by device, in a file of its own, column after column."""
+        """Recent rows become a chunk, sorted by device, in a file of its own, column after
+        column."""
         if not self._recent_rows:
             return
         rows, sizes = self._recent_rows, [each["device_ids"].size for _, each in self._recent]
-        columns = {name: np.concatenate([each[name] for _, each in self._recent]) for name in _COLUMNS if name != "rounds"}
-        columns["rounds"] = np.repeat(np.array([round_index for round_index, _ in self._recent], np.uint32), sizes)
+        columns = {
+            name: np.concatenate([each[name] for _, each in self._recent])
+            for name in _COLUMNS
+            if name != "rounds"
+        }
+        columns["rounds"] = np.repeat(
+            np.array([round_index for round_index, _ in self._recent], np.uint32), sizes
+        )
         self._recent, self._recent_rows = [], 0
         order = _by_device(columns["device_ids"])
         try:
@@ -82,7 +97,10 @@ class RowStore:
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             where = tempfile.gettempdir()
-            raise RunFailed(f"a shard cannot keep its rows in {where!r} ({error}); free space there, or set TMPDIR") from None
+            raise RunFailed(
+                f"a shard cannot keep its rows in {where!r} ({error}); free space there, or set "
+                "TMPDIR"
+            ) from None
         self._mappings.append(mapping)
         chunk, begin = {}, 0
         for name, kind in _COLUMNS.items():

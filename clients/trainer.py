@@ -1,7 +1,7 @@
 """Local training: a fixed group of devices at once, each with its own copy of the parameters.
 
-A group is trained as one batch of independent models, so its result depends on the group alone, not on shards. Torch works on
-one thread here: shards are the parallelism.
+A group is trained as one batch of independent models, so its result depends on the group alone, not
+on shards. Torch works on one thread here: shards are the parallelism.
 """
 
 import math
@@ -43,7 +43,10 @@ class LocalTrainer:
         held = torch.from_numpy(examples_on(self._devices, order.device_ids).astype(np.int64))
         examples = self._task.device_examples(order.device_ids, wanted)
         start_D = torch.tensor(order.parameters)
-        parameters = {name: part.repeat(devices, *(1,) * (part.dim() - 1)) for name, part in self._named(start_D[None, :]).items()}
+        parameters = {
+            name: part.repeat(devices, *(1,) * (part.dim() - 1))
+            for name, part in self._named(start_D[None, :]).items()
+        }
         first_losses = torch.zeros(devices)
         for step in range(client.local_steps):
             batch = _batch(examples, held, step, client.batch_size)
@@ -67,10 +70,16 @@ class LocalTrainer:
         """Flat parameters [G, D] as the task's tensors, [G, *shape] each."""
         shapes = self._task.shapes
         parts = parameters_gD.split([math.prod(shape) for shape in shapes.values()], dim=1)
-        return {name: part.reshape(-1, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        return {
+            name: part.reshape(-1, *shape)
+            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        }
 
-    def _gradients(self, parameters: dict[str, Tensor], batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Losses [G] and each one's gradients: the devices share nothing, so those of the sum are each one's own."""
+    def _gradients(
+        self, parameters: dict[str, Tensor], batch: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Losses [G] and each one's gradients: the devices share nothing, so those of the sum are
+        each one's own."""
         leaves = {name: part.detach().requires_grad_() for name, part in parameters.items()}
         losses = self._task.losses(leaves, batch)
         gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))

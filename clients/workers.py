@@ -79,7 +79,9 @@ class TrainerWorker:
         return self.worker.call("initial_parameters")
 
 
-def start_shards(scenario: Scenario, placement: Placement, cpus: float, history: History) -> list[ShardWorker]:
+def start_shards(
+    scenario: Scenario, placement: Placement, cpus: float, history: History
+) -> list[ShardWorker]:
     """The shards of a scenario, one per CPU unless the placement says how many.
 
     There are never more than the trace has parts. On Ray each reserves its share of the CPUs, one
@@ -94,7 +96,10 @@ def start_shards(scenario: Scenario, placement: Placement, cpus: float, history:
     count = min(wanted, part_count(device_ids))
     ranges = shard_ranges(device_ids, count)
     if is_here:
-        return [ShardWorker(InProcessWorker(PopulationShard, scenario, *edges), device_ids, *edges) for edges in ranges]
+        return [
+            ShardWorker(InProcessWorker(PopulationShard, scenario, *edges), device_ids, *edges)
+            for edges in ranges
+        ]
     scenario_once = shared(scenario)
     share = max(0.001, min(1.0, cpus / count))
     shards = []

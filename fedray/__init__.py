@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from fedray.audit.guarantees import Guarantee
     from fedray.audit.statement import privacy_statement
     from fedray.canary import run_canary
-    from fedray.errors import CheckpointError, FedrayError, InputError, RunFailed, ScenarioError, Starved, TraceCorrupt, TraceError
+    from fedray.errors import (
+        CheckpointError,
+        FedrayError,
+        InputError,
+        RunFailed,
+        ScenarioError,
+        Starved,
+        TraceCorrupt,
+        TraceError,
+    )
     from fedray.fit import fit_min_sep
     from fedray.learning import train
     from fedray.messages import RunProgress, TrainingProgress
@@ -137,7 +146,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'fedray' has no attribute {name!r}; it has {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'fedray' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
     return getattr(import_module(_HOMES[name]), name)
 
 

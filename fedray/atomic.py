@@ -1,7 +1,7 @@
 """Files that are there whole or not at all, and that outlast a power cut.
 
-A file is written under a name that nobody can guess, beside its own, brought to the disk, and then renamed. A name that is a
-symbolic link is replaced; what it points to is left alone.
+A file is written under a name that nobody can guess, beside its own, brought to the disk, and then
+renamed. A name that is a symbolic link is replaced; what it points to is left alone.
 """
 
 import contextlib
@@ -17,12 +17,19 @@ from fedray.errors import FedrayError, InputError, RunFailed
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def write_whole(file: Path, content: bytes, what: str, error: type[FedrayError] = RunFailed) -> None:
-    """Writes a file whole or not at all. Raises `error`, naming `what`, when it cannot be written."""
+def write_whole(
+    file: Path, content: bytes, what: str, error: type[FedrayError] = RunFailed
+) -> None:
+    """Writes a file whole or not at all. Raises `error`, naming `what`, when it cannot be
+    written."""
     try:
         replace_file(file, content)
     except OSError as problem:
-        remedy = "free space there and run again" if problem.errno in _FULL else "name a place that can be written"
+        remedy = (
+            "free space there and run again"
+            if problem.errno in _FULL
+            else "name a place that can be written"
+        )
         raise error(f"{what} cannot be written ({problem.strerror or problem}); {remedy}") from None
 
 
@@ -45,7 +52,8 @@ def replace_file(file: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """A new directory to fill, which gets the name `directory` when the block ends, and is removed if it fails. Raises OSError."""
+    """A new directory to fill, which gets the name `directory` when the block ends, and is removed
+    if it fails. Raises OSError."""
     new = _new_name(directory)
     new.mkdir(parents=True)
     try:
@@ -57,7 +65,8 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files, by name, into a new directory. Raises InputError if it exists already, or cannot be written."""
+    """Writes files, by name, into a new directory. Raises InputError if it exists already, or
+    cannot be written."""
     what = f"output {str(directory)!r}"
     if os.path.lexists(directory):
         raise InputError(f"{what} exists already; name a new directory, or remove it first")
@@ -67,7 +76,9 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
                 write_whole(new / name, content, what, InputError)
         sync_directory(directory.parent)
     except OSError as error:
-        raise InputError(f"{what} cannot be written ({error.strerror or error}); name a writable directory") from None
+        raise InputError(
+            f"{what} cannot be written ({error.strerror or error}); name a writable directory"
+        ) from None
 
 
 def sync_directory(directory: Path) -> None:

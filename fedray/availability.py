@@ -1,4 +1,5 @@
-"""When devices are eligible: the tables of the availability models. What they mean in time is in `clients/availability`."""
+"""When devices are eligible: the tables of the availability models. What they mean in time is in
+`clients/availability`."""
 
 import hashlib
 import io
@@ -18,23 +19,27 @@ from fedray.table import Shape, Share, Spread, Table
 
 DAY = 86_400.0
 FIRST_UNIX_TIME = 1e8
-"""From here on, seconds are Unix times (since March 1973); no recording starts so long after its first midnight."""
+"""From here on, seconds are Unix times (since March 1973); no recording starts so long after its
+first midnight."""
 
 
 class AvailabilityTable(Table):
     """The table of an availability model; its `model` says which."""
 
     can_be_thinned: ClassVar[bool] = True
-    """Whether the model tells for any moment whether a device is eligible, so that check-ins can be drawn by thinning."""
+    """Whether the model tells for any moment whether a device is eligible, so that check-ins can be
+    drawn by thinning."""
 
 
 class HabitAvailability(AvailabilityTable):
-    """Nights on the charger and short sessions by day, the habits of each device; see clients/availability/habit.py."""
+    """Nights on the charger and short sessions by day, the habits of each device; see
+    clients/availability/habit.py."""
 
     model: Literal["habit"] = "habit"
     """Which availability model."""
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.78, 1.85)
-    """Beta parameters (alpha, beta) of a device's probability that a night has an eligible session."""
+    """Beta parameters (alpha, beta) of a device's probability that a night has an eligible
+    session."""
     night_center_hours: float = 2.5
     """Mean middle of the night session, hours after local midnight."""
     night_center_between_hours: Annotated[float, Field(ge=0, le=6)] = 1.75
@@ -72,9 +77,15 @@ class HabitAvailability(AvailabilityTable):
     def _hours_fit_the_day(self) -> Self:
         first, last = self.day_start_hours
         if not 0 <= first < last <= 24:
-            raise ValueError(f"day_start_hours={list(self.day_start_hours)}: must be two rising hours within 0 to 24")
+            raise ValueError(
+                f"day_start_hours={list(self.day_start_hours)}: must be two rising hours within 0 "
+                "to 24"
+            )
         if not -6 <= self.night_center_hours <= 8:
-            raise ValueError(f"night_center_hours={self.night_center_hours}: must be within -6 to 8 of local midnight")
+            raise ValueError(
+                f"night_center_hours={self.night_center_hours}: must be within -6 to 8 of local "
+                "midnight"
+            )
         return self
 
 
@@ -86,7 +97,8 @@ class AlwaysOn(AvailabilityTable):
 
 
 class PoissonAvailability(AvailabilityTable):
-    """Sessions that start at any time of the day alike, for all devices alike: no habits, no rhythm."""
+    """Sessions that start at any time of the day alike, for all devices alike: no habits, no
+    rhythm."""
 
     model: Literal["poisson"]
     """Which availability model."""
@@ -99,20 +111,26 @@ class PoissonAvailability(AvailabilityTable):
 
     @model_validator(mode="after")
     def _leaves_gaps(self) -> Self:
-        at_once = self.sessions_per_day * min(self.session_minutes / 1440.0, self.session_max_hours / 24.0)
+        at_once = self.sessions_per_day * min(
+            self.session_minutes / 1440.0, self.session_max_hours / 24.0
+        )
         if at_once > 3.0:
             raise ValueError(
-                f"sessions_per_day={self.sessions_per_day:g} of {self.session_minutes:g} minutes are {at_once:.1f} "
+                f"sessions_per_day={self.sessions_per_day:g} of {self.session_minutes:g} minutes "
+                f"are {at_once:.1f} "
                 "at once on average, "
-                "more than 3, so that a device is hardly ever not eligible; lower one of them, or take model always_on"
+                "more than 3, so that a device is hardly ever not eligible; lower one of them, or "
+                "take model always_on"
             )
         return self
 
 
 class ContentFile(AvailabilityTable):
-    """A table that names a file, known by its content: looked for as `<sha256><suffix>`, as in traces, then as `file`.
+    """A table that names a file, known by its content: looked for as `<sha256><suffix>`, as in
+    traces, then as `file`.
 
-    The directory is that of the scenario (validation context `directory`). Two tables are equal if their contents are.
+    The directory is that of the scenario (validation context `directory`). Two tables are equal if
+    their contents are.
     """
 
     file: Annotated[str, Field(min_length=1)]
@@ -145,7 +163,10 @@ class ContentFile(AvailabilityTable):
             content = kept.read_bytes() if self._kept_as else self._canonical(directory / self.file)
         digest = hashlib.sha256(content).hexdigest()
         if self.sha256 not in ("", digest):
-            raise ValueError(f"file={self.file!r} has another content (sha256 {digest}) than the one named; find that one")
+            raise ValueError(
+                f"file={self.file!r} has another content (sha256 {digest}) than the one named; "
+                "find that one"
+            )
         self._content = content
         object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
         return self
@@ -158,9 +179,12 @@ class ContentFile(AvailabilityTable):
 
 
 class Recording:
-    """On / off sessions of recorded devices: [S] each, sorted by (device, start); devices are numbered from 0."""
+    """On / off sessions of recorded devices: [S] each, sorted by (device, start); devices are
+    numbered from 0."""
 
-    def __init__(self, device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]) -> None:
+    def __init__(
+        self, device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
+    ) -> None:
         self.device, self.start, self.end = device, start, end
 
     @property
@@ -170,22 +194,26 @@ class Recording:
 
 
 class ReplayAvailability(ContentFile):
-    """A recorded on / off trace, which repeats after `period_days`; device i replays the record of device i modulo their number."""
+    """A recorded on / off trace, which repeats after `period_days`; device i replays the record of
+    device i modulo their number."""
 
     model: Literal["replay"]
     """Which availability model."""
     file: Annotated[str, Field(min_length=1)]
-    """A CSV or Parquet file with columns device, start, end, relative to the scenario's directory. Times are ISO times
-    (2024-03-01 22:15:00), Unix times in seconds, or seconds since the recording's first midnight, on which day its first session
-    must start. ISO and Unix times count from the midnight before the first of them. Times are taken as the device's local time (UTC
+    """A CSV or Parquet file with columns device, start, end, relative to the scenario's directory.
+    Times are ISO times (2024-03-01 22:15:00), Unix times in seconds, or seconds since the
+    recording's first midnight, on which day its first session must start. ISO and Unix times count
+    from the midnight before the first of them. Times are taken as the device's local time (UTC
     where they name a zone), and the first day becomes the simulation's first Monday."""
     period_days: Annotated[int, Field(ge=1, le=3660)] | None = None
-    """Days after which the recording repeats; default: the whole days that hold its last session's end."""
+    """Days after which the recording repeats; default: the whole days that hold its last session's
+    end."""
     day_shift: Literal["none", "uniform"] = "none"
-    """Whether each device replays its record shifted by a whole number of days, drawn uniformly below the period."""
+    """Whether each device replays its record shifted by a whole number of days, drawn uniformly
+    below the period."""
     jitter_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
-    """Each device replays its record later by a time of its own, drawn uniformly below this, minutes; none: devices that share a
-    record come and go in the same second."""
+    """Each device replays its record later by a time of its own, drawn uniformly below this,
+    minutes; none: devices that share a record come and go in the same second."""
     suffix: ClassVar[str] = ".npy"
 
     @cached_property
@@ -204,7 +232,9 @@ class ReplayAvailability(ContentFile):
         device, start, end = _read_sessions(path, self.file)
         order = _in_order(device, start)
         buffer = io.BytesIO()
-        np.save(buffer, np.stack([device[order].astype(np.float64), start[order], end[order]], axis=1))
+        np.save(
+            buffer, np.stack([device[order].astype(np.float64), start[order], end[order]], axis=1)
+        )
         return buffer.getvalue()
 
     @model_validator(mode="after")
@@ -212,7 +242,8 @@ class ReplayAvailability(ContentFile):
         last = float(self.recording.end.max())
         if last > self.period_seconds:
             raise ValueError(
-                f"period_days={self.period_days}: the recording has a session until day {last / DAY:.2f}; raise the period"
+                f"period_days={self.period_days}: the recording has a session until day "
+                f"{last / DAY:.2f}; raise the period"
             )
         return self
 
@@ -220,10 +251,11 @@ class ReplayAvailability(ContentFile):
 class CustomAvailability(ContentFile):
     """A function of the user's own, in a Python file that imports what it needs.
 
-    `runs(device_ids, low, high, seed, **parameters)` gives (index, start, end): for devices device_ids [N], uint64, the runs that
-    touch [low, high), seconds UTC, as arrays [R]: which device (its place in device_ids), when the run starts and ends (true ends,
-    however far past `high`). Sorted by (index, start), disjoint. It must be a pure function: the same device has the same runs
-    whenever it is asked, in whatever company. Nothing is run when a trace is read.
+    `runs(device_ids, low, high, seed, **parameters)` gives (index, start, end): for devices
+    device_ids [N], uint64, the runs that touch [low, high), seconds UTC, as arrays [R]: which
+    device (its place in device_ids), when the run starts and ends (true ends, however far past
+    `high`). Sorted by (index, start), disjoint. It must be a pure function: the same device has the
+    same runs whenever it is asked, in whatever company. Nothing is run when a trace is read.
     """
 
     model: Literal["custom"]
@@ -236,11 +268,14 @@ class CustomAvailability(ContentFile):
     can_be_thinned: ClassVar[bool] = False
 
     def demand_trust(self) -> None:
-        """Raises InputError if the code was found by its digest, as in a trace, so that it may be somebody else's."""
+        """Raises InputError if the code was found by its digest, as in a trace, so that it may be
+        somebody else's."""
         if self._kept_as is not None:
             raise InputError(
-                f"availability.file={shown(self.file)} is Python code that came with a trace or run (sha256 {self.sha256}) and "
-                f"would be executed here; read {str(self._kept_as)!r}, and give --trust-code if you trust it"
+                f"availability.file={shown(self.file)} is Python code that came with a trace or "
+                f"run (sha256 {self.sha256}) and "
+                f"would be executed here; read {str(self._kept_as)!r}, and give --trust-code if "
+                "you trust it"
             )
 
     def _canonical(self, path: Path) -> bytes:
@@ -248,7 +283,9 @@ class CustomAvailability(ContentFile):
             source = path.read_text(encoding="utf-8")
             compile(source, str(path), "exec")
         except (OSError, ValueError, SyntaxError) as error:
-            raise ValueError(f"file={self.file!r} is no readable Python file ({error}); give one that defines it") from None
+            raise ValueError(
+                f"file={self.file!r} is no readable Python file ({error}); give one that defines it"
+            ) from None
         return source.encode()
 
 
@@ -283,8 +320,11 @@ def _without_file(table: Any) -> dict[str, Any]:
     return table.model_dump(exclude={"file"})
 
 
-def _read_sessions(path: Path, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels. Raises ValueError."""
+def _read_sessions(
+    path: Path, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels.
+    Raises ValueError."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
@@ -294,26 +334,34 @@ def _read_sessions(path: Path, name: str) -> tuple[NDArray[np.int64], NDArray[np
         columns = [table.column(column).combine_chunks() for column in ("device", "start", "end")]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"file={name!r} is no CSV or Parquet file with columns device, start, end ({reason})") from None
+        raise ValueError(
+            f"file={name!r} is no CSV or Parquet file with columns device, start, end ({reason})"
+        ) from None
     if not table.num_rows or any(column.null_count for column in columns):
-        raise ValueError(f"file={name!r} has no sessions, or empty cells; every row needs device, start and end")
+        raise ValueError(
+            f"file={name!r} has no sessions, or empty cells; every row needs device, start and end"
+        )
     start, end = _seconds(columns[1], columns[2], name)
     wrong = ~((start >= 0) & (start < end) & np.isfinite(end))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ValueError(
-            f"file={name!r}: row {row} runs from {start[row]:g} to {end[row]:g}; a session starts at 0 or later, and before it ends"
+            f"file={name!r}: row {row} runs from {start[row]:g} to {end[row]:g}; a session starts "
+            "at 0 or later, and before it ends"
         )
     encoded = columns[0].dictionary_encode()
-    # In order of the labels, of which there are few, not of the rows, of which there may be millions.
+    # In order of the labels, of which there are few, not of the rows, of which there may be
+    # millions.
     _, ranks = np.unique(encoded.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     return ranks[encoded.indices.to_numpy()].astype(np.int64), start, end
 
 
 def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Rows in order of (device, start), both at least 0: what `np.lexsort` gives, in half of its time for millions of rows.
+    """Rows in order of (device, start), both at least 0: what `np.lexsort` gives, in half of its
+    time for millions of rows.
 
-    Bits of numbers that are not negative are in the order of the numbers; numpy sorts 16 of them by counting.
+    Bits of numbers that are not negative are in the order of the numbers; numpy sorts 16 of them by
+    counting.
     """
     order = np.arange(device.size)
     for bits in ((start + 0.0).view(np.uint64), device.view(np.uint64)):  # + 0.0: no minus zero
@@ -325,13 +373,17 @@ def _in_order(device: NDArray[np.int64], start: NDArray[np.float64]) -> NDArray[
 
 
 def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Times [S], as pyarrow read them, in seconds since the recording's first midnight. Raises ValueError."""
+    """Times [S], as pyarrow read them, in seconds since the recording's first midnight. Raises
+    ValueError."""
     import pyarrow as pa
 
     def microseconds(column: Any) -> NDArray[np.int64]:
         return column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
 
-    is_text = [pa.types.is_string(column.type) or pa.types.is_large_string(column.type) for column in (start, end)]
+    is_text = [
+        pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        for column in (start, end)
+    ]
     is_moment = [pa.types.is_temporal(column.type) for column in (start, end)]
     try:
         if all(is_moment) or all(is_text):
@@ -342,7 +394,8 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDAr
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"file={name!r}: start and end must both be numbers (Unix times, or seconds since the first midnight) or both ISO "
+            f"file={name!r}: start and end must both be numbers (Unix times, or seconds since the "
+            "first midnight) or both ISO "
             f"times such as 2024-03-01 22:15:00 ({reason})"
         ) from None
     earliest = float(np.nanmin(first, initial=np.inf))
@@ -352,8 +405,13 @@ def _seconds(start: Any, end: Any, name: str) -> tuple[NDArray[np.float64], NDAr
     if FIRST_UNIX_TIME <= earliest < FIRST_UNIX_TIME * 1000:
         return first - days * DAY, last - days * DAY
     if earliest >= FIRST_UNIX_TIME * 1000:
-        raise ValueError(f"file={name!r}: the first session starts at {earliest:g}, which is no time in seconds; divide by 1000")
+        raise ValueError(
+            f"file={name!r}: the first session starts at {earliest:g}, which is no time in "
+            "seconds; divide by 1000"
+        )
     raise ValueError(
-        f"file={name!r}: the first session starts {earliest / DAY:.1f} days in, at {earliest:g} s; times count from the midnight "
-        f"before the first session, so subtract {days * DAY:.0f} from all of them, or give Unix or ISO times"
+        f"file={name!r}: the first session starts {earliest / DAY:.1f} days in, at {earliest:g} s; "
+        "times count from the midnight "
+        f"before the first session, so subtract {days * DAY:.0f} from all of them, or give Unix or "
+        "ISO times"
     )

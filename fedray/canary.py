@@ -1,14 +1,17 @@
 """An empirical check of the whole path of a run's noise: canaries in the real aggregator.
 
-Canary devices take part in the rounds of one device's recorded pattern. Each sends the same update, a unit vector of its own
-coordinate, ten times the clip norm long; it goes through the real clipping, the fixed-point sum and the aggregator. Half of the
-coordinates have a canary, half are silent. What is released is whitened by the mechanism as `mechanisms/reference.py` writes it
-down, in float64 and apart from the aggregator's code: W = L^-1 R / (z clip), L L' = M M' with M the noise map. If all is right the
-entries of W are independent standard normals, and with a canary they are shifted by L^-1 u / z, u the pattern.
+Canary devices take part in the rounds of one device's recorded pattern. Each sends the same update,
+a unit vector of its own coordinate, ten times the clip norm long; it goes through the real
+clipping, the fixed-point sum and the aggregator. Half of the coordinates have a canary, half are
+silent. What is released is whitened by the mechanism as `mechanisms/reference.py` writes it down,
+in float64 and apart from the aggregator's code: W = L^-1 R / (z clip), L L' = M M' with M the noise
+map. If all is right the entries of W are independent standard normals, and with a canary they are
+shifted by L^-1 u / z, u the pattern.
 
-Four figures come out of it: the distinguishability mu of the best linear test (of the released rounds; for square strategies it is
-the mechanism's s / z, for trees less, since nodes are not released), the size of the signal, that of the noise, and whether the
-rounds' noise is independent. A deviation of any of them is a bug in one of the two codes.
+Four figures come out of it: the distinguishability mu of the best linear test (of the released
+rounds; for square strategies it is the mechanism's s / z, for trees less, since nodes are not
+released), the size of the signal, that of the noise, and whether the rounds' noise is independent.
+A deviation of any of them is a bug in one of the two codes.
 """
 
 import math
@@ -64,11 +67,12 @@ Clips = Callable[[NDArray[np.float32], float], tuple[NDArray[np.int64], NDArray[
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """claimed_mu: s / z of the pattern. expected_mu: what the released rounds can show of it. mu, mu_low, mu_high: measured, with a
-    confidence interval (normal approximation, thousands of degrees of freedom). signal, noise: measured over expected.
+    """claimed_mu: s / z of the pattern. expected_mu: what the released rounds can show of it. mu,
+    mu_low, mu_high: measured, with a confidence interval (normal approximation, thousands of
+    degrees of freedom). signal, noise: measured over expected.
 
-    mu_p: of the expected mu, two-sided. noise_p: of the round whose noise is least like it should be; independence_p: of the two
-    rounds most alike; both corrected.
+    mu_p: of the expected mu, two-sided. noise_p: of the round whose noise is least like it should
+    be; independence_p: of the two rounds most alike; both corrected.
     """
 
     mechanism: str
@@ -101,19 +105,31 @@ class CanaryResult:
         if self.mu_p < ALARM:
             much = "more" if self.mu > self.expected_mu else "less"
             problems.append(
-                f"mu is {self.mu:.4f} [{self.mu_low:.4f}, {self.mu_high:.4f}], {much} than {self.expected_mu:.4f}: "
-                f"the signal is {self.signal:.3f} and the noise {self.noise:.3f} of what they should be"
+                f"mu is {self.mu:.4f} [{self.mu_low:.4f}, {self.mu_high:.4f}], {much} than "
+                f"{self.expected_mu:.4f}: "
+                f"the signal is {self.signal:.3f} and the noise {self.noise:.3f} of what they "
+                "should be"
             )
         if self.noise_p < ALARM:
-            problems.append(f"the noise of round {self.worst_round} has the wrong size (p = {self.noise_p:.1e})")
+            problems.append(
+                f"the noise of round {self.worst_round} has the wrong size (p = {self.noise_p:.1e})"
+            )
         if self.independence_p < ALARM:
             first, second = self.worst_pair
-            problems.append(f"the noise of rounds {first} and {second} is not independent (p = {self.independence_p:.1e})")
+            problems.append(
+                f"the noise of rounds {first} and {second} is not independent (p = "
+                f"{self.independence_p:.1e})"
+            )
         return problems
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
-        return {**asdict(self), "confidence": CONFIDENCE, "covers": self.covers, "problems": self.problems}
+        return {
+            **asdict(self),
+            "confidence": CONFIDENCE,
+            "covers": self.covers,
+            "problems": self.problems,
+        }
 
 
 def run_canary(
@@ -123,20 +139,25 @@ def run_canary(
     aggregator: Callable[[Scenario], Aggregates] | None = None,
     clip: Clips | None = None,
 ) -> CanaryResult:
-    """The pattern is that of the device that binds `trace`, or a simulation of the scenario. Raises InputError.
+    """The pattern is that of the device that binds `trace`, or a simulation of the scenario. Raises
+    InputError.
 
     aggregator, clip: what is tested; the real ones unless given.
     """
     if not 256 <= coordinates <= 1 << 20:
-        raise InputError(f"coordinates={coordinates} must be from 256 to {1 << 20}; more narrow the interval")
+        raise InputError(
+            f"coordinates={coordinates} must be from 256 to {1 << 20}; more narrow the interval"
+        )
     pattern, rounds = _binding_pattern(scenario, trace)
     if rounds > MOST_ROUNDS:
         raise InputError(
-            f"the run has {rounds} rounds, canaries take {MOST_ROUNDS} at most; check a shorter run of the same mechanism"
+            f"the run has {rounds} rounds, canaries take {MOST_ROUNDS} at most; check a shorter "
+            "run of the same mechanism"
         )
     if rounds * coordinates > MOST_VALUES:
         raise InputError(
-            f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; take --coordinates "
+            f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; "
+            "take --coordinates "
             f"{MOST_VALUES // rounds} or fewer"
         )
     return check_aggregator(scenario, pattern, rounds, coordinates, aggregator, clip)
@@ -151,11 +172,15 @@ def check_aggregator(
     clip: Clips | None = None,
 ) -> CanaryResult:
     """As `run_canary`, for a given pattern within so many rounds."""
-    released = _released(scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip())
+    released = _released(
+        scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip()
+    )
     strategy, z = scenario.privacy.mechanism, scenario.privacy.noise_multiplier
     M = reference.noise_map(strategy, rounds)
     L = np.linalg.cholesky(M @ M.T)
-    W = linalg.solve_triangular(L, released / (z * scenario.privacy.clip_norm), lower=True, overwrite_b=True)
+    W = linalg.solve_triangular(
+        L, released / (z * scenario.privacy.clip_norm), lower=True, overwrite_b=True
+    )
     u = np.zeros(rounds)
     u[list(pattern)] = 1.0
     shift = linalg.solve_triangular(L, u, lower=True) / z
@@ -163,10 +188,17 @@ def check_aggregator(
     answers = shift @ W / expected_mu  # N(mu, 1) with a canary, N(0, 1) without
     with_canary, without = answers[: coordinates // 2], answers[coordinates // 2 :]
     freedom = with_canary.size + without.size - 2
-    spread = math.sqrt((with_canary.var(ddof=1) * (with_canary.size - 1) + without.var(ddof=1) * (without.size - 1)) / freedom)
+    spread = math.sqrt(
+        (
+            with_canary.var(ddof=1) * (with_canary.size - 1)
+            + without.var(ddof=1) * (without.size - 1)
+        )
+        / freedom
+    )
     if spread < NO_NOISE:
         raise RunFailed(
-            f"the aggregator adds no noise at all: {coordinates} coordinates gave the same answer to the best test; find out why "
+            f"the aggregator adds no noise at all: {coordinates} coordinates gave the same answer "
+            "to the best test; find out why "
             "before anything is trained"
         )
     mu = float(with_canary.mean() - without.mean()) / spread
@@ -205,9 +237,12 @@ def _released(
     aggregator: Callable[[Scenario], Aggregates],
     clip: Clips,
 ) -> NDArray[np.float64]:
-    """[rounds, coordinates]: what the aggregator releases; canaries sit in the first half of the coordinates."""
+    """[rounds, coordinates]: what the aggregator releases; canaries sit in the first half of the
+    coordinates."""
     goal = scenario.rounds.report_goal
-    full = scenario.model_copy(update={"training": scenario.training.model_copy(update={"cohort_sample": goal})})
+    full = scenario.model_copy(
+        update={"training": scenario.training.model_copy(update={"cohort_sample": goal})}
+    )
     tested = aggregator(full)
     tested.start(np.zeros(coordinates, np.float32))
     canaries = _sum_of_canaries(coordinates, scenario.privacy.clip_norm, clip)
@@ -215,7 +250,9 @@ def _released(
     rows = np.empty((rounds, coordinates))
     for index in range(rounds):
         total = canaries if index in pattern else nobody
-        rows[index] = tested.release([TrainReport(index, 0, 1, total, 0.0, 0, 0)]).cpu().double().numpy()
+        rows[index] = (
+            tested.release([TrainReport(index, 0, 1, total, 0.0, 0, 0)]).cpu().double().numpy()
+        )
     return rows
 
 
@@ -248,12 +285,16 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
     place = int(np.abs(correlations).argmax())
     first, second = sorted(divmod(place, len(silent)))
     r, size = min(abs(float(correlations[first, second])), 1.0 - 1e-15), silent.shape[1]
-    statistic = r * math.sqrt((size - 1) / (1.0 - r * r))  # Student's t with size - 1 degrees of freedom: means are known
+    statistic = r * math.sqrt(
+        (size - 1) / (1.0 - r * r)
+    )  # Student's t with size - 1 degrees of freedom: means are known
     pairs = len(silent) * (len(silent) - 1) / 2
     return min(1.0, 2.0 * float(stats.t.sf(statistic, size - 1)) * pairs), (first, second)
 
 
-def _binding_pattern(scenario: Scenario, trace: Trace | ImportedTrace | Path | None) -> tuple[tuple[int, ...], int]:
+def _binding_pattern(
+    scenario: Scenario, trace: Trace | ImportedTrace | Path | None
+) -> tuple[tuple[int, ...], int]:
     """Rounds of the device that attains the sensitivity, and how many rounds there are."""
     with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
         if trace is None:
@@ -263,7 +304,8 @@ def _binding_pattern(scenario: Scenario, trace: Trace | ImportedTrace | Path | N
         patterns = read_patterns(opened)
     if scenario.rounds.count < patterns.committed_rounds:
         raise InputError(
-            f"trace {str(opened.path)!r} has {patterns.committed_rounds} rounds, the scenario rounds.count="
+            f"trace {str(opened.path)!r} has {patterns.committed_rounds} rounds, the scenario "
+            "rounds.count="
             f"{scenario.rounds.count}; give the scenario that was run"
         )
     return trace_sensitivity(scenario.privacy.mechanism, patterns).rounds, patterns.committed_rounds

@@ -1,4 +1,5 @@
-"""The `fedray` command: thin; every behaviour is in the package. Exit codes: 0 done, 1 a run failed, 2 bad usage or input."""
+"""The `fedray` command: thin; every behaviour is in the package. Exit codes: 0 done, 1 a run
+failed, 2 bad usage or input."""
 
 import contextlib
 import os
@@ -56,7 +57,9 @@ def main() -> None:
         if stream is None:  # closed by the caller
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # names of files and devices may be no text
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # names of files and devices may be no text
     sys.exit(_exit_code(lambda: app(standalone_mode=False)))
 
 
@@ -90,9 +93,17 @@ def _exit_code(command: Callable[[], Any]) -> int:
         return 1
     except OSError as error:  # files have messages of their own: what is left is the output
         _forget_output(sys.stdout)
-        return _fail(f"standard output, or what was being read, failed ({error}); free space there, or give another place", 1)
+        return _fail(
+            f"standard output, or what was being read, failed ({error}); free space there, or give "
+            "another place",
+            1,
+        )
     except MemoryError:
-        return _fail("the memory of this machine does not suffice; close other programs, or take a larger one", 1)
+        return _fail(
+            "the memory of this machine does not suffice; close other programs, or take a larger "
+            "one",
+            1,
+        )
 
 
 def _interrupted() -> int:
@@ -112,6 +123,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _forget_output(stream: Any) -> None:
-    """What cannot be written is dropped, so that the interpreter does not try again when it ends."""
+    """What cannot be written is dropped, so that the interpreter does not try again when it
+    ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

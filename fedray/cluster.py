@@ -1,6 +1,8 @@
-"""Starts a local Ray cluster, or joins one, with fedray's code on every worker's path; leaves nothing running afterwards.
+"""Starts a local Ray cluster, or joins one, with fedray's code on every worker's path; leaves
+nothing running afterwards.
 
-A local cluster listens on the loopback interface alone, and by Ray's own default asks every client for a token.
+A local cluster listens on the loopback interface alone, and by Ray's own default asks every client
+for a token.
 """
 
 import contextlib
@@ -26,12 +28,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @contextlib.contextmanager
 def cluster(placement: Placement) -> Iterator[float]:
-    """Within: Ray is up; gives its free CPUs. A cluster that was up already is used as it is, and left up.
+    """Within: Ray is up; gives its free CPUs. A cluster that was up already is used as it is, and
+    left up.
 
     In-process there is nothing to start.
 
-    Workers do not inherit this process's sys.path, so a local cluster's workers get it by PYTHONPATH, and a cluster that is
-    joined gets the five packages. Raises InputError when the address cannot be joined.
+    Workers do not inherit this process's sys.path, so a local cluster's workers get it by
+    PYTHONPATH, and a cluster that is joined gets the five packages. Raises InputError when the
+    address cannot be joined.
     """
     if placement.backend == "in-process":
         yield 1.0
@@ -43,7 +47,8 @@ def cluster(placement: Placement) -> Iterator[float]:
     if ray.is_initialized():
         if placement.address is not None:
             raise InputError(
-                f"address={placement.address!r} cannot be joined (this process is in a Ray cluster already); leave the address out"
+                f"address={placement.address!r} cannot be joined (this process is in a Ray cluster "
+                "already); leave the address out"
             )
         yield _free_cpus()
         return
@@ -52,7 +57,8 @@ def cluster(placement: Placement) -> Iterator[float]:
         # A runtime environment would set the path too, seconds later.
         with _python_path_for_children(), _loopback_only():
             ray.init(
-                address="local",  # else it would join whatever cluster was started last on this machine
+                # Else it would join whatever cluster was started last on this machine.
+                address="local",
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -72,11 +78,14 @@ def cluster(placement: Placement) -> Iterator[float]:
         except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise InputError(
-                f"address={placement.address!r} cannot be joined ({reason}); start a cluster with `ray start --head`, "
+                f"address={placement.address!r} cannot be joined ({reason}); start a cluster with "
+                "`ray start --head`, "
                 "or leave the address out for a local one"
             ) from None
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_termination)  # Ray's own handler may end the process before it has cleaned up
+        signal.signal(
+            signal.SIGTERM, on_termination
+        )  # Ray's own handler may end the process before it has cleaned up
     try:
         yield _free_cpus()
     finally:
@@ -91,7 +100,8 @@ def _free_cpus() -> float:
 
 
 def _probe(address: str) -> None:
-    """Raises OSError if nobody listens at host:port; Ray itself would keep trying for many minutes."""
+    """Raises OSError if nobody listens at host:port; Ray itself would keep trying for many
+    minutes."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if separator and port.isdigit():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
@@ -102,8 +112,9 @@ def _probe(address: str) -> None:
 def _loopback_only() -> Iterator[None]:
     """Within: a node that Ray starts at 127.0.0.1 stays there.
 
-    Else Ray replaces that address by the machine's own, and its processes (GCS, raylet, workers, this one) listen on all
-    interfaces. It does not on systems for which it has no clusters of several machines; this has it think so.
+    Else Ray replaces that address by the machine's own, and its processes (GCS, raylet, workers,
+    this one) listen on all interfaces. It does not on systems for which it has no clusters of
+    several machines; this has it think so.
     """
     import ray._private.ray_constants as constants
 
@@ -130,11 +141,14 @@ def _python_path_for_children() -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def run_tasks(work: Callable[[_Job], _Done], jobs: Sequence[_Job], placement: Placement) -> Iterator[tuple[int, _Done]]:
-    """(place, result) of `work` on every job, as they come; a Ray task each, two per CPU under way, or here for in-process.
+def run_tasks(
+    work: Callable[[_Job], _Done], jobs: Sequence[_Job], placement: Placement
+) -> Iterator[tuple[int, _Done]]:
+    """(place, result) of `work` on every job, as they come; a Ray task each, two per CPU under way,
+    or here for in-process.
 
-    A task whose process died is tried again, `placement.most_restarts` times. What a task raises is raised here. Within a cluster
-    that is up, leave the placement's address out.
+    A task whose process died is tried again, `placement.most_restarts` times. What a task raises is
+    raised here. Within a cluster that is up, leave the placement's address out.
     """
     if placement.backend == "in-process" or not jobs:
         yield from ((place, work(job)) for place, job in enumerate(jobs))
@@ -158,7 +172,10 @@ def run_tasks(work: Callable[[_Job], _Done], jobs: Sequence[_Job], placement: Pl
                 raise
             except RayError as error:
                 reason = str(error).splitlines()[0]
-                raise RunFailed(f"job {place} of {len(jobs)} was lost ({reason}); run again, what is done is kept") from None
+                raise RunFailed(
+                    f"job {place} of {len(jobs)} was lost ({reason}); run again, what is done is "
+                    "kept"
+                ) from None
             for next_place, job in itertools.islice(waiting, 1):
                 under_way[task.remote(job)] = next_place
             yield place, result

@@ -1,4 +1,5 @@
-"""Finding and evaluating mechanisms for the command line: what users give, checked; what they get, as values."""
+"""Finding and evaluating mechanisms for the command line: what users give, checked; what they get,
+as values."""
 
 import time
 from collections.abc import Iterator
@@ -11,21 +12,32 @@ from fedray.errors import InputError, OptimizationFailed
 from mechanisms.accounting.sampled import PoissonSampling
 from mechanisms.figures import Figures, calibrated_figures, mechanism_figures
 from mechanisms.files import read_strategy, write_strategy
-from mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism, default_cache, optimize_mechanism
+from mechanisms.optimize.design import (
+    Kind,
+    MechanismRequest,
+    cached_mechanism,
+    default_cache,
+    optimize_mechanism,
+)
 from mechanisms.optimize.objective import Objective, Progress, read_targets
 from mechanisms.participation import MinSep
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A mechanism with its figures; for weighted outcomes those of the weightiest first, then of the others."""
+    """A mechanism with its figures; for weighted outcomes those of the weightiest first, then of
+    the others."""
 
     figures: Figures
     others: tuple[Figures, ...]
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object, with `targets` where there are others."""
-        targets = {"targets": [each.to_json() for each in (self.figures, *self.others)]} if self.others else {}
+        targets = (
+            {"targets": [each.to_json() for each in (self.figures, *self.others)]}
+            if self.others
+            else {}
+        )
         return {**self.figures.to_json(), **targets}
 
 
@@ -45,10 +57,15 @@ def read_request(
             schema, outcomes = _schema(rounds, min_sep, max_participations), ()
         else:
             if (rounds, min_sep, max_participations) != (None, None, None):
-                raise ValueError("--targets names the rounds, min-seps and participations; leave out the options of these names")
+                raise ValueError(
+                    "--targets names the rounds, min-seps and participations; leave out the "
+                    "options of these names"
+                )
             outcomes = read_targets(targets)
             schema = max(outcomes, key=lambda target: target.weight).schema
-        return MechanismRequest(cast(Kind, kind), schema, buffers, bands, cast(Objective | None, objective), outcomes)
+        return MechanismRequest(
+            cast(Kind, kind), schema, buffers, bands, cast(Objective | None, objective), outcomes
+        )
 
 
 def find_mechanism(
@@ -59,22 +76,30 @@ def find_mechanism(
     has_cache: bool,
     on_progress: Progress,
 ) -> Found:
-    """Optimises or builds what is asked for, writes it if `out` is given. Raises InputError, OptimizationFailed."""
+    """Optimises or builds what is asked for, writes it if `out` is given. Raises InputError,
+    OptimizationFailed."""
     with _inputs():
         _check_out(out)
         started = time.perf_counter()
         strategy = (
-            cached_mechanism(request, default_cache(), on_progress) if has_cache else optimize_mechanism(request, on_progress)
+            cached_mechanism(request, default_cache(), on_progress)
+            if has_cache
+            else optimize_mechanism(request, on_progress)
         )
         seconds = round(time.perf_counter() - started, 3)
         schemas = [target.schema for target in request.targets] or [request.schema]
         schemas.sort(key=lambda schema: schema != request.schema)
-        first, *others = (mechanism_figures(strategy, schema, noise_multiplier, delta, seconds) for schema in schemas)
+        first, *others = (
+            mechanism_figures(strategy, schema, noise_multiplier, delta, seconds)
+            for schema in schemas
+        )
         if out is not None:
             try:
                 write_strategy(strategy, out)
             except OSError as error:
-                raise ValueError(f"--out {str(out)!r} cannot be written ({error}); name a writable file") from None
+                raise ValueError(
+                    f"--out {str(out)!r} cannot be written ({error}); name a writable file"
+                ) from None
         return Found(first, tuple(others))
 
 
@@ -88,12 +113,16 @@ def evaluate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
 ) -> Figures:
-    """Figures of a mechanism file; with a sampling probability also amplified ones. Raises InputError."""
+    """Figures of a mechanism file; with a sampling probability also amplified ones. Raises
+    InputError."""
     with _inputs():
         schema = _schema(rounds, min_sep, max_participations)
         sampling = _sampling(schema.rounds, probability, partitions)
         if sampling is not None and noise_multiplier is None:
-            raise ValueError(f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; give one")
+            raise ValueError(
+                f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
+                "give one"
+            )
         started = time.perf_counter()
         strategy = read_strategy(file)
         seconds = round(time.perf_counter() - started, 3)
@@ -111,26 +140,40 @@ def calibrate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
 ) -> Figures:
-    """Figures of a mechanism file at the least noise multiplier that gives epsilon or rho. Raises InputError."""
+    """Figures of a mechanism file at the least noise multiplier that gives epsilon or rho. Raises
+    InputError."""
     with _inputs():
         schema = _schema(rounds, min_sep, max_participations)
         sampling = _sampling(schema.rounds, probability, partitions)
-        return calibrated_figures(read_strategy(file), schema, delta, epsilon=epsilon, rho=rho, sampling=sampling)
+        return calibrated_figures(
+            read_strategy(file), schema, delta, epsilon=epsilon, rho=rho, sampling=sampling
+        )
 
 
-def _sampling(rounds: int, probability: float | None, partitions: int | None) -> PoissonSampling | None:
+def _sampling(
+    rounds: int, probability: float | None, partitions: int | None
+) -> PoissonSampling | None:
     if probability is None:
         if partitions is not None:
-            raise ValueError(f"partitions={partitions} are parts that are sampled in turn; give the sampling probability too")
+            raise ValueError(
+                f"partitions={partitions} are parts that are sampled in turn; give the sampling "
+                "probability too"
+            )
         return None
     return PoissonSampling(rounds, probability, 1 if partitions is None else partitions)
 
 
 def _schema(rounds: int | None, min_sep: int | None, max_participations: int | None) -> MinSep:
     if rounds is None or min_sep is None or max_participations is None:
-        given = {"--rounds": rounds, "--min-sep": min_sep, "--max-participations": max_participations}
+        given = {
+            "--rounds": rounds,
+            "--min-sep": min_sep,
+            "--max-participations": max_participations,
+        }
         missing = ", ".join(name for name, value in given.items() if value is None)
-        raise ValueError(f"{missing} must be given: a mechanism's sensitivity and loss depend on all three")
+        raise ValueError(
+            f"{missing} must be given: a mechanism's sensitivity and loss depend on all three"
+        )
     return MinSep(rounds, min_sep, max_participations)
 
 
@@ -139,9 +182,14 @@ def _check_out(out: Path | None) -> None:
     if out is None:
         return
     if out.suffix == ".npy":
-        raise ValueError(f"--out {str(out)!r} names the JSON file; a matrix is written beside it as .npy, so choose another suffix")
+        raise ValueError(
+            f"--out {str(out)!r} names the JSON file; a matrix is written beside it as .npy, so "
+            "choose another suffix"
+        )
     if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"--out {str(out)!r} cannot be written; name a file in a directory that exists")
+        raise ValueError(
+            f"--out {str(out)!r} cannot be written; name a file in a directory that exists"
+        )
 
 
 @contextmanager

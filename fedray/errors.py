@@ -26,7 +26,8 @@ _WORD_CHARACTERS, _LINE_CHARACTERS = 300, 2000  # a path's name has up to 255, a
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: its repr, cut to 80 characters; for every value, however large."""
+    """A value as messages show it: its repr, cut to 80 characters; for every value, however
+    large."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python prints; nesting
@@ -35,8 +36,11 @@ def shown(value: object) -> str:
 
 
 def one_line(message: str) -> str:
-    """A message as the command prints it: one line of printable characters, cut in the middle where it is beyond reading."""
-    words = re.sub(rf"\S{{{_WORD_CHARACTERS},}}", lambda word: _cut(word[0], SHOWN_CHARACTERS), message)
+    """A message as the command prints it: one line of printable characters, cut in the middle where
+    it is beyond reading."""
+    words = re.sub(
+        rf"\S{{{_WORD_CHARACTERS},}}", lambda word: _cut(word[0], SHOWN_CHARACTERS), message
+    )
     line = _cut(" ".join(words.split()), _LINE_CHARACTERS)
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
 

@@ -1,4 +1,5 @@
-"""Fitting what is not published: the reach, or the check-in rate, at which a simulated run has an observed min-sep."""
+"""Fitting what is not published: the reach, or the check-in rate, at which a simulated run has an
+observed min-sep."""
 
 import math
 import tempfile
@@ -15,7 +16,8 @@ from fedray.scenario import Scenario
 from fedray.simulation import simulate
 
 RANGES = {"population.reach": (0.01, 1.0), "rounds.max_checkins_per_hour": (0.01, 60.0)}
-"""What can be fitted, and between which values. Both let more devices check in as they grow, so that min-sep does not fall."""
+"""What can be fitted, and between which values. Both let more devices check in as they grow, so
+that min-sep does not fall."""
 MOST_RUNS = 16
 PUBLISHED_GOAL = 6500
 """Report goal of the published runs (Xu et al. 2023)."""
@@ -23,8 +25,8 @@ PUBLISHED_GOAL = 6500
 
 @dataclass(frozen=True, slots=True)
 class FittedRun:
-    """One simulated run of the search. min_sep: the gap; None where the run starved, which counts as too small, and the number
-    of rounds where no device came twice, which counts as too large."""
+    """One simulated run of the search. min_sep: the gap; None where the run starved, which counts
+    as too small, and the number of rounds where no device came twice, which counts as too large."""
 
     value: float
     min_sep: int | None
@@ -38,7 +40,11 @@ class FittedRun:
     @property
     def shown_min_sep(self) -> str:
         """As in tables."""
-        return shown_min_sep(self.min_sep if self.has_min_sep else None) if self.max_participations else "starved"
+        return (
+            shown_min_sep(self.min_sep if self.has_min_sep else None)
+            if self.max_participations
+            else "starved"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """min_sep is null where no device took part twice."""
@@ -47,7 +53,8 @@ class FittedRun:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The value whose run came nearest, its run, and all runs in order. target: the min-sep (gap) that was observed."""
+    """The value whose run came nearest, its run, and all runs in order. target: the min-sep (gap)
+    that was observed."""
 
     key: str
     target: int
@@ -80,19 +87,23 @@ def fit_min_sep(
     placement: Placement | None = None,
     on_run: Callable[[FittedRun], None] | None = None,
 ) -> Fit:
-    """Finds the value of `key` at which the run's min-sep is the one observed, within a relative tolerance.
+    """Finds the value of `key` at which the run's min-sep is the one observed, within a relative
+    tolerance.
 
-    min_sep: the gap, least difference of two rounds of one device; `gap_of` converts rounds that were counted in between.
+    min_sep: the gap, least difference of two rounds of one device; `gap_of` converts rounds that
+        were counted in between.
 
-    Regula falsi in the logarithms (min-sep is nearly proportional to reach while supply is short), kept within a bracket.
-    `scale` shrinks the population and the report goal alike, which leaves min-sep nearly as it is: 0.1 is ten times as fast, and
-    off by a percent or two. Raises FitFailed if no value in the range gives it, InputError for arguments that make no sense.
+    Regula falsi in the logarithms (min-sep is nearly proportional to reach while supply is short),
+    kept within a bracket. `scale` shrinks the population and the report goal alike, which leaves
+    min-sep nearly as it is: 0.1 is ten times as fast, and off by a percent or two. Raises FitFailed
+    if no value in the range gives it, InputError for arguments that make no sense.
     """
     if key not in RANGES:
         raise InputError(f"key={key!r} cannot be fitted; take one of {', '.join(RANGES)}")
     if not 1 <= min_sep < scenario.rounds.count:
         raise InputError(
-            f"min_sep={min_sep} must be at least 1 and less than the {scenario.rounds.count} rounds, since no two are "
+            f"min_sep={min_sep} must be at least 1 and less than the {scenario.rounds.count} "
+            "rounds, since no two are "
             "further apart; give what was observed"
         )
     if not 0 < tolerance < 1:
@@ -102,20 +113,29 @@ def fit_min_sep(
     runs: list[FittedRun] = []
 
     def try_value(value: float) -> FittedRun:
-        run = _run(smaller.with_overrides(f"{key}={value!r}", "training.enabled=false"), value, placement)
+        run = _run(
+            smaller.with_overrides(f"{key}={value!r}", "training.enabled=false"), value, placement
+        )
         runs.append(run)
         if on_run is not None:
             on_run(run)
         return run
 
     def is_near(run: FittedRun) -> bool:
-        return run.has_min_sep and run.min_sep is not None and abs(run.min_sep / min_sep - 1.0) <= tolerance
+        return (
+            run.has_min_sep
+            and run.min_sep is not None
+            and abs(run.min_sep / min_sep - 1.0) <= tolerance
+        )
 
     low, high = RANGES[key]
     top = try_value(high)
     if not is_near(top) and (top.min_sep is None or top.min_sep < min_sep):
         found = "the run starves" if top.min_sep is None else f"min-sep is {top.min_sep}"
-        raise FitFailed(f"min_sep={min_sep} is out of reach: even at {key}={high:g} {found}; check population, timer and rounds")
+        raise FitFailed(
+            f"min_sep={min_sep} is out of reach: even at {key}={high:g} {found}; check population, "
+            "timer and rounds"
+        )
     above, below = top, FittedRun(low, None, None)
     while not is_near(runs[-1]) and len(runs) < MOST_RUNS and above.value / below.value > 1.002:
         # Every third time the middle, so that the bracket shrinks whatever the curve.
@@ -125,9 +145,16 @@ def fit_min_sep(
             above = run
         else:
             below = run
-    compared = [(abs(run.min_sep - min_sep), run) for run in runs if run.has_min_sep and run.min_sep is not None]
+    compared = [
+        (abs(run.min_sep - min_sep), run)
+        for run in runs
+        if run.has_min_sep and run.min_sep is not None
+    ]
     if not compared:
-        raise FitFailed(f"min_sep={min_sep} is out of reach: at no {key} that was tried did a device take part twice; check rounds")
+        raise FitFailed(
+            f"min_sep={min_sep} is out of reach: at no {key} that was tried did a device take part "
+            "twice; check rounds"
+        )
     best = min(compared, key=lambda each: each[0])[1]
     return Fit(key, min_sep, best, tuple(runs))
 
@@ -140,7 +167,8 @@ def scenario_to_fit(
     report_goal: int | None,
     overrides: Sequence[str] = (),
 ) -> Scenario:
-    """The scenario of a file, or one of defaults, with what is given set in it. Raises InputError if something is missing."""
+    """The scenario of a file, or one of defaults, with what is given set in it. Raises InputError
+    if something is missing."""
     given = {
         "population.devices": devices,
         "participation.timer_hours": timer_hours,
@@ -151,7 +179,13 @@ def scenario_to_fit(
     if file is not None:
         return Scenario.from_toml(file, [*settings, *overrides])
     missing = [
-        option for option, value in (("--population", devices), ("--timer", timer_hours), ("--rounds", rounds)) if value is None
+        option
+        for option, value in (
+            ("--population", devices),
+            ("--timer", timer_hours),
+            ("--rounds", rounds),
+        )
+        if value is None
     ]
     if missing:
         raise InputError(f"{', '.join(missing)} missing; give them, or a scenario file")
@@ -167,13 +201,16 @@ def scenario_to_fit(
 
 
 def _between(below: FittedRun, above: FittedRun, target: int) -> float:
-    """The next value to try: on the line through both ends, in logarithms; proportional where the lower end has no min-sep."""
+    """The next value to try: on the line through both ends, in logarithms; proportional where the
+    lower end has no min-sep."""
     assert above.min_sep is not None
     if below.min_sep is None:
         guess = above.value * target / above.min_sep
     else:
         slope = (
-            math.log(above.value / below.value) / math.log(above.min_sep / below.min_sep) if above.min_sep > below.min_sep else 1.0
+            math.log(above.value / below.value) / math.log(above.min_sep / below.min_sep)
+            if above.min_sep > below.min_sep
+            else 1.0
         )
         guess = below.value * (target / below.min_sep) ** slope
     margin = (above.value / below.value) ** 0.02
@@ -181,8 +218,8 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
 
 
 def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """Population, joins and report goal so many times as large, untrained; at scale 1 as they are. Raises InputError for smaller
-    goals below 20."""
+    """Population, joins and report goal so many times as large, untrained; at scale 1 as they are.
+    Raises InputError for smaller goals below 20."""
     if not 0 < scale <= 1:
         raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
     if scale == 1:
@@ -190,12 +227,16 @@ def scaled(scenario: Scenario, scale: float) -> Scenario:
     goal = round(scenario.rounds.report_goal * scale)
     if goal < 20:
         raise InputError(
-            f"scale={scale} leaves a report goal of {goal}; raise it to {20 / scenario.rounds.report_goal:.2g} or more"
+            f"scale={scale} leaves a report goal of {goal}; raise it to "
+            f"{20 / scenario.rounds.report_goal:.2g} or more"
         )
     devices = round(scenario.population.devices * goal / scenario.rounds.report_goal)
     joins = scenario.population.joins_per_day * goal / scenario.rounds.report_goal
     return scenario.with_overrides(
-        f"population.devices={devices}", f"population.joins_per_day={joins}", f"rounds.report_goal={goal}", "training.enabled=false"
+        f"population.devices={devices}",
+        f"population.joins_per_day={joins}",
+        f"rounds.report_goal={goal}",
+        "training.enabled=false",
     )
 
 

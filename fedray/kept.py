@@ -1,4 +1,5 @@
-"""Files of a cache: each has the digest of what was asked for and of what follows, so that nothing else is ever taken for it.
+"""Files of a cache: each has the digest of what was asked for and of what follows, so that nothing
+else is ever taken for it.
 
 The first line is JSON with both digests, the rest is the content.
 """
@@ -14,7 +15,8 @@ def read_kept(file: Path, request: str) -> bytes | None:
     """The content that was kept for a request, or None where nothing was.
 
     Raises:
-        ValueError: with the reason, for a file that cannot be read, or is not what was kept for this request.
+        ValueError: with the reason, for a file that cannot be read, or is not what was kept for
+            this request.
     """
     try:
         head, _, content = file.read_bytes().partition(b"\n")

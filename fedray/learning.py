@@ -89,14 +89,18 @@ def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
     return Scenario.from_tables(trace.scenario, source=str(trace.path), directory=trace.path)
 
 
-def finish_training(directory: str | Path, placement: Placement, on_progress: ProgressListener | None = None) -> TrainedRun:
+def finish_training(
+    directory: str | Path, placement: Placement, on_progress: ProgressListener | None = None
+) -> TrainedRun:
     """Trains the model of a run whose trace is whole, from its last checkpoint if there is one."""
     trace = Trace.open(directory)
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
     scenario = _scenario_to_train(trace, None)
     placement = placement.resolved(predicted_seconds(scenario))
-    return _train(trace, scenario, placement, trace.path / TRAINING, partial, is_resumed, on_progress)
+    return _train(
+        trace, scenario, placement, trace.path / TRAINING, partial, is_resumed, on_progress
+    )
 
 
 def predicted_seconds(scenario: Scenario) -> float:
@@ -111,7 +115,9 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.
     """
     rounds = trace.rounds
     accepted = rounds["accepted"][rounds["state"] == 0].astype(np.int64)
-    places = np.array([cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)])
+    places = np.array(
+        [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
+    )
     chosen = np.zeros(places.shape, np.uint64)
     seen = np.zeros((accepted.size, 1), np.int64)
     """Accepted devices of each round in the parts before."""
@@ -179,7 +185,9 @@ class LiveTraining:
         self._is_over = True
         self._rounds.put(None)
         self._thread.join()
-        is_trace_kept = self._trace_directory.exists() or has_checkpoint(partial_directory(self._trace_directory))
+        is_trace_kept = self._trace_directory.exists() or has_checkpoint(
+            partial_directory(self._trace_directory)
+        )
         if not is_trace_kept:  # there will be nothing to go on with
             self._training.writer.discard()
         self._stack.__exit__(kind, value, traceback)
@@ -240,7 +248,9 @@ class _Training:
             return
         metrics = self._loop.train(round_index, cohort)
         count = self._scenario.rounds.count
-        self._on_progress(TrainingProgress(round_index + 1, count, metrics, self._loop.last_evaluation))
+        self._on_progress(
+            TrainingProgress(round_index + 1, count, metrics, self._loop.last_evaluation)
+        )
         if time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds:
             self._checkpoints.save(self._loop.state())
             self._last_checkpoint = time.monotonic()
@@ -303,7 +313,9 @@ def _training(
                 f"({scenario.digest[:12]}); give the one it was started with"
             )
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial))
+        writer = stack.enter_context(
+            TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial)
+        )
         if not is_resumed:
             tables = json.loads(json.dumps(scenario.to_tables()))
             document = {"scenario_digest": scenario.digest, "scenario": tables}
@@ -317,7 +329,9 @@ def _training(
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
-        yield _Training(scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress)
+        yield _Training(
+            scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress
+        )
 
 
 def _live_partial(trace_directory: Path) -> Path:

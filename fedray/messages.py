@@ -1,4 +1,5 @@
-"""Frozen values that cross the boundary between clients and server. Arrays are numpy; times are seconds since start."""
+"""Frozen values that cross the boundary between clients and server. Arrays are numpy; times are
+seconds since start."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,17 +25,20 @@ class Outcome(IntEnum):
 
 
 NEVER = 2**32 - 1
-"""The second at which the timer of a device opens that may not take part again; no simulated time reaches it."""
+"""The second at which the timer of a device opens that may not take part again; no simulated time
+reaches it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """Selected devices of one attempt whose fate the server has decided, sorted by device id; [S] each.
+    """Selected devices of one attempt whose fate the server has decided, sorted by device id; [S]
+    each.
 
     attempt: number of the attempt, which counts them all; a shard applies each attempt once.
-    reopen_seconds: whole second from which the device's timer is open again; 0 where no timer was started, NEVER for a device
-        that has taken part as often as it may.
-    remembers_round: whether the device keeps the round as its last one (it does when its report was accepted).
+    reopen_seconds: whole second from which the device's timer is open again; 0 where no timer was
+        started, NEVER for a device that has taken part as often as it may.
+    remembers_round: whether the device keeps the round as its last one (it does when its report was
+        accepted).
     """
 
     attempt: int
@@ -48,7 +52,9 @@ class Settlement:
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
         """The rows of devices in [first_device, end_device)."""
-        begin, end = np.searchsorted(self.device_ids, np.array([first_device, end_device], dtype=np.uint64))
+        begin, end = np.searchsorted(
+            self.device_ids, np.array([first_device, end_device], dtype=np.uint64)
+        )
         if end - begin == self.device_ids.size:
             return self
         return Settlement(
@@ -65,11 +71,14 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class CheckInOrder:
-    """Asks a shard for the check-ins of one look-ahead window [start, end), after applying the settlements.
+    """Asks a shard for the check-ins of one look-ahead window [start, end), after applying the
+    settlements.
 
-    ask_until_seconds: devices are asked to come before it; the window's end, or sooner where they are to come together.
+    ask_until_seconds: devices are asked to come before it; the window's end, or sooner where they
+        are to come together.
     round_index: the round that is being formed.
-    is_enumerated: how check-ins are drawn; True lists runs up to list_until_seconds, a window's end, and draws from them.
+    is_enumerated: how check-ins are drawn; True lists runs up to list_until_seconds, a window's
+        end, and draws from them.
     """
 
     window: int
@@ -87,10 +96,12 @@ class CheckInOrder:
 class CheckIns:
     """First check-ins of a window's stretches, sorted by (time, device); [A] each.
 
-    fixed_seconds, training_seconds: time from being selected to having reported: a fixed part (setup, transfers), and the training
-        time, which varies between rounds. last_rounds: last round that the device remembers (-1 for none); empty unless rounds
-        must be separated. timer_seconds: how long the device really waits; empty where all keep the timer. contributions: how many
-        reports of the device were accepted, as it remembers; empty unless participations are capped.
+    fixed_seconds, training_seconds: time from being selected to having reported: a fixed part
+        (setup, transfers), and the training time, which varies between rounds. last_rounds: last
+        round that the device remembers (-1 for none); empty unless rounds must be separated.
+        timer_seconds: how long the device really waits; empty where all keep the timer.
+        contributions: how many reports of the device were accepted, as it remembers; empty unless
+        participations are capped.
     """
 
     device_ids: NDArray[np.uint64]
@@ -108,8 +119,9 @@ class CheckIns:
 class Census:
     """Estimates of whole numbers of devices, from a fixed sample.
 
-    eligible: devices that are eligible at the window's start. open_eligible: of them, those whose timer is open. free_eligible: of
-    those, the ones that no round separation holds back. listed: usable devices whose timer opens before list_until.
+    eligible: devices that are eligible at the window's start. open_eligible: of them, those whose
+    timer is open. free_eligible: of those, the ones that no round separation holds back. listed:
+    usable devices whose timer opens before list_until.
     spent_eligible: eligible devices that have taken part as often as they may.
     """
 
@@ -131,7 +143,8 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class TrainOrder:
-    """Asks for the local training of one fixed group of a round's devices from the given parameters [D]."""
+    """Asks for the local training of one fixed group of a round's devices from the given parameters
+    [D]."""
 
     round_index: int
     group: int
@@ -143,8 +156,8 @@ class TrainOrder:
 class TrainReport:
     """Exact partial sum of a group's clipped updates.
 
-    sum_fixed_point: [D] int64; each clipped update as multiples of clip_norm / 2^FIXED_POINT_BITS, rounded towards zero,
-        so that sums are the same in any order and no norm grows.
+    sum_fixed_point: [D] int64; each clipped update as multiples of clip_norm / 2^FIXED_POINT_BITS,
+        rounded towards zero, so that sums are the same in any order and no norm grows.
     loss_sum, examples: sums over the group's devices and the examples they used.
     clipped: devices whose update was scaled down.
     """
@@ -159,14 +172,17 @@ class TrainReport:
 
 
 FIXED_POINT_BITS = 40
-"""Resolution of an update's coordinate: 2^40 steps per clip norm leave room for 2^22 clipped updates in an int64 sum."""
+"""Resolution of an update's coordinate: 2^40 steps per clip norm leave room for 2^22 clipped
+updates in an int64 sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One attempt at a round. `round_index` counts committed rounds; an abandoned attempt bears the number it tried for.
+    """One attempt at a round. `round_index` counts committed rounds; an abandoned attempt bears the
+    number it tried for.
 
-    eligible_estimate: devices eligible at the start of the look-ahead window in which the round started.
+    eligible_estimate: devices eligible at the start of the look-ahead window in which the round
+        started.
     """
 
     round_index: int
@@ -182,7 +198,8 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMetrics:
-    """What is known of the model after a round. Held-out figures are NaN in rounds without an evaluation."""
+    """What is known of the model after a round. Held-out figures are NaN in rounds without an
+    evaluation."""
 
     round_index: int
     train_loss: float
@@ -201,9 +218,11 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """One partition of the trace: the rows of a run of device blocks as a Parquet file, and the digest of its columns.
+    """One partition of the trace: the rows of a run of device blocks as a Parquet file, and the
+    digest of its columns.
 
-    column_digests: of each column alone, by name. parquet: None where the shard has written the file itself.
+    column_digests: of each column alone, by name. parquet: None where the shard has written the
+        file itself.
     """
 
     first_device: int
@@ -216,7 +235,8 @@ class ShardPart:
 
 @dataclass(frozen=True, slots=True)
 class ShardUse:
-    """What a shard has used so far: rows of the trace, peak memory of its process (MiB), seconds at work; the last window."""
+    """What a shard has used so far: rows of the trace, peak memory of its process (MiB), seconds at
+    work; the last window."""
 
     first_device: int
     end_device: int

@@ -1,7 +1,8 @@
-"""What is wrong with a table of a file, in words: every problem with its key, its value, the rule and the remedy.
+"""What is wrong with a table of a file, in words: every problem with its key, its value, the rule
+and the remedy.
 
-Pydantic finds the problems. It names them by the tags of unions and by its own error codes; here they are named as the file
-has them, with the nearest key that exists.
+Pydantic finds the problems. It names them by the tags of unions and by its own error codes; here
+they are named as the file has them, with the nearest key that exists.
 """
 
 import difflib
@@ -26,11 +27,17 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
     problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
     meant = {each.meant for each in problems}
     # A misspelt key is also one that is missing: that is one mistake.
-    told = [each for each in problems if each.kind != "missing" or tuple(each.location) not in meant]
+    told = [
+        each for each in problems if each.kind != "missing" or tuple(each.location) not in meant
+    ]
+    # A list whose items are wrong is told to be too short as well.
+    told = [each for each in told if each.kind != "too_short" or len(problems) == 1]
     lines = [each.line for each in sorted(told, key=lambda each: each.kind != "extra_forbidden")]
     if len(lines) == 1:
         return lines[0]
-    return f"{len(lines)} problems: " + "; ".join(f"({place}) {line}" for place, line in enumerate(lines, 1))
+    return f"{len(lines)} problems: " + "; ".join(
+        f"({place}) {line}" for place, line in enumerate(lines, 1)
+    )
 
 
 class _Problem:
@@ -58,8 +65,14 @@ class _Problem:
         rule = self._problem["msg"].removeprefix("Value error, ")
         match self.kind:
             case "extra_forbidden":
-                table = f"[{'.'.join(map(str, self.location[:-1]))}]" if self.location[:-1] else "the top level"
-                known = f"the keys here are {', '.join(self._known)}" if self._known else "leave it out"
+                table = (
+                    f"[{'.'.join(map(str, self.location[:-1]))}]"
+                    if self.location[:-1]
+                    else "the top level"
+                )
+                known = (
+                    f"the keys here are {', '.join(self._known)}" if self._known else "leave it out"
+                )
                 remedy = f"did you mean {self.meant[-1]!r}?" if self.meant else known
                 return f"unknown key {key} = {shown(given)} in {table}; {remedy}"
             case "missing":
@@ -71,7 +84,9 @@ class _Problem:
                 return f"{key}: {rule}" if key else rule
             case _:
                 remedy = f"correct it ({self._description})" if self._description else "correct it"
-                return f"{key or 'the file'} = {shown(given)}: {rule[0].lower() + rule[1:]}; {remedy}"
+                return (
+                    f"{key or 'the file'} = {shown(given)}: {rule[0].lower() + rule[1:]}; {remedy}"
+                )
 
     def _line_of_tag(self, key: str, given: Any) -> str:
         names = _tags_of(_annotation_at(self._root, self.location, self._tables))
@@ -87,7 +102,8 @@ class _Problem:
 
     @property
     def _description(self) -> str:
-        """The first sentence of the key's description, which says what it is; else of the nearest table's above it."""
+        """The first sentence of the key's description, which says what it is; else of the nearest
+        table's above it."""
         description = ""
         for place, part in enumerate(self.location):
             field = _field(_class_at(self._root, self.location[:place], self._tables), part)
@@ -97,12 +113,15 @@ class _Problem:
 
 
 def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
-    """Pydantic's location without the tags that it inserts for unions: only what the file itself contains."""
+    """Pydantic's location without the tags that it inserts for unions: only what the file itself
+    contains."""
     path: list[Any] = []
     node: Any = tables
     for position, part in enumerate(location):
         is_last = position == len(location) - 1
-        if isinstance(node, dict) and (part in node or (is_last and part not in (node.get("kind"), node.get("model", "habit")))):
+        if isinstance(node, dict) and (
+            part in node or (is_last and part not in (node.get("kind"), node.get("model", "habit")))
+        ):
             path.append(part)
             node = node.get(part)
         elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
@@ -126,7 +145,8 @@ def _annotation_at(root: Any, path: list[Any], tables: Any) -> Any:
 
 
 def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None:
-    """The class of the table at a path; None where it is no table, or nothing says of which class it is."""
+    """The class of the table at a path; None where it is no table, or nothing says of which class
+    it is."""
     classes = _classes_in(_annotation_at(root, path, tables))
     if len(classes) == 1:
         return classes[0]
@@ -139,7 +159,11 @@ def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None
         if any(node.get(tag) in names for tag, names in _tags_of(table).items()):
             return table
     # Without a tag it is the class of the default, if it has one.
-    default = type(getattr(_field(_class_at(root, path[:-1], tables), path[-1]), "default", None)) if path else None
+    default = (
+        type(getattr(_field(_class_at(root, path[:-1], tables), path[-1]), "default", None))
+        if path
+        else None
+    )
     return default if default in classes and not any(tag in node for tag in _TAGS) else None
 
 

@@ -1,7 +1,9 @@
-"""JSON and TOML that a hand may have written and a disk may have damaged: read, or refused in one line.
+"""JSON and TOML that a hand may have written and a disk may have damaged: read, or refused in one
+line.
 
-The parsers of the standard library pass on what Python itself refuses (nesting beyond the stack, integers of more than 4,300
-digits), and that of JSON takes a key that is there twice. All of it is a ValueError here.
+The parsers of the standard library pass on what Python itself refuses (nesting beyond the stack,
+integers of more than 4,300 digits), and that of JSON takes a key that is there twice. All of it is
+a ValueError here.
 """
 
 import json
@@ -12,15 +14,19 @@ _INTEGER_BITS = 10_000
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that a JSON text describes. Raises ValueError, also for a key that an object has twice."""
+    """The value that a JSON text describes. Raises ValueError, also for a key that an object has
+    twice."""
     try:
-        return json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_object)
+        return json.loads(
+            text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_object
+        )
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables that a TOML text describes. Raises tomllib.TOMLDecodeError for its syntax, else ValueError."""
+    """The tables that a TOML text describes. Raises tomllib.TOMLDecodeError for its syntax, else
+    ValueError."""
     try:
         tables = tomllib.loads(text)
         _check_integers(tables)
@@ -32,8 +38,12 @@ def parse_toml(text: str) -> dict[str, Any]:
 def _check_integers(value: Any) -> None:
     """Hexadecimal ones have no limit of digits when they are read, but when they are printed."""
     if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
-        raise ValueError(f"it has an integer of {value.bit_length():,} bits, more than any key takes")
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        raise ValueError(
+            f"it has an integer of {value.bit_length():,} bits, more than any key takes"
+        )
+    for each in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         _check_integers(each)
 
 

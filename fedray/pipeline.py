@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedray import learning, simulation
+from clients.tasks.registry import check_task_name
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError
 from fedray.learning import LiveTraining, finish_training
@@ -40,6 +41,9 @@ def run_scenario(
     Raises what `simulate` and `train` do. After a checkpoint, `resume_run` goes on.
     """
     placement = _resolved(scenario, placement)
+    simulation.check_memory(scenario, placement)
+    if scenario.training.enabled:
+        check_task_name(scenario.training.task)
     directory = Path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
         return simulate(scenario, placement, directory, on_progress, on_start)
@@ -89,12 +93,15 @@ def _resolved(scenario: Scenario, placement: Placement | None) -> Placement:
     return (placement or Placement()).resolved(seconds)
 
 
-def _finish_training(directory: Path, placement: Placement, on_progress: ProgressListener | None) -> None:
+def _finish_training(
+    directory: Path, placement: Placement, on_progress: ProgressListener | None
+) -> None:
     """Trains the model of a run whose trace is whole already."""
     is_trained = Trace.open(directory).scenario.get("training", {}).get("enabled", False)
     if not is_trained or (directory / TRAINING).exists():
         raise CheckpointError(
-            f"{str(directory)!r} is whole, there is nothing to go on with; name the --out of a run that was interrupted"
+            f"{str(directory)!r} is whole, there is nothing to go on with; name the --out of a run "
+            "that was interrupted"
         )
     with _hint(directory):
         finish_training(directory, placement, on_progress)

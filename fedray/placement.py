@@ -50,17 +50,34 @@ class Placement:
         if self.backend not in ("auto", "ray", "in-process"):
             raise InputError(f"backend={self.backend!r} is not one of 'auto', 'ray', 'in-process'")
         if self.address is not None and self.backend == "in-process":
-            raise InputError(f"address={self.address!r} needs backend='ray'; drop the address to run in-process")
+            raise InputError(
+                f"address={self.address!r} needs backend='ray'; drop the address to run in-process"
+            )
         if self.object_store_megabytes < 80:
-            raise InputError(f"object_store_megabytes={self.object_store_megabytes} must be at least 80, Ray's minimum")
+            raise InputError(
+                f"object_store_megabytes={self.object_store_megabytes} must be at least 80, Ray's "
+                "minimum"
+            )
         if not self.worker_timeout_seconds > 0:
-            raise InputError(f"worker_timeout_seconds={self.worker_timeout_seconds} must be positive; 600 is ten minutes")
+            raise InputError(
+                f"worker_timeout_seconds={self.worker_timeout_seconds} must be positive; 600 is "
+                "ten minutes"
+            )
         if not self.checkpoint_seconds >= 0:
-            raise InputError(f"checkpoint_seconds={self.checkpoint_seconds} must not be negative; 0 saves after every window")
+            raise InputError(
+                f"checkpoint_seconds={self.checkpoint_seconds} must not be negative; 0 saves after "
+                "every window"
+            )
         if self.most_restarts < 0:
-            raise InputError(f"most_restarts={self.most_restarts} must not be negative; 0 ends the run when an actor dies")
+            raise InputError(
+                f"most_restarts={self.most_restarts} must not be negative; 0 ends the run when an "
+                "actor dies"
+            )
         if not (0 <= self.aggregator_gpus < 1 or self.aggregator_gpus == 1):
-            raise InputError(f"aggregator_gpus={self.aggregator_gpus} must be from 0 to 1; 0 is the CPU, 1 a whole GPU")
+            raise InputError(
+                f"aggregator_gpus={self.aggregator_gpus} must be from 0 to 1; 0 is the CPU, 1 a "
+                "whole GPU"
+            )
 
     def resolved(self, predicted_seconds: float) -> Self:
         """A copy whose backend is "ray" or "in-process".
@@ -71,7 +88,10 @@ class Placement:
         if self.backend != "auto":
             return self
         asks_for_actors = (
-            self.address is not None or self.shards is not None or self.trainers is not None or self.aggregator_gpus > 0
+            self.address is not None
+            or self.shards is not None
+            or self.trainers is not None
+            or self.aggregator_gpus > 0
         )
         is_here = predicted_seconds < RAY_START_SECONDS and not asks_for_actors
         return replace(self, backend="in-process" if is_here else "ray")

@@ -36,7 +36,8 @@ class Shard(Protocol):
         ...
 
     def prepare(self, order: CheckInOrder) -> None:
-        """Says what will be asked for next, without settlements, so that the shard may begin. It changes no answer."""
+        """Says what will be asked for next, without settlements, so that the shard may begin. It
+        changes no answer."""
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
@@ -48,7 +49,8 @@ class Shard(Protocol):
         ...
 
     def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
-        """One part of the trace, of this shard's devices; written into `partial` where the token is there too."""
+        """One part of the trace, of this shard's devices; written into `partial` where the token is
+        there too."""
         ...
 
     def use(self) -> Pending[ShardUse]:
@@ -79,7 +81,9 @@ class Aggregator(Protocol):
         """Takes the initial parameters [D]."""
         ...
 
-    def commit(self, round_index: int, reports: Sequence[TrainReport]) -> Pending[NDArray[np.float32]]:
+    def commit(
+        self, round_index: int, reports: Sequence[TrainReport]
+    ) -> Pending[NDArray[np.float32]]:
         """Sums, adds the round's noise, takes the server step. Returns the new parameters [D].
 
         Rounds come in order, once each.

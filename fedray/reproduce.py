@@ -1,4 +1,5 @@
-"""Published runs, simulated: observed beside published, row by row; and their privacy, computed from what was published of them."""
+"""Published runs, simulated: observed beside published, row by row; and their privacy, computed
+from what was published of them."""
 
 import math
 import tempfile
@@ -22,8 +23,8 @@ from scenarios.gboard import PublishedRun, select
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a run. observed: None where there is none, such as the min-sep of a run in which no device came twice.
-    published: None where it is not."""
+    """One figure of a run. observed: None where there is none, such as the min-sep of a run in
+    which no device came twice. published: None where it is not."""
 
     observed: float | None
     published: float | None
@@ -31,15 +32,20 @@ class Figure:
     @property
     def relative_difference(self) -> float | None:
         """observed / published - 1."""
-        return None if self.published is None or self.observed is None else self.observed / self.published - 1.0
+        return (
+            None
+            if self.published is None or self.observed is None
+            else self.observed / self.published - 1.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ReproducedRun:
     """One row.
 
-    min_sep: the gap; the published one is converted by `gap_of`. rho and epsilon are of tree aggregation for the observed (min-sep,
-    max participations), as the paper reports them; trace_rho is exact for the trace. wall_seconds: simulation, without the audit.
+    min_sep: the gap; the published one is converted by `gap_of`. rho and epsilon are of tree
+    aggregation for the observed (min-sep, max participations), as the paper reports them; trace_rho
+    is exact for the trace. wall_seconds: simulation, without the audit.
     """
 
     name: str
@@ -71,30 +77,37 @@ def reproduce_gboard(
 ) -> list[ReproducedRun]:
     """Runs the scenarios of the chosen rows (comma-separated locales or names; None for all).
 
-    Traces are kept as `out`/<row> if a directory is given. `on_row` hears of all results so far after every row. Raises
-    InputError for unknown rows.
+    Traces are kept as `out`/<row> if a directory is given. `on_row` hears of all results so far
+    after every row. Raises InputError for unknown rows.
     """
     results = []
     for published in _chosen(rows):
         with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
-            results.append(_reproduce(published, overrides, (out or Path(folder)) / published.name, placement))
+            results.append(
+                _reproduce(published, overrides, (out or Path(folder)) / published.name, placement)
+            )
         if on_row is not None:
             on_row(results)
     return results
 
 
 GAP_NOTE = (
-    "Published min-seps count the rounds strictly between two participations, so the gap is one more; fedray's min-sep is the gap."
+    "Published min-seps count the rounds strictly between two participations, so the gap is "
+    "one more; fedray's min-sep is the gap."
 )
-TREE_NOTE = "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at delta 1e-10."
+TREE_NOTE = (
+    "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at "
+    "delta 1e-10."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPrivacy:
-    """rho and epsilon of a published row from its rounds, min-sep, max participations and noise multiplier alone.
+    """rho and epsilon of a published row from its rounds, min-sep, max participations and noise
+    multiplier alone.
 
-    min_sep: the gap. exact_rho: unrounded; epsilon: at delta 1e-10, by PLD of
-    the rho that is printed, since the printed epsilons are those of rounded rhos; None where none is printed.
+    min_sep: the gap. exact_rho: unrounded; epsilon: at delta 1e-10, by PLD of the rho that is
+    printed, since the printed epsilons are those of rounded rhos; None where none is printed.
     """
 
     name: str
@@ -111,7 +124,9 @@ class PublishedPrivacy:
     def agrees(self) -> bool:
         """To every digit that is printed."""
         rho = f"{self.exact_rho:.2f}" == f"{self.published_rho:.2f}"
-        return rho and (self.epsilon is None or f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}")
+        return rho and (
+            self.epsilon is None or f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As in `fedray reproduce gboard-privacy --json`."""
@@ -119,17 +134,38 @@ class PublishedPrivacy:
 
 
 def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:
-    """Of the chosen rows; see `GAP_NOTE` and `TREE_NOTE` for the conventions. Raises InputError for unknown rows."""
+    """Of the chosen rows; see `GAP_NOTE` and `TREE_NOTE` for the conventions. Raises InputError for
+    unknown rows."""
     return [_privacy_of(run) for run in _chosen(rows)]
 
 
 def privacy_table(results: Sequence[PublishedPrivacy]) -> list[list[str]]:
     """What is printed: a heading, then a row per run."""
-    heading = ["run", "rounds", "min-sep (gap)", "max part.", "sensitivity^2", "rho", "printed", "epsilon", "printed", "agrees"]
+    heading = [
+        "run",
+        "rounds",
+        "min-sep (gap)",
+        "max part.",
+        "sensitivity^2",
+        "rho",
+        "printed",
+        "epsilon",
+        "printed",
+        "agrees",
+    ]
 
     def cells(result: PublishedPrivacy) -> list[str]:
-        epsilon = ["-", "-"] if result.epsilon is None else [up(result.epsilon), f"{result.published_epsilon:.2f}"]
-        counts = [str(result.rounds), str(result.min_sep), str(result.max_participations), f"{result.squared_sensitivity:.0f}"]
+        epsilon = (
+            ["-", "-"]
+            if result.epsilon is None
+            else [up(result.epsilon), f"{result.published_epsilon:.2f}"]
+        )
+        counts = [
+            str(result.rounds),
+            str(result.min_sep),
+            str(result.max_participations),
+            f"{result.squared_sensitivity:.0f}",
+        ]
         rho = [up(result.exact_rho), f"{result.published_rho:.2f}"]
         return [result.name, *counts, *rho, *epsilon, "yes" if result.agrees else "NO"]
 
@@ -139,7 +175,9 @@ def privacy_table(results: Sequence[PublishedPrivacy]) -> list[list[str]]:
 def _privacy_of(run: PublishedRun) -> PublishedPrivacy:
     schema = MinSep(run.rounds, run.min_sep, run.max_participations)
     sensitivity = Tree().schema_sensitivity(schema).value
-    epsilon = None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1.0, 1e-10)
+    epsilon = (
+        None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1.0, 1e-10)
+    )
     return PublishedPrivacy(
         name=run.name,
         rounds=run.rounds,
@@ -161,8 +199,21 @@ def _chosen(rows: str | None) -> list[PublishedRun]:
 
 
 def table_rows(results: Sequence[ReproducedRun]) -> list[list[str]]:
-    """What is printed: a heading, then a row per run; each figure observed / published and their relative difference."""
-    heading = ["run", "reach", "min-sep (gap)", "", "max part.", "rho, (b, k)", "", "epsilon, (b, k)", "", "rho, trace", "days"]
+    """What is printed: a heading, then a row per run; each figure observed / published and their
+    relative difference."""
+    heading = [
+        "run",
+        "reach",
+        "min-sep (gap)",
+        "",
+        "max part.",
+        "rho, (b, k)",
+        "",
+        "epsilon, (b, k)",
+        "",
+        "rho, trace",
+        "days",
+    ]
     return [heading, *(_cells(result) for result in results)]
 
 
@@ -178,7 +229,11 @@ def _cells(result: ReproducedRun) -> list[str]:
         return up(value, 2)
 
     def difference(figure: Figure) -> str:
-        return "" if figure.relative_difference is None else f"{100 * figure.relative_difference:+.1f} %"
+        return (
+            ""
+            if figure.relative_difference is None
+            else f"{100 * figure.relative_difference:+.1f} %"
+        )
 
     return [
         result.name,
@@ -195,7 +250,9 @@ def _cells(result: ReproducedRun) -> list[str]:
     ]
 
 
-def _reproduce(published: PublishedRun, overrides: Sequence[str], trace_path: Path, placement: Placement | None) -> ReproducedRun:
+def _reproduce(
+    published: PublishedRun, overrides: Sequence[str], trace_path: Path, placement: Placement | None
+) -> ReproducedRun:
     scenario = Scenario.from_toml(published.file, overrides)
     trace = simulate(scenario, placement, trace_path)
     audit = audit_trace(trace, mechanism=Tree())

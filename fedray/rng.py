@@ -1,10 +1,11 @@
 """Addressed random draws: a draw is a function of its address, never of what was drawn before.
 
-A draw's address is (seed, stream, device, a, b). Nothing is consumed, so a result does not depend on how devices
-are split over shards, on the order in which they are visited, or on whether a run was interrupted. The generator is
-Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), which passes BigCrush: the key
-comes from (seed, stream), the 128-bit counter is (device low, device high, a, b), and one call gives four
-32-bit words. `tests/fedray/test_rng.py` holds it to the known answers of the Random123 distribution.
+A draw's address is (seed, stream, device, a, b). Nothing is consumed, so a result does not depend
+on how devices are split over shards, on the order in which they are visited, or on whether a run
+was interrupted. The generator is Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as
+easy as 1, 2, 3"), which passes BigCrush: the key comes from (seed, stream), the 128-bit counter is
+(device low, device high, a, b), and one call gives four 32-bit words. `tests/fedray/test_rng.py`
+holds it to the known answers of the Random123 distribution.
 """
 
 import hashlib
@@ -66,9 +67,11 @@ def stream_seed(seed: int, stream: Stream, *address: int) -> int:
 
 
 def stream_generator(seed: int, stream: Stream, *address: int) -> np.random.Generator:
-    """numpy's generator for one address only: Philox4x64 under a 128-bit key, so that no two addresses share a stream.
+    """numpy's generator for one address only: Philox4x64 under a 128-bit key, so that no two
+    addresses share a stream.
 
-    (A 64-bit seed would do for few addresses; torch's CPU generator keeps but 32 bits of its seed, which is far too few.)
+    (A 64-bit seed would do for few addresses; torch's CPU generator keeps but 32 bits of its seed,
+    which is far too few.)
     """
     return np.random.Generator(np.random.Philox(key=_hash(seed, stream, address, size=16)))
 
@@ -80,7 +83,8 @@ def _hash(seed: int, stream: Stream, address: tuple[int, ...], size: int) -> int
 
 @njit(inline="always")
 def philox(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10: four 32-bit words (as uint64) for a counter and a key of 32-bit words (as uint64)."""
+    """Philox4x32-10: four 32-bit words (as uint64) for a counter and a key of 32-bit words (as
+    uint64)."""
     for _ in range(10):
         product_0 = _MULTIPLIER_0 * c0
         product_1 = _MULTIPLIER_1 * c2
@@ -95,40 +99,114 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @njit(inline="always")
 def draw(key, device, a, b):
-    """Four words at address (device, a, b); a and b are taken modulo 2^32, so negative days are addresses too."""
+    """Four words at address (device, a, b); a and b are taken modulo 2^32, so negative days are
+    addresses too."""
     d = np.uint64(device)
-    return philox(d & _LOW_32, d >> _SHIFT_32, np.uint64(a) & _LOW_32, np.uint64(b) & _LOW_32, key[0], key[1])
+    return philox(
+        d & _LOW_32, d >> _SHIFT_32, np.uint64(a) & _LOW_32, np.uint64(b) & _LOW_32, key[0], key[1]
+    )
 
 
 @njit(inline="always")
 def uniform(word):
     """A word as a number in (0, 1), never 0 nor 1."""
-    return (np.float64(np.int64(word)) + 0.5) * (1.0 / 4294967296.0)  # signed: one instruction to convert
+    return (np.float64(np.int64(word)) + 0.5) * (
+        1.0 / 4294967296.0
+    )  # signed: one instruction to convert
 
 
 @njit(forceinline=True)
 def normal(word):
-    """A standard normal from one word, by inversion (Wichura 1988, algorithm AS 241, PPND16); below MAX_NORMAL in size."""
+    """A standard normal from one word, by inversion (Wichura 1988, algorithm AS 241, PPND16); below
+    MAX_NORMAL in size."""
     p = uniform(word)
     q = p - 0.5
     if abs(q) <= 0.425:
         r = 0.180625 - q * q
-        above = (((((((2.5090809287301226727e3 * r + 3.3430575583588128105e4) * r + 6.7265770927008700853e4) * r
-                + 4.5921953931549871457e4) * r + 1.3731693765509461125e4) * r + 1.9715909503065514427e3) * r
-                + 1.3314166789178437745e2) * r + 3.3871328727963666080e0)  # fmt: skip
-        below = (((((((5.2264952788528545610e3 * r + 2.8729085735721942674e4) * r + 3.9307895800092710610e4) * r
-                + 2.1213794301586595867e4) * r + 5.3941960214247511077e3) * r + 6.8718700749205790830e2) * r
-                + 4.2313330701600911252e1) * r + 1.0)  # fmt: skip
+        above = (
+            (
+                (
+                    (
+                        (
+                            (2.5090809287301226727e3 * r + 3.3430575583588128105e4) * r
+                            + 6.7265770927008700853e4
+                        )
+                        * r
+                        + 4.5921953931549871457e4
+                    )
+                    * r
+                    + 1.3731693765509461125e4
+                )
+                * r
+                + 1.9715909503065514427e3
+            )
+            * r
+            + 1.3314166789178437745e2
+        ) * r + 3.3871328727963666080e0
+        below = (
+            (
+                (
+                    (
+                        (
+                            (5.2264952788528545610e3 * r + 2.8729085735721942674e4) * r
+                            + 3.9307895800092710610e4
+                        )
+                        * r
+                        + 2.1213794301586595867e4
+                    )
+                    * r
+                    + 5.3941960214247511077e3
+                )
+                * r
+                + 6.8718700749205790830e2
+            )
+            * r
+            + 4.2313330701600911252e1
+        ) * r + 1.0
         return q * above / below
     r = math.sqrt(-math.log(p if q < 0.0 else 1.0 - p))
     if r <= 5.0:
         r -= 1.6
-        above = (((((((7.74545014278341407640e-4 * r + 2.27238449892691845833e-2) * r + 2.41780725177450611770e-1) * r
-                + 1.27045825245236838258e0) * r + 3.64784832476320460504e0) * r + 5.76949722146069140550e0) * r
-                + 4.63033784615654529590e0) * r + 1.42343711074968357734e0)  # fmt: skip
-        below = (((((((1.05075007164441684324e-9 * r + 5.47593808499534494600e-4) * r + 1.51986665636164571966e-2) * r
-                + 1.48103976427480074590e-1) * r + 6.89767334985100004550e-1) * r + 1.67638483018380384940e0) * r
-                + 2.05319162663775882187e0) * r + 1.0)  # fmt: skip
+        above = (
+            (
+                (
+                    (
+                        (
+                            (7.74545014278341407640e-4 * r + 2.27238449892691845833e-2) * r
+                            + 2.41780725177450611770e-1
+                        )
+                        * r
+                        + 1.27045825245236838258e0
+                    )
+                    * r
+                    + 3.64784832476320460504e0
+                )
+                * r
+                + 5.76949722146069140550e0
+            )
+            * r
+            + 4.63033784615654529590e0
+        ) * r + 1.42343711074968357734e0
+        below = (
+            (
+                (
+                    (
+                        (
+                            (1.05075007164441684324e-9 * r + 5.47593808499534494600e-4) * r
+                            + 1.51986665636164571966e-2
+                        )
+                        * r
+                        + 1.48103976427480074590e-1
+                    )
+                    * r
+                    + 6.89767334985100004550e-1
+                )
+                * r
+                + 1.67638483018380384940e0
+            )
+            * r
+            + 2.05319162663775882187e0
+        ) * r + 1.0
     else:
         raise AssertionError  # a 32-bit uniform is at least 2^-33, so r is at most 4.78
     return -above / below if q < 0.0 else above / below
@@ -142,7 +220,8 @@ def exponential(word):
 
 @njit(forceinline=True)
 def poisson(mean, none_probability, word):
-    """A Poisson count by inversion of one word, given exp(-mean); for means of a few units (the tail past 2^-32 is cut)."""
+    """A Poisson count by inversion of one word, given exp(-mean); for means of a few units (the
+    tail past 2^-32 is cut)."""
     u = uniform(word)
     term = none_probability
     cumulative = term
@@ -159,10 +238,14 @@ _LOW_16 = np.uint64(0xFFFF)
 _SHIFT_16 = np.uint64(16)
 
 
-def tabulated_quantiles(quantile: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """A distribution as a table [2^17 + 1] for `tabulated`: its quantiles at k / 2^16, then those of the last cell's 2^16 words.
+def tabulated_quantiles(
+    quantile: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """A distribution as a table [2^17 + 1] for `tabulated`: its quantiles at k / 2^16, then those
+    of the last cell's 2^16 words.
 
-    Between two entries a draw is linear, so its distribution function is off by less than 2^-16 anywhere.
+    Between two entries a draw is linear, so its distribution function is off by less than 2^-16
+    anywhere.
     """
     edges = np.arange(_CELLS, dtype=np.float64) / _CELLS
     last = 1.0 - (np.arange(_CELLS, 0, -1, dtype=np.float64) - 0.5) / 2.0**32
@@ -177,14 +260,18 @@ def tabulated(table, word):
     if cell == _LOW_16:
         return table[_CELLS + 1 + np.int64(rest)]
     low = table[np.int64(cell)]
-    return low + (table[np.int64(cell) + 1] - low) * ((np.float64(np.int64(rest)) + 0.5) * (1.0 / 65536.0))
+    return low + (table[np.int64(cell) + 1] - low) * (
+        (np.float64(np.int64(rest)) + 0.5) * (1.0 / 65536.0)
+    )
 
 
 @njit
 def gamma(shape, key, device, a, b):
-    """A Gamma(shape, scale 1) draw (Marsaglia and Tsang 2000, with their power step for shapes below 1).
+    """A Gamma(shape, scale 1) draw (Marsaglia and Tsang 2000, with their power step for shapes
+    below 1).
 
-    Exact by rejection: attempt j reads address (device, a, b + j), so b must leave room for a few dozen attempts.
+    Exact by rejection: attempt j reads address (device, a, b + j), so b must leave room for a few
+    dozen attempts.
     """
     boosted = shape + 1.0 if shape < 1.0 else shape
     d = boosted - 1.0 / 3.0

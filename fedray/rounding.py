@@ -1,7 +1,9 @@
-"""Rounding to the safe side: a privacy loss is never shown smaller than it is, a protection never larger.
+"""Rounding to the safe side: a privacy loss is never shown smaller than it is, a protection never
+larger.
 
-Epsilon, rho, mu, sensitivity and participations are shown by `up`; min-sep, spans of time and noise by `down`.
-Both round the exact binary value of the float, so that nothing is lost to a rounding before the rounding.
+Epsilon, rho, mu, sensitivity and participations are shown by `up`; min-sep, spans of time and noise
+by `down`. Both round the exact binary value of the float, so that nothing is lost to a rounding
+before the rounding.
 """
 
 import math
@@ -12,17 +14,20 @@ _EXACT = Context(prec=1100)
 
 
 def up(value: float, decimals: int = 4) -> str:
-    """The least number with so many decimals that is not below `value`, as text; `inf` and `nan` as they are."""
+    """The least number with so many decimals that is not below `value`, as text; `inf` and `nan` as
+    they are."""
     return _rounded(value, decimals, ROUND_CEILING)
 
 
 def down(value: float, decimals: int = 4) -> str:
-    """The largest number with so many decimals that is not above `value`, as text; `inf` and `nan` as they are."""
+    """The largest number with so many decimals that is not above `value`, as text; `inf` and `nan`
+    as they are."""
     return _rounded(value, decimals, ROUND_FLOOR)
 
 
 def shown_min_sep(min_sep: float | None) -> str:
-    """A min-sep, or a mean or quantile of several, as text; None means that no device took part twice."""
+    """A min-sep, or a mean or quantile of several, as text; None means that no device took part
+    twice."""
     return "none (k = 1)" if min_sep is None else f"{min_sep:,.10g}"
 
 

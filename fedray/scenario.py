@@ -1,7 +1,9 @@
-"""Scenario: everything that may change a result. A frozen value, read from TOML, written back to TOML.
+"""Scenario: everything that may change a result. A frozen value, read from TOML, written back to
+TOML.
 
-Each table of the file is a class below; each key is a field with its unit in its name or its description.
-`fedray schema` prints the same as a JSON schema. What may only change the wall clock is in `fedray.placement`.
+Each table of the file is a class below; each key is a field with its unit in its name or its
+description. `fedray schema` prints the same as a JSON schema. What may only change the wall clock
+is in `fedray.placement`.
 """
 
 import hashlib
@@ -17,9 +19,22 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from fedray.availability import MODELS, Availability, ContentFile, CustomAvailability, HabitAvailability
+from fedray.availability import (
+    MODELS,
+    Availability,
+    ContentFile,
+    CustomAvailability,
+    HabitAvailability,
+)
 from fedray.errors import ScenarioError, one_line, shown
 from fedray.mistakes import explain
 from fedray.parsing import parse_toml
@@ -53,9 +68,11 @@ class Population(Table):
     reach: PositiveShare = 1.0
     """Share of the population that the task can use at all (wifi, competing tasks, caps)."""
     unreachable: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of devices that are never eligible; 0.20 when `devices` counts installs, 0 when it counts devices seen."""
+    """Share of devices that are never eligible; 0.20 when `devices` counts installs, 0 when it
+    counts devices seen."""
     joins_per_day: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """Devices that join in a day, evenly. Ids are given in turn to each block of 65,536, in the order of joining."""
+    """Devices that join in a day, evenly. Ids are given in turn to each block of 65,536, in the
+    order of joining."""
     lifetime_days: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Mean days until a device leaves for good (exponential); none: nobody leaves."""
     examples_median: Annotated[float, Field(gt=0, le=1e6)] = 60.0
@@ -79,17 +96,20 @@ class Participation(Table):
     timer_hours: Annotated[float, Field(ge=0, le=87_840)] = 72.0
     """Hours that must pass before a device may be selected again; 0 for none."""
     round_separation: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Least difference between the numbers of two rounds of one device, which it remembers; 0 for none."""
+    """Least difference between the numbers of two rounds of one device, which it remembers; 0 for
+    none."""
     timer_resets_on: Literal["accepted", "reported", "selected"] = "accepted"
-    """What starts the timer: its report is accepted; it reports at all (late included); it is selected."""
+    """What starts the timer: its report is accepted; it reports at all (late included); it is
+    selected."""
     max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """Most contributions of a device, which counts its accepted reports and never takes part again after that many; none: no cap.
-    Reports accepted in rounds that were abandoned later count too, since the device cannot know. Devices that ignore the timer
-    keep the cap."""
+    """Most contributions of a device, which counts its accepted reports and never takes part again
+    after that many; none: no cap. Reports accepted in rounds that were abandoned later count too,
+    since the device cannot know. Devices that ignore the timer keep the cap."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
-    """Stress: standard deviation of the error of a device's timer, hours (normal, the same in all rounds of a device)."""
+    """Stress: standard deviation of the error of a device's timer, hours (normal, the same in all
+    rounds of a device)."""
 
 
 class Latency(Table):
@@ -116,7 +136,8 @@ class Latency(Table):
     failure_probability: Annotated[float, Field(ge=0, lt=1)] = 0.03
     """Probability that a selected device fails for a reason of its own (crash, network)."""
     slowdown: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    """Stress: factor on the time from being selected to having reported; secure aggregation at 0.66x speed is 1.5."""
+    """Stress: factor on the time from being selected to having reported; secure aggregation at
+    0.66x speed is 1.5."""
 
 
 class Outage(Table):
@@ -138,39 +159,50 @@ class Rounds(Table):
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Devices selected per report needed."""
     selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
-    """Longest wait for enough devices; then the round goes on if at least report_goal wait, else it is abandoned."""
+    """Longest wait for enough devices; then the round goes on if at least report_goal wait, else it
+    is abandoned."""
     report_timeout_minutes: Annotated[float, Field(ge=1)] = 30.0
     """Longest wait for the reports; then the round is abandoned."""
     min_minutes_between: Annotated[float, Field(gt=0, le=87_840)] | None = None
-    """Least minutes from the start of a committed round to the start of the next; none: a round starts as soon as it can.
-    144 makes at most ten rounds a day. Devices that check in before wait."""
+    """Least minutes from the start of a committed round to the start of the next; none: a round
+    starts as soon as it can. 144 makes at most ten rounds a day. Devices that check in before
+    wait."""
     max_checkins_per_hour: Annotated[float, Field(ge=0.01, le=60)] = 6.0
-    """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are plenty)."""
+    """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are
+    plenty)."""
     pace_multiple: Annotated[float, Field(ge=1)] = 1.25
     """Check-ins that pace steering asks for per device that rounds at full speed could select."""
     small_population: Annotated[float, Field(ge=0)] = 20.0
-    """Usable devices per device to select below which pace steering asks devices to come together instead of spreading them."""
+    """Usable devices per device to select below which pace steering asks devices to come together
+    instead of spreading them."""
     together_minutes: Annotated[float, Field(ge=1)] = 10.0
-    """Minutes at the start of a look-ahead window in which the devices of a small population are asked to come."""
+    """Minutes at the start of a look-ahead window in which the devices of a small population are
+    asked to come."""
     outages: Annotated[tuple[Outage, ...], Field(strict=False)] = ()
     """Stress: times in which the server is down, in order, apart."""
     sampler: Literal["predicted", "enumeration", "thinning"] = "predicted"
-    """How check-ins are drawn: whichever is predicted to cost less, or one of the two for good. Both draw the same process."""
+    """How check-ins are drawn: whichever is predicted to cost less, or one of the two for good.
+    Both draw the same process."""
     look_ahead_minutes: Annotated[float, Field(ge=1, le=360)] = 60.0
-    """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; must divide a day."""
+    """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; must
+    divide a day."""
     max_days: Annotated[float, Field(gt=0, le=3660)] = 366.0
     """Simulated days after which a run that has not committed its rounds ends as starved."""
 
     @property
     def selection_target(self) -> int:
-        """Devices that must wait at once for a round to start: report_goal x over_selection, rounded up."""
+        """Devices that must wait at once for a round to start: report_goal x over_selection,
+        rounded up."""
         return math.ceil(round(self.report_goal * self.over_selection, 9))
 
     @model_validator(mode="after")
     def _windows_divide_a_day(self) -> Self:
         windows = 1440.0 / self.look_ahead_minutes
         if abs(windows - round(windows)) > 1e-9:
-            raise ValueError(f"look_ahead_minutes={self.look_ahead_minutes:g}: must divide a day of 1440; take 30 or 60")
+            raise ValueError(
+                f"look_ahead_minutes={self.look_ahead_minutes:g}: must divide a day of 1440; take "
+                "30 or 60"
+            )
         return self
 
     @model_validator(mode="after")
@@ -178,7 +210,8 @@ class Rounds(Table):
         for before, after in itertools.pairwise(self.outages):
             if after.start_hours <= before.start_hours + before.hours:
                 raise ValueError(
-                    f"outages: the one at hour {after.start_hours:g} starts before the one at hour {before.start_hours:g} is over; "
+                    f"outages: the one at hour {after.start_hours:g} starts before the one at hour "
+                    f"{before.start_hours:g} is over; "
                     "put them in order, and join those that touch"
                 )
         return self
@@ -192,12 +225,13 @@ class SGD(Table):
     batch_size: Annotated[int, Field(gt=0, lt=2**31)] = 8
     """Examples per local step."""
     local_steps: Annotated[int, Field(gt=0, lt=2**31)] = 2
-    """Local steps per round: a device trains on the first batch_size x local_steps of its examples; one that holds fewer goes round
-    again."""
+    """Local steps per round: a device trains on the first batch_size x local_steps of its examples;
+    one that holds fewer goes round again."""
 
 
 class FedAvgMomentum(Table):
-    """Server update: momentum on the average of the clipped, noised updates (FedAvg with server momentum)."""
+    """Server update: momentum on the average of the clipped, noised updates (FedAvg with server
+    momentum)."""
 
     learning_rate: Positive = 1.0
     """Step size of the server."""
@@ -206,16 +240,19 @@ class FedAvgMomentum(Table):
 
 
 class Training(Table):
-    """What is trained; without training the population, the rounds, the trace and the audit are the same."""
+    """What is trained; without training the population, the rounds, the trace and the audit are the
+    same."""
 
     enabled: bool = True
     """Whether a model is trained."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Seed of the model, its data and its noise; none: the scenario's. The population never depends on it."""
+    """Seed of the model, its data and its noise; none: the scenario's. The population never depends
+    on it."""
     task: str = "next_word"
     """Model, data and metric: a name of clients/tasks/registry.py."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
-    """Accepted devices of a round that really train; the noise is scaled by cohort_sample / report_goal."""
+    """Accepted devices of a round that really train; the noise is scaled by cohort_sample /
+    report_goal."""
     client: SGD = SGD()
     """Optimiser on the device."""
     server: FedAvgMomentum = FedAvgMomentum()
@@ -223,19 +260,26 @@ class Training(Table):
     evaluate_every: Annotated[int, Field(gt=0, lt=2**31)] = 10
     """Rounds between two evaluations on held-out text."""
     checkpoint_every: Annotated[int, Field(gt=0, lt=2**31)] = 100
-    """Rounds between two copies of the aggregator's state, from which it goes on when it is lost."""
+    """Rounds between two copies of the aggregator's state, from which it goes on when it is
+    lost."""
 
 
 class Privacy(Table):
     """The noise mechanism and what it claims."""
 
     mechanism: AnyStrategy = Field(
-        default=BLT(kind="blt", theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)),
-        description="Strategy matrix C: a table with `kind` and that kind's parameters (see mechanisms/README.md), or the name of "
+        default=BLT(
+            kind="blt",
+            theta=(0.9953348970002772, 0.8122920858683399),
+            omega=(0.12828660029532482, 0.32906048602262866),
+        ),
+        description="Strategy matrix C: a table with `kind` and that kind's parameters (see "
+        "mechanisms/README.md), or the name of "
         "a mechanism file beside the scenario's.",
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
-    """Noise standard deviation over the clip norm, for C of unit scale (z of mechanisms/README.md)."""
+    """Noise standard deviation over the clip norm, for C of unit scale (z of
+    mechanisms/README.md)."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Largest L2 norm of a device's update."""
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
@@ -253,7 +297,8 @@ class Scenario(Table):
     """A whole run, whose trace is a function of this value alone."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)] = "scenario"
-    """Short name; letters, digits, dot, dash and underscore. A file without one is named by its file's name."""
+    """Short name; letters, digits, dot, dash and underscore. A file without one is named by its
+    file's name."""
     description: str = ""
     """One sentence for people."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -275,8 +320,11 @@ class Scenario(Table):
 
     @property
     def device_ids(self) -> int:
-        """Ids of devices that exist at some time of the longest run: 0 up to this, those that join included."""
-        return self.population.devices + math.ceil(self.population.joins_per_day * self.rounds.max_days)
+        """Ids of devices that exist at some time of the longest run: 0 up to this, those that join
+        included."""
+        return self.population.devices + math.ceil(
+            self.population.joins_per_day * self.rounds.max_days
+        )
 
     @property
     def training_seed(self) -> int:
@@ -285,11 +333,16 @@ class Scenario(Table):
 
     def for_shards(self) -> Self:
         """A copy to be sent to shards: without the mechanism's matrix."""
-        return self._with_parts(_without_content(self.privacy.mechanism), _as_given(self.availability))
+        return self._with_parts(
+            _without_content(self.privacy.mechanism), _as_given(self.availability)
+        )
 
     def for_trainers(self) -> Self:
-        """A copy to be sent to trainers: without the mechanism's matrix and the availability's file."""
-        return self._with_parts(_without_content(self.privacy.mechanism), _without_content(self.availability))
+        """A copy to be sent to trainers: without the mechanism's matrix and the availability's
+        file."""
+        return self._with_parts(
+            _without_content(self.privacy.mechanism), _without_content(self.availability)
+        )
 
     def for_aggregator(self) -> Self:
         """A copy to be sent to the aggregator: without the availability's file."""
@@ -301,7 +354,8 @@ class Scenario(Table):
 
     @property
     def trains_a_sample(self) -> bool:
-        """Whether a model is trained on fewer devices than a round accepts, with the noise on their sum scaled to that."""
+        """Whether a model is trained on fewer devices than a round accepts, with the noise on their
+        sum scaled to that."""
         return self.training.enabled and self.training.cohort_sample < self.rounds.report_goal
 
     @property
@@ -314,10 +368,14 @@ class Scenario(Table):
         usable = self.device_ids * self.usable_share
         if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
             raise ValueError(
-                "rounds.sampler='thinning': a function of your own lists runs only, which is enumeration; leave the sampler out"
+                "rounds.sampler='thinning': a function of your own lists runs only, which is "
+                "enumeration; leave the sampler out"
             )
         if self.device_ids >= 2**40:
-            raise ValueError(f"population.joins_per_day={self.population.joins_per_day:g}: more than 2^40 devices in all; lower it")
+            raise ValueError(
+                f"population.joins_per_day={self.population.joins_per_day:g}: more than 2^40 "
+                "devices in all; lower it"
+            )
         if self.rounds.report_goal > self.device_ids:
             raise ValueError(
                 f"rounds.report_goal={self.rounds.report_goal}: must not exceed population.devices="
@@ -325,51 +383,70 @@ class Scenario(Table):
             )
         if self.rounds.selection_target > usable:
             raise ValueError(
-                f"rounds.report_goal={self.rounds.report_goal}: with over_selection={self.rounds.over_selection:g} a round "
-                f"selects {self.rounds.selection_target} devices, more than the {usable:.0f} that reach and unreachable leave; "
+                f"rounds.report_goal={self.rounds.report_goal}: with "
+                f"over_selection={self.rounds.over_selection:g} a round "
+                f"selects {self.rounds.selection_target} devices, more than the {usable:.0f} that "
+                "reach and unreachable leave; "
                 "lower the goal or raise the population"
             )
         if self.latency.setup_seconds >= 60 * self.rounds.report_timeout_minutes:
             raise ValueError(
-                f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device reports within it, since "
-                f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise the timeout"
+                f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
+                "reports within it, since "
+                f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise "
+                "the timeout"
             )
         mechanism = self.privacy.mechanism
         if mechanism.most_rounds is not None and self.rounds.count > mechanism.most_rounds:
             raise ValueError(
-                f"rounds.count={self.rounds.count}: the {mechanism.kind} mechanism was made for {mechanism.most_rounds} rounds "
+                f"rounds.count={self.rounds.count}: the {mechanism.kind} mechanism was made for "
+                f"{mechanism.most_rounds} rounds "
                 "and has no noise beyond; lower the count or optimise it for more"
             )
-        if isinstance(mechanism, ToeplitzStrategy) and not isinstance(mechanism, BLT):  # a BLT checks itself
+        if isinstance(mechanism, ToeplitzStrategy) and not isinstance(
+            mechanism, BLT
+        ):  # a BLT checks itself
             with np.errstate(all="ignore"):
                 growth = float(np.abs(mechanism.inverse_first_column(self.rounds.count)).max())
             if not growth <= LARGEST_NOISE_GROWTH:
                 raise ValueError(
-                    f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows {growth:g}-fold "
+                    f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows "
+                    f"{growth:g}-fold "
                     f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
                 )
         if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
             raise ValueError(
-                f"training.cohort_sample={self.training.cohort_sample}: must not exceed rounds.report_goal="
+                f"training.cohort_sample={self.training.cohort_sample}: must not exceed "
+                "rounds.report_goal="
                 f"{self.rounds.report_goal}; lower the sample"
             )
         return self
 
     @classmethod
-    def from_toml(cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Self:
-        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises ScenarioError.
+    def from_toml(
+        cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False
+    ) -> Self:
+        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises
+        ScenarioError.
 
-        A custom availability whose code is found by its digest, as in traces, raises InputError unless `trust_code`.
+        A custom availability whose code is found by its digest, as in traces, raises InputError
+        unless `trust_code`.
         """
         file = Path(path)
         try:
             tables = parse_toml(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ScenarioError(f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship") from None
+            raise ScenarioError(
+                f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship"
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ScenarioError(f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file") from None
+            raise ScenarioError(
+                f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file"
+            ) from None
         except ValueError as error:  # of the syntax, of numbers or nesting beyond reason
-            raise ScenarioError(f"scenario {str(file)!r} is not valid TOML: {error}; correct that line") from None
+            raise ScenarioError(
+                f"scenario {str(file)!r} is not valid TOML: {error}; correct that line"
+            ) from None
         if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
             tables.setdefault("name", file.stem)
         for override in [overrides] if isinstance(overrides, str) else overrides:
@@ -380,10 +457,13 @@ class Scenario(Table):
         return scenario
 
     @classmethod
-    def from_tables(cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()) -> Self:
+    def from_tables(
+        cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()
+    ) -> Self:
         """A scenario from nested dicts, as a TOML or JSON parser gives them. Raises ScenarioError.
 
-        A mechanism's matrix file is looked for in `directory`, by its SHA-256 first (as in traces), then by its name.
+        A mechanism's matrix file is looked for in `directory`, by its SHA-256 first (as in traces),
+        then by its name.
         """
         return cls._validated(tables, source, {"directory": directory})
 
@@ -395,7 +475,8 @@ class Scenario(Table):
             raise ScenarioError(one_line(f"{source}: {explain(error, cls, tables)}")) from None
 
     def to_tables(self) -> dict[str, Any]:
-        """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what is none is left out."""
+        """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what
+        is none is left out."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
@@ -408,18 +489,30 @@ class Scenario(Table):
         for override in overrides:
             _apply_override(tables, override)
         privacy = tables["privacy"]
-        mechanism, new = self.privacy.mechanism, privacy.get("mechanism") if isinstance(privacy, dict) else None
+        mechanism, new = (
+            self.privacy.mechanism,
+            privacy.get("mechanism") if isinstance(privacy, dict) else None,
+        )
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         _forget_digest_of_another_file(mechanism, new)
         availability, table = self.availability, tables["availability"]
-        contents = {availability.sha256: availability.content} if isinstance(availability, ContentFile) else {}
+        contents = (
+            {availability.sha256: availability.content}
+            if isinstance(availability, ContentFile)
+            else {}
+        )
         _forget_digest_of_another_file(availability, table)
         return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, defaults included; the name, the description and where a matrix came from do not count."""
-        tables = {key: value for key, value in self.to_tables().items() if key not in ("name", "description")}
+        """SHA-256 of the content, defaults included; the name, the description and where a matrix
+        came from do not count."""
+        tables = {
+            key: value
+            for key, value in self.to_tables().items()
+            if key not in ("name", "description")
+        }
         tables["privacy"]["mechanism"].pop("file", None)
         tables["availability"].pop("file", None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
@@ -432,7 +525,9 @@ def _without_content(table: BaseModel) -> BaseModel:
     """
     if not isinstance(table, MatrixFile | ContentFile):
         return table
-    return type(table).model_construct(**{name: getattr(table, name) for name in type(table).model_fields})
+    return type(table).model_construct(
+        **{name: getattr(table, name) for name in type(table).model_fields}
+    )
 
 
 def _as_given(table: BaseModel) -> BaseModel:
@@ -457,26 +552,42 @@ def _forget_digest_of_another_file(before: Any, table: Any) -> None:
 def shipped_scenarios() -> list[tuple[Path, Scenario]]:
     """The scenario files of the `scenarios` package, with their values, in order of path."""
     package = importlib.util.find_spec("scenarios")
-    folders = [Path(folder) for folder in (package.submodule_search_locations or [])] if package else []
+    folders = (
+        [Path(folder) for folder in (package.submodule_search_locations or [])] if package else []
+    )
     files = sorted(
-        file for folder in folders for file in folder.rglob("*.toml") if file.parent.name != "stress"
+        file
+        for folder in folders
+        for file in folder.rglob("*.toml")
+        if file.parent.name != "stress"
     )  # those are sweeps
     here = Path.cwd()
-    return [(file.relative_to(here) if file.is_relative_to(here) else file, Scenario.from_toml(file)) for file in files]
+    return [
+        (file.relative_to(here) if file.is_relative_to(here) else file, Scenario.from_toml(file))
+        for file in files
+    ]
 
 
 def _apply_override(tables: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not separator or not all(names):
-        raise ScenarioError(f"--set {shown(override)}: must read table.key=value, for example rounds.report_goal=3000")
+        raise ScenarioError(
+            f"--set {shown(override)}: must read table.key=value, for example "
+            "rounds.report_goal=3000"
+        )
     table = tables
     for name in names[:-1]:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            raise ScenarioError(f"--set {shown(override)}: {shown(name)} is a value, not a table; name one of its own keys")
+            raise ScenarioError(
+                f"--set {shown(override)}: {shown(name)} is a value, not a table; name one of its "
+                "own keys"
+            )
     value = _parse_value(text.strip(), override)
-    if names == ["availability", "model"] and isinstance(value, str) and value in MODELS:  # another model has other keys
+    if (
+        names == ["availability", "model"] and isinstance(value, str) and value in MODELS
+    ):  # another model has other keys
         for key in [key for key in table if key not in MODELS[value].model_fields]:
             del table[key]
     table[names[-1]] = value

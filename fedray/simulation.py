@@ -1,4 +1,5 @@
-"""Simulation: scenario and placement in, trace out. See fedray/learning.py for what learns from it."""
+"""Simulation: scenario and placement in, trace out. See fedray/learning.py for what learns from
+it."""
 
 import contextlib
 import json
@@ -78,7 +79,7 @@ def simulate(
     checkpoint nothing is left behind.
     """
     placement = (placement or Placement()).resolved(predicted_seconds(scenario))
-    _check_memory(scenario, placement)
+    check_memory(scenario, placement)
     with TraceWriter(out or new_directory(scenario.name)) as writer:
         tables = json.loads(json.dumps(scenario.to_tables()))
         document = {"scenario_digest": scenario.digest, "scenario": tables}
@@ -117,7 +118,7 @@ def resume(
     placement = (placement or Placement()).resolved(predicted_seconds(kept))
     if isinstance(kept.availability, CustomAvailability) and scenario is None and not trust_code:
         kept.availability.demand_trust()
-    _check_memory(kept, placement)
+    check_memory(kept, placement)
     out = partial.with_name(partial.name.removesuffix(".partial"))
     with TraceWriter(out, is_resumed=True) as writer:
         journal = Journal(partial, run)
@@ -131,7 +132,9 @@ def predicted_seconds(scenario: Scenario) -> float:
     return 2.0 + 1e-5 * selected + 1e-6 * scenario.device_ids
 
 
-def read_unfinished_scenario(directory: str | Path, scenario: Scenario | None) -> tuple[Path, Scenario, str]:
+def read_unfinished_scenario(
+    directory: str | Path, scenario: Scenario | None
+) -> tuple[Path, Scenario, str]:
     """The partial directory of an unfinished run, its scenario, and its identity.
 
     Raises CheckpointError if there is none, or it is of another scenario than the one given.
@@ -149,7 +152,8 @@ def read_unfinished_scenario(directory: str | Path, scenario: Scenario | None) -
     return partial, kept, run
 
 
-def _check_memory(scenario: Scenario, placement: Placement) -> None:
+def check_memory(scenario: Scenario, placement: Placement) -> None:
+    """Raises InputError if this machine has not the memory that the shards' timers take."""
     if placement.address is not None:
         return
     needed = scenario.device_ids * BYTES_PER_DEVICE
@@ -239,7 +243,10 @@ class _Simulation:
             # The file is read once. While the shards apply a batch, the next one is read.
             for answer in pending:
                 answer.result()
-            pending = [shard.settle(_of_range(batch, shard.first_device, shard.end_device)) for shard in shards]
+            pending = [
+                shard.settle(_of_range(batch, shard.first_device, shard.end_device))
+                for shard in shards
+            ]
             for settlement in batch:
                 accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
                 if accepted.size:
@@ -282,7 +289,9 @@ class _Simulation:
             self._last_checkpoint = time.monotonic()
 
 
-def with_resume_hint(error: FedrayError | KeyboardInterrupt, directory: Path) -> FedrayError | KeyboardInterrupt:
+def with_resume_hint(
+    error: FedrayError | KeyboardInterrupt, directory: Path
+) -> FedrayError | KeyboardInterrupt:
     """The error, with how to go on."""
     hint = f"the last checkpoint is kept, go on with: fedray run --resume {directory}"
     if isinstance(error, KeyboardInterrupt):
@@ -290,7 +299,9 @@ def with_resume_hint(error: FedrayError | KeyboardInterrupt, directory: Path) ->
     return type(error)(f"{error}; {hint}")
 
 
-def _of_range(batch: Sequence[Settlement], first_device: int, end_device: int) -> tuple[Settlement, ...]:
+def _of_range(
+    batch: Sequence[Settlement], first_device: int, end_device: int
+) -> tuple[Settlement, ...]:
     return tuple(each.slice_of_devices(first_device, end_device) for each in batch)
 
 
@@ -317,7 +328,9 @@ def _parts(shards: Sequence[ShardWorker], partial: str, token: str) -> Iterator[
 
 
 @contextlib.contextmanager
-def _shards(scenario: Scenario, placement: Placement, history: History) -> Iterator[list[ShardWorker]]:
+def _shards(
+    scenario: Scenario, placement: Placement, history: History
+) -> Iterator[list[ShardWorker]]:
     """Within: the shards are there; they are closed at the end."""
     with contextlib.ExitStack() as stack:
         cpus = stack.enter_context(cluster(placement))

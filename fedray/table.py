@@ -1,4 +1,5 @@
-"""What every table of a file is: a frozen value that refuses what it does not know; the number types of its keys; reading one."""
+"""What every table of a file is: a frozen value that refuses what it does not know; the number
+types of its keys; reading one."""
 
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -20,21 +21,30 @@ Shape = Annotated[float, Field(ge=0.01, le=1000)]
 class Table(BaseModel):
     """A table of the file: frozen; unknown keys, NaN, infinities and wrong types are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 _Table = TypeVar("_Table", bound=Table)
 
 
 def read_table_file(kind: type[_Table], path: Path, what: str) -> _Table:
-    """A TOML file that is one table; validators are told its directory. Raises InputError: one line that names every problem."""
+    """A TOML file that is one table; validators are told its directory. Raises InputError: one line
+    that names every problem."""
     try:
         tables = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file") from None
+        raise InputError(
+            f"{what} {str(path)!r} cannot be read ({error.strerror or error}); name a TOML file"
+        ) from None
     except ValueError as error:  # of the syntax, of UTF-8, of numbers or nesting beyond reason
-        raise InputError(f"{what} {str(path)!r} is not valid TOML ({error}); correct that place") from None
+        raise InputError(
+            f"{what} {str(path)!r} is not valid TOML ({error}); correct that place"
+        ) from None
     try:
         return kind.model_validate(tables, context={"directory": path.parent})
     except ValidationError as error:
-        raise InputError(one_line(f"{what} {str(path)!r}: {explain(error, kind, tables)}")) from None
+        raise InputError(
+            one_line(f"{what} {str(path)!r}: {explain(error, kind, tables)}")
+        ) from None

@@ -18,7 +18,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 START_SECONDS = 600.0
-"""Longest wait for a new actor. A busy machine is slow to start one, which is no sign that it hangs."""
+"""Longest wait for a new actor. A busy machine is slow to start one, which is no sign that it
+hangs."""
 
 
 class Pending(Protocol[T_co]):
@@ -38,7 +39,8 @@ class Worker(Protocol):
     restarts: int
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
-        """Begins a call of a method. Calls of one worker run in the order in which they are made."""
+        """Begins a call of a method. Calls of one worker run in the order in which they are
+        made."""
         ...
 
     def restart(self) -> None:
@@ -62,7 +64,8 @@ class Ready(Generic[T]):
 
 
 class InProcessWorker:
-    """A worker in this process. Its object is made by the first call, and `make` may import torch."""
+    """A worker in this process. Its object is made by the first call, and `make` may import
+    torch."""
 
     restarts = 0
 
@@ -130,7 +133,9 @@ class RayWorker:
         actor raises `spec.lost`, and the caller restarts it.
     """
 
-    def __init__(self, spec: ActorSpec, placement: Placement, catch_up: Callable[[], None] | None) -> None:
+    def __init__(
+        self, spec: ActorSpec, placement: Placement, catch_up: Callable[[], None] | None
+    ) -> None:
         self.restarts = 0
         self._spec, self._placement, self._catch_up = spec, placement, catch_up
         self._loss = ""
@@ -156,7 +161,9 @@ class RayWorker:
                 "memory, more shards or a longer worker timeout, if that was it"
             )
         self.restarts += 1
-        logging.getLogger("fedray").warning("fedray: %s %s; it is started anew", spec.who, self._loss)
+        logging.getLogger("fedray").warning(
+            "fedray: %s %s; it is started anew", spec.who, self._loss
+        )
         ray.kill(self._actor)
         # It asks for no CPU: its node may be gone, and the others may be full.
         self._start(cpus=0.0)
@@ -167,7 +174,9 @@ class RayWorker:
 
         ray.kill(self._actor)
 
-    def again(self, restarts: int, method: str, arguments: tuple[Any, ...], loss: str) -> "RayAnswer":
+    def again(
+        self, restarts: int, method: str, arguments: tuple[Any, ...], loss: str
+    ) -> "RayAnswer":
         """Makes a call again whose answer was lost.
 
         restarts: of this worker when the call was made.
@@ -187,13 +196,18 @@ class RayWorker:
         spec = self._spec
         # The class bears the worker's name, because Ray titles the process by it.
         remote: Any = ray.remote(type(spec.name, (_ActorBody,), {}))
-        options = remote.options(num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD", max_restarts=0)
-        self._actor: Any = options.remote(spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments)
+        options = remote.options(
+            num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD", max_restarts=0
+        )
+        self._actor: Any = options.remote(
+            spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments
+        )
         self._started = _Start(self._actor.load.remote())
 
 
 class _ActorBody:
-    """What runs in an actor's process. The object is made by `load`, or by a call if that failed."""
+    """What runs in an actor's process. The object is made by `load`, or by a call if that
+    failed."""
 
     def __init__(
         self,
@@ -240,7 +254,8 @@ class _Start:
         self._reference: Any = reference
 
     def wait(self) -> None:
-        """Waits until the actor is up or has died, START_SECONDS at most; the next time not at all."""
+        """Waits until the actor is up or has died, START_SECONDS at most; the next time not at
+        all."""
         import ray
 
         if self._reference is not None:

@@ -1,1 +1,2 @@
-"""Noise mechanisms of DP-FTRL: strategies, their sensitivities, and accounting. Mathematics only; see README.md."""
+"""Noise mechanisms of DP-FTRL: strategies, their sensitivities, and accounting. Mathematics only;
+see README.md."""

@@ -1,7 +1,9 @@
-"""BandFHU, or BSR: the banded square root. c_i = binom(2i, i) / 4^i for i < bands, the series of (1 - x)^(-1/2) cut off.
+"""BandFHU, or BSR: the banded square root. c_i = binom(2i, i) / 4^i for i < bands, the series of (1
+- x)^(-1/2) cut off.
 
-Without the cut C is the square root of the prefix-sum workload A. Source: Fichtenberger, Henzinger, Upadhyay 2022 ("Constant
-matters"); Kalinin and Lampert 2024 ("Banded square root matrix factorization").
+Without the cut C is the square root of the prefix-sum workload A. Source: Fichtenberger, Henzinger,
+Upadhyay 2022 ("Constant matters"); Kalinin and Lampert 2024 ("Banded square root matrix
+factorization").
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -14,7 +16,8 @@ from mechanisms.toeplitz import ToeplitzStrategy
 
 
 class BandFHU(ToeplitzStrategy):
-    """Square root of the prefix sum, cut off after `bands` coefficients; nothing to optimise but their number."""
+    """Square root of the prefix sum, cut off after `bands` coefficients; nothing to optimise but
+    their number."""
 
     kind: Literal["band-fhu"] = "band-fhu"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Banded square root."""

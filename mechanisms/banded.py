@@ -1,8 +1,9 @@
 """BandMF: a banded lower-triangular C, optimised for the prefix sum.
 
-With at most min-sep bands, a device's columns are orthogonal and the sensitivity exact (Theorem 2). With more there is an upper
-bound only, and the exact value of a trace; the banded theorem is never applied there.
-Source: Choquette-Choo et al. 2023 ("(Amplified) banded matrix factorization", Problem 2, Proposition 4.1).
+With at most min-sep bands, a device's columns are orthogonal and the sensitivity exact (Theorem 2).
+With more there is an upper bound only, and the exact value of a trace; the banded theorem is never
+applied there. Source: Choquette-Choo et al. 2023 ("(Amplified) banded matrix factorization",
+Problem 2, Proposition 4.1).
 """
 
 from typing import ClassVar, Literal

@@ -1,7 +1,9 @@
-"""BISR: the banded inverse square root. C^-1 is the series of (1 - x)^(1/2), cut off after `bands` coefficients.
+"""BISR: the banded inverse square root. C^-1 is the series of (1 - x)^(1/2), cut off after `bands`
+coefficients.
 
-So the noise of a round is a short weighted sum of the latest draws. Source: Kalinin, McKenna, Upadhyay, Lampert 2025 ("Back to
-square roots: an optimal bound on the matrix factorization error for multi-epoch differentially private SGD").
+So the noise of a round is a short weighted sum of the latest draws. Source: Kalinin, McKenna,
+Upadhyay, Lampert 2025 ("Back to square roots: an optimal bound on the matrix factorization error
+for multi-epoch differentially private SGD").
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -14,7 +16,8 @@ from mechanisms.toeplitz import ToeplitzStrategy, inverse_series
 
 
 class BISR(ToeplitzStrategy):
-    """Inverse of the square root of the prefix sum, cut off; C itself has no zero below its diagonal."""
+    """Inverse of the square root of the prefix sum, cut off; C itself has no zero below its
+    diagonal."""
 
     kind: Literal["bisr"] = "bisr"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Banded inverse square root."""
@@ -34,10 +37,12 @@ class BISR(ToeplitzStrategy):
         return inverse_series(self.inverse_first_column(rounds))
 
     def is_non_increasing(self, rounds: int) -> bool:
-        """Always: with r the negated coefficients of C^-1 past the first, all positive, c_t = sum_i r_i c_(t-i).
+        """Always: with r the negated coefficients of C^-1 past the first, all positive, c_t = sum_i
+        r_i c_(t-i).
 
-        Up to the bands c is the series of (1 - x)^(-1/2), which falls; beyond, c_t - c_(t-1) = sum_i r_i (c_(t-i) - c_(t-1-i)) <= 0
-        by induction. Decided by this, not by rounded coefficients.
+        Up to the bands c is the series of (1 - x)^(-1/2), which falls; beyond, c_t - c_(t-1) =
+        sum_i r_i (c_(t-i) - c_(t-1-i)) <= 0 by induction. Decided by this, not by rounded
+        coefficients.
         """
         del rounds
         return True

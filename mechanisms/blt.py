@@ -1,7 +1,8 @@
-"""BLT: buffered linear Toeplitz noise. C is Toeplitz with c_0 = 1 and c_i = sum_j omega_j theta_j^(i-1).
+"""BLT: buffered linear Toeplitz noise. C is Toeplitz with c_0 = 1 and c_i = sum_j omega_j
+theta_j^(i-1).
 
-Source: McMahan, Xu, Zhang 2024 ("A hassle-free algorithm for private learning in practice", multi-participation BLT)
-and Dvijotham et al. 2024 (arXiv 2404.16706).
+Source: McMahan, Xu, Zhang 2024 ("A hassle-free algorithm for private learning in practice",
+multi-participation BLT) and Dvijotham et al. 2024 (arXiv 2404.16706).
 """
 
 from functools import lru_cache
@@ -19,7 +20,9 @@ class BLT(ToeplitzStrategy):
 
     kind: Literal["blt"] = "blt"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Buffered linear Toeplitz."""
-    theta: Annotated[tuple[Annotated[float, Field(ge=1e-6, lt=1)], ...], Field(strict=False, min_length=1)]
+    theta: Annotated[
+        tuple[Annotated[float, Field(ge=1e-6, lt=1)], ...], Field(strict=False, min_length=1)
+    ]
     """Decay of each buffer; distinct, from 1e-6 to below 1."""
     omega: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False, min_length=1)]
     """Weight of each buffer; positive."""
@@ -28,13 +31,19 @@ class BLT(ToeplitzStrategy):
     @model_validator(mode="after")
     def _buffers_match(self) -> Self:
         if len(self.theta) != len(self.omega):
-            raise ValueError(f"theta has {len(self.theta)} entries and omega {len(self.omega)}; give one omega per theta")
+            raise ValueError(
+                f"theta has {len(self.theta)} entries and omega {len(self.omega)}; give one omega "
+                "per theta"
+            )
         if len(set(self.theta)) != len(self.theta):
-            raise ValueError(f"theta={list(self.theta)} must be distinct; add the omegas of equal entries")
+            raise ValueError(
+                f"theta={list(self.theta)} must be distinct; add the omegas of equal entries"
+            )
         radius = max(abs(np.linalg.eigvals(np.diag(self.theta) - np.array(self.omega)[None, :])))
         if not radius <= 1.0:
             raise ValueError(
-                f"omega={list(self.omega)}: the noise C^-1 Z would grow by {radius:g} per round; its recurrence "
+                f"omega={list(self.omega)}: the noise C^-1 Z would grow by {radius:g} per round; "
+                "its recurrence "
                 "diag(theta) - 1 omega' must have spectral radius at most 1, so lower omega"
             )
         return self
@@ -55,11 +64,15 @@ class BLT(ToeplitzStrategy):
         return inverse
 
     def is_non_increasing(self, rounds: int) -> bool:
-        """As theta < 1 and omega > 0, all but c_1 <= c_0 always holds; decided by the parameters, not by rounded coefficients."""
+        """As theta < 1 and omega > 0, all but c_1 <= c_0 always holds; decided by the parameters,
+        not by rounded coefficients."""
         return rounds == 1 or sum(self.omega) <= 1.0
 
-    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), geometric series in closed form."""
+    def gram_entries(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64]:
+        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), geometric
+        series in closed form."""
         lag, terms = second - first, rounds - second
         c, powers, tails = _gram_tables(self.theta, self.omega, rounds)
         entries = c[lag]
@@ -68,7 +81,9 @@ class BLT(ToeplitzStrategy):
         return entries
 
 
-def _coefficients(theta: tuple[float, ...], omega: tuple[float, ...], rounds: int) -> NDArray[np.float64]:
+def _coefficients(
+    theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
+) -> NDArray[np.float64]:
     exponents = np.arange(rounds - 1)
     return np.concatenate([[1.0], np.array(theta) ** exponents[:, None] @ np.array(omega)])
 
@@ -77,7 +92,8 @@ def _coefficients(theta: tuple[float, ...], omega: tuple[float, ...], rounds: in
 def _gram_tables(
     theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
-    """c, and by buffer theta_q^lag and T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1)) / (1 - theta_p theta_q)."""
+    """c, and by buffer theta_q^lag and T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1))
+    / (1 - theta_p theta_q)."""
     lags, terms = np.arange(rounds, dtype=np.float64), np.arange(rounds + 1, dtype=np.float64)
     powers, tails = [], []
     for theta_q, omega_q in zip(theta, omega, strict=True):

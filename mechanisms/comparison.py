@@ -1,9 +1,10 @@
 """Mechanisms side by side: the error of each at equal privacy.
 
-A noise multiplier z multiplies the noise on the rows of C, and kinds of mechanism scale C differently: independent noise has
-columns of norm 1, a BLT has larger ones. So equal multipliers are neither equal privacy nor equal error. What can be compared
-is the error of the prefix sums when every mechanism has the noise multiplier that it needs for the same rho.
-Source: McMahan, Xu, Zhang 2024, section 3 (MaxLoss, RmsLoss); Bun and Steinke 2016 (rho).
+A noise multiplier z multiplies the noise on the rows of C, and kinds of mechanism scale C
+differently: independent noise has columns of norm 1, a BLT has larger ones. So equal multipliers
+are neither equal privacy nor equal error. What can be compared is the error of the prefix sums when
+every mechanism has the noise multiplier that it needs for the same rho. Source: McMahan, Xu, Zhang
+2024, section 3 (MaxLoss, RmsLoss); Bun and Steinke 2016 (rho).
 """
 
 import math
@@ -14,7 +15,8 @@ from mechanisms.loss import prefix_errors
 from mechanisms.strategy import Strategy
 
 NOT_COMPARABLE = (
-    "Noise multipliers of different kinds of mechanism cannot be compared, because each multiplies the noise of another matrix: "
+    "Noise multipliers of different kinds of mechanism cannot be compared, because each multiplies "
+    "the noise of another matrix: "
     "compare the errors of the prefix sums at the same rho."
 )
 
@@ -34,9 +36,11 @@ class Utility:
     rho: float
     """The common rho (zCDP)."""
     noise_multiplier: float
-    """The noise multiplier that this mechanism needs for the common rho; not comparable between kinds."""
+    """The noise multiplier that this mechanism needs for the common rho; not comparable between
+    kinds."""
     rms_prefix_error: float
-    """Standard deviation of the noise on a prefix sum at that multiplier, root mean square over rounds: what to sort by."""
+    """Standard deviation of the noise on a prefix sum at that multiplier, root mean square over
+    rounds: what to sort by."""
     max_prefix_error: float
     """The same, of the worst round."""
 
@@ -45,7 +49,9 @@ class Utility:
         return asdict(self)
 
 
-def utility(strategy: Strategy, rounds: int, sensitivity: float, rho: float, name: str | None = None) -> Utility:
+def utility(
+    strategy: Strategy, rounds: int, sensitivity: float, rho: float, name: str | None = None
+) -> Utility:
     """The utility of `strategy` over `rounds` rounds at `sensitivity` (clip norm 1) and `rho`.
 
     Args:
@@ -56,12 +62,15 @@ def utility(strategy: Strategy, rounds: int, sensitivity: float, rho: float, nam
         name: what to call it; default: the strategy's kind.
 
     Raises:
-        ValueError: for a sensitivity or rho that is not positive and finite, for more rounds than the strategy has, and for a
-            matrix that is near singular and so has no finite error.
+        ValueError: for a sensitivity or rho that is not positive and finite, for more rounds than
+            the strategy has, and for a matrix that is near singular and so has no finite error.
     """
     for what, value in (("sensitivity", sensitivity), ("rho", rho)):
         if not 0 < value < math.inf:
-            raise ValueError(f"{what}={value} must be positive and finite for mechanisms to be compared; leave the comparison out")
+            raise ValueError(
+                f"{what}={value} must be positive and finite for mechanisms to be compared; leave "
+                "the comparison out"
+            )
     max_error, rms_error = prefix_errors(strategy, rounds)
     noise_multiplier = sensitivity / math.sqrt(2.0 * rho)
     return Utility(

@@ -1,7 +1,9 @@
-"""Dense matrix factorization: an optimised lower-triangular C without bands, for one participation or for (k, b) multi-epoch.
+"""Dense matrix factorization: an optimised lower-triangular C without bands, for one participation
+or for (k, b) multi-epoch.
 
-Source: Denisov et al. 2022 ("Improved differential privacy for SGD via optimal private linear operators on adaptive streams");
-Choquette-Choo et al. 2022 ("Multi-epoch matrix factorization mechanisms for private machine learning").
+Source: Denisov et al. 2022 ("Improved differential privacy for SGD via optimal private linear
+operators on adaptive streams"); Choquette-Choo et al. 2022 ("Multi-epoch matrix factorization
+mechanisms for private machine learning").
 """
 
 from typing import ClassVar, Literal

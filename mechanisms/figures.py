@@ -1,10 +1,15 @@
-"""All figures of a mechanism at one setting: loss, sensitivity, privacy. What `fedray optimize` and `fedray mechanism` print."""
+"""All figures of a mechanism at one setting: loss, sensitivity, privacy. What `fedray optimize` and
+`fedray mechanism` print."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from fedray.rounding import down, up
-from mechanisms.accounting.calibration import least_noise_multiplier, noise_multiplier_for_epsilon, noise_multiplier_for_rho
+from mechanisms.accounting.calibration import (
+    least_noise_multiplier,
+    noise_multiplier_for_epsilon,
+    noise_multiplier_for_rho,
+)
 from mechanisms.accounting.gdp import check_delta, gaussian_epsilon, gaussian_mu
 from mechanisms.accounting.sampled import PoissonSampling, sampled_epsilon
 from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
@@ -13,7 +18,9 @@ from mechanisms.participation import MinSep
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import MatrixFile
 
-HYPOTHETICAL = "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
+HYPOTHETICAL = (
+    "only if every device was Poisson-sampled as stated; devices that choose when they come are not"
+)
 """What an amplified figure supposes."""
 
 
@@ -38,12 +45,20 @@ class Figures:
     @property
     def mu(self) -> float | None:
         """Gaussian DP: sensitivity / noise multiplier. Exact if the sensitivity is."""
-        return None if self.noise_multiplier is None else gaussian_mu(self.loss.sensitivity.value, self.noise_multiplier)
+        return (
+            None
+            if self.noise_multiplier is None
+            else gaussian_mu(self.loss.sensitivity.value, self.noise_multiplier)
+        )
 
     @property
     def rho(self) -> float | None:
         """zCDP. Exact if the sensitivity is."""
-        return None if self.noise_multiplier is None else gaussian_rho(self.loss.sensitivity.value, self.noise_multiplier)
+        return (
+            None
+            if self.noise_multiplier is None
+            else gaussian_rho(self.loss.sensitivity.value, self.noise_multiplier)
+        )
 
     @property
     def epsilon(self) -> float | None:
@@ -54,7 +69,8 @@ class Figures:
 
     @property
     def amplified_epsilon(self) -> float | None:
-        """An upper bound at delta, if devices are Poisson-sampled as `sampling` says. Raises ValueError where nothing is proven."""
+        """An upper bound at delta, if devices are Poisson-sampled as `sampling` says. Raises
+        ValueError where nothing is proven."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
         return sampled_epsilon(self.strategy, self.sampling, self.noise_multiplier, self.delta)
@@ -96,14 +112,24 @@ class Figures:
     def rows(self) -> list[tuple[str, str]]:
         """What is printed: (what, value)."""
         sensitivity = self.loss.sensitivity
-        claim = "exact" if sensitivity.is_exact else f"upper bound; at least {down(sensitivity.lower_bound, 6)}"
+        claim = (
+            "exact"
+            if sensitivity.is_exact
+            else f"upper bound; at least {down(sensitivity.lower_bound, 6)}"
+        )
         return [
             ("kind", f"{self.strategy.kind} ({self.strategy.paper})"),
-            ("rounds n, min-sep b, max participations k", ", ".join(f"{each:,}" for each in self._schema())),
+            (
+                "rounds n, min-sep b, max participations k",
+                ", ".join(f"{each:,}" for each in self._schema()),
+            ),
             ("sensitivity", f"{up(sensitivity.value, 6)} ({claim})"),
             ("by", sensitivity.theorem),
             ("a worst pattern of rounds", _shortened(sensitivity.worst_pattern)),
-            ("error of prefix sums, max / rms", f"{self.loss.max_error:.6f} / {self.loss.rms_error:.6f}"),
+            (
+                "error of prefix sums, max / rms",
+                f"{self.loss.max_error:.6f} / {self.loss.rms_error:.6f}",
+            ),
             ("MaxLoss / RmsLoss", f"{self.loss.max_loss:.6f} / {self.loss.rms_loss:.6f}"),
             *self._privacy_rows(),
             *((name, _shortened(value)) for name, value in self.parameters().items()),
@@ -118,7 +144,12 @@ class Figures:
             (f"epsilon at delta {self.delta:g}", up(self.epsilon)),
         ]
         if self.amplified_epsilon is not None:
-            rows.append(("hypothetical epsilon, sampled", f"at most {up(self.amplified_epsilon)} ({HYPOTHETICAL})"))
+            rows.append(
+                (
+                    "hypothetical epsilon, sampled",
+                    f"at most {up(self.amplified_epsilon)} ({HYPOTHETICAL})",
+                )
+            )
         return rows
 
     def _amplified(self) -> dict[str, Any]:
@@ -148,11 +179,14 @@ def mechanism_figures(
     seconds: float = 0.0,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Computes them all. Raises ValueError for impossible settings, and for sampling that amplifies nothing that is proven."""
+    """Computes them all. Raises ValueError for impossible settings, and for sampling that amplifies
+    nothing that is proven."""
     check_delta(delta)
     if noise_multiplier is not None:
         check_noise_multiplier(noise_multiplier)
-    figures = Figures(strategy, schema, loss(strategy, schema), noise_multiplier, delta, seconds, sampling)
+    figures = Figures(
+        strategy, schema, loss(strategy, schema), noise_multiplier, delta, seconds, sampling
+    )
     _ = figures.epsilon, figures.amplified_epsilon  # what cannot be computed is refused here
     return figures
 
@@ -166,7 +200,8 @@ def calibrated_figures(
     rho: float | None = None,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Figures at the least noise multiplier whose privacy is no worse than asked for, rounded up by at most 1e-7 of itself.
+    """Figures at the least noise multiplier whose privacy is no worse than asked for, rounded up by
+    at most 1e-7 of itself.
 
     Args:
         strategy: the mechanism.
@@ -174,20 +209,28 @@ def calibrated_figures(
         delta: of epsilon.
         epsilon: at delta. Give this or rho.
         rho: zCDP.
-        sampling: if given, epsilon is the amplified one, under the supposition that devices are sampled so.
+        sampling: if given, epsilon is the amplified one, under the supposition that devices are
+            sampled so.
 
     Raises:
-        ValueError: for impossible settings, for both or neither target, and for rho with sampling, which has no zCDP.
+        ValueError: for impossible settings, for both or neither target, and for rho with sampling,
+            which has no zCDP.
     """
     if (epsilon is None) == (rho is None):
-        raise ValueError("exactly one target must be given, epsilon or rho; each determines the noise multiplier")
+        raise ValueError(
+            "exactly one target must be given, epsilon or rho; each determines the noise multiplier"
+        )
     if rho is not None:
         if sampling is not None:
-            raise ValueError(f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon")
+            raise ValueError(
+                f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
+            )
         z = noise_multiplier_for_rho(loss(strategy, schema).sensitivity.value, rho)
     elif sampling is not None:
         assert epsilon is not None
-        z = least_noise_multiplier(lambda each: sampled_epsilon(strategy, sampling, each, delta), epsilon)
+        z = least_noise_multiplier(
+            lambda each: sampled_epsilon(strategy, sampling, each, delta), epsilon
+        )
     else:
         assert epsilon is not None
         z = noise_multiplier_for_epsilon(loss(strategy, schema).sensitivity.value, epsilon, delta)
@@ -197,5 +240,9 @@ def calibrated_figures(
 def _shortened(value: Any) -> str:
     if isinstance(value, list | tuple):
         shown = [str(each) for each in value[:8]]
-        return ", ".join(shown) + (f", ... ({len(value)})" if len(value) > 8 else "") if value else "none"
+        return (
+            ", ".join(shown) + (f", ... ({len(value)})" if len(value) > 8 else "")
+            if value
+            else "none"
+        )
     return str(value)

@@ -1,4 +1,5 @@
-"""Strategies on disk: a JSON document `{"kind": ..., parameters}`, and for matrices a `.npy` file beside it."""
+"""Strategies on disk: a JSON document `{"kind": ..., parameters}`, and for matrices a `.npy` file
+beside it."""
 
 import io
 import json
@@ -21,20 +22,28 @@ _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 
 
 def read_strategy(path: Path) -> Strategy:
-    """The strategy that a JSON file describes, or the matrix that a .npy file is. Raises ValueError.
+    """The strategy that a JSON file describes, or the matrix that a .npy file is. Raises
+    ValueError.
 
     A matrix's `file` is taken from the JSON's directory.
     """
-    document = {"kind": "matrix", "file": path.name} if path.suffix == ".npy" else read_json(path, "mechanism file")
+    document = (
+        {"kind": "matrix", "file": path.name}
+        if path.suffix == ".npy"
+        else read_json(path, "mechanism file")
+    )
     try:
         return strategy_of(document, path.parent)
     except ValidationError as error:
         problems = explain(error, AnyStrategy, document)
-        raise ValueError(f"mechanism file {str(path)!r}: {problems}; mechanisms/README.md has every kind") from None
+        raise ValueError(
+            f"mechanism file {str(path)!r}: {problems}; mechanisms/README.md has every kind"
+        ) from None
 
 
 def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Strategy:
-    """The strategy whose file a scenario or a claim names, by a path that is relative to it. Raises ValueError.
+    """The strategy whose file a scenario or a claim names, by a path that is relative to it. Raises
+    ValueError.
 
     Args:
         name: the path.
@@ -59,7 +68,8 @@ def write_strategy(strategy: Strategy, path: Path) -> None:
 
 
 def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
-    """The strategy as JSON that is to stand at `path`; its matrix is written beside it. Raises OSError."""
+    """The strategy as JSON that is to stand at `path`; its matrix is written beside it. Raises
+    OSError."""
     document = strategy.model_dump(mode="json")
     if isinstance(strategy, MatrixFile):
         matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
@@ -71,7 +81,8 @@ def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
 
 
 def strategy_of(document: Any, directory: Path) -> Strategy:
-    """The strategy that a JSON document describes; matrices are looked for in `directory`. Raises ValueError."""
+    """The strategy that a JSON document describes; matrices are looked for in `directory`. Raises
+    ValueError."""
     return _ADAPTER.validate_python(document, context={"directory": directory})
 
 
@@ -86,8 +97,12 @@ def read_json(path: Path, what: str) -> Any:
         return parse_json(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{what} {str(path)!r} cannot be read ({reason}); name a JSON file") from None
+        raise ValueError(
+            f"{what} {str(path)!r} cannot be read ({reason}); name a JSON file"
+        ) from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{what} {str(path)!r} is not valid JSON ({error}); correct that place") from None
+        raise ValueError(
+            f"{what} {str(path)!r} is not valid JSON ({error}); correct that place"
+        ) from None
     except ValueError as error:  # numbers or nesting beyond reason
         raise ValueError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None

@@ -18,6 +18,8 @@ class Identity(ToeplitzStrategy):
     def first_column(self, rounds: int) -> NDArray[np.float64]:
         return np.eye(1, rounds)[0]
 
-    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+    def gram_entries(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64]:
         del rounds
         return (first == second).astype(np.float64)

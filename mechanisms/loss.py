@@ -1,4 +1,5 @@
-"""Error and loss of a strategy for the prefix sums (McMahan, Xu, Zhang 2024, equations of section 3)."""
+"""Error and loss of a strategy for the prefix sums (McMahan, Xu, Zhang 2024, equations of section
+3)."""
 
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ class Loss:
     """Deviation of the noise on prefix sums, at clip norm 1.
 
     max_error, rms_error: largest and root mean square over rounds, at noise of unit scale.
-    max_loss, rms_loss: the same at noise scaled by the sensitivity, that is, at equal privacy (mu = 1).
+    max_loss, rms_loss: the same at noise scaled by the sensitivity, that is, at equal privacy (mu =
+        1).
     """
 
     sensitivity: Sensitivity
@@ -32,7 +34,8 @@ class Loss:
 
 
 def loss(strategy: Strategy, schema: MinSep) -> Loss:
-    """Of a strategy under a schema. Raises ValueError where the strategy has fewer rounds than the schema."""
+    """Of a strategy under a schema. Raises ValueError where the strategy has fewer rounds than the
+    schema."""
     max_error, rms_error = prefix_errors(strategy, schema.rounds)
     return Loss(strategy.schema_sensitivity(schema), max_error, rms_error)
 
@@ -46,5 +49,8 @@ def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
     with np.errstate(all="ignore"):  # what overflows is refused below
         variances = strategy.error_variances(rounds)
     if not np.isfinite(variances).all():
-        raise ValueError(f"strategy {strategy!r} has no finite error over {rounds} rounds; its C is near singular")
+        raise ValueError(
+            f"strategy {strategy!r} has no finite error over {rounds} rounds; its C is near "
+            "singular"
+        )
     return float(variances.max()) ** 0.5, float(variances.mean()) ** 0.5

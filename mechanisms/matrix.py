@@ -1,4 +1,5 @@
-"""A user's own lower-triangular C from a `.npy` file. Nothing is assumed of it, so an audit can take anybody's matrix."""
+"""A user's own lower-triangular C from a `.npy` file. Nothing is assumed of it, so an audit can
+take anybody's matrix."""
 
 from typing import ClassVar, Literal
 

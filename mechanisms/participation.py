@@ -9,17 +9,19 @@ MOST_ROUNDS = 1 << 22
 
 
 def gap_of(rounds_between: int) -> int:
-    """The min-sep b of devices that are kept apart by so many rounds strictly between two participations.
+    """The min-sep b of devices that are kept apart by so many rounds strictly between two
+    participations.
 
-    Published min-seps (MinS of Xu et al. 2023, and their code) count the rounds between; b is the difference of the two
-    rounds' numbers, which is one more.
+    Published min-seps (MinS of Xu et al. 2023, and their code) count the rounds between; b is the
+    difference of the two rounds' numbers, which is one more.
     """
     return rounds_between + 1
 
 
 @dataclass(frozen=True, slots=True)
 class MinSep:
-    """(b, k)-min-sep participation over `rounds` rounds (Choquette-Choo et al. 2023, "(Amplified) banded MF", section 2).
+    """(b, k)-min-sep participation over `rounds` rounds (Choquette-Choo et al. 2023, "(Amplified)
+    banded MF", section 2).
 
     rounds: n, counted from 0.
     min_sep: b, least difference of the numbers of two rounds of one device; 1 permits every round.
@@ -32,23 +34,36 @@ class MinSep:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(f"rounds={self.rounds} must be at least 1; nothing is released in no rounds")
+            raise ValueError(
+                f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
+            )
         if max(self.rounds, self.min_sep) > MOST_ROUNDS:
-            raise ValueError(f"rounds={self.rounds}, min_sep={self.min_sep}: neither may exceed {MOST_ROUNDS:,}; no run is so long")
+            raise ValueError(
+                f"rounds={self.rounds}, min_sep={self.min_sep}: neither may exceed "
+                f"{MOST_ROUNDS:,}; no run is so long"
+            )
         if not self.min_sep >= 1:
-            raise ValueError(f"min_sep={self.min_sep} must be at least 1; 1 permits participation in every round")
+            raise ValueError(
+                f"min_sep={self.min_sep} must be at least 1; 1 permits participation in every round"
+            )
         if not self.max_participations >= 1:
-            raise ValueError(f"max_participations={self.max_participations} must be at least 1; nobody else needs protection")
+            raise ValueError(
+                f"max_participations={self.max_participations} must be at least 1; nobody else "
+                "needs protection"
+            )
         most = -(-self.rounds // self.min_sep)
         if self.max_participations > most:
             raise ValueError(
-                f"max_participations={self.max_participations} is more than ceil(rounds / min_sep) = {most}: in {self.rounds} "
+                f"max_participations={self.max_participations} is more than ceil(rounds / min_sep) "
+                f"= {most}: in {self.rounds} "
                 f"rounds no device takes part so often {self.min_sep} apart; lower it"
             )
 
     def permits(self, pattern: Sequence[int]) -> bool:
         """Whether a strictly increasing pattern of rounds obeys the schema."""
-        gaps = all(later - earlier >= self.min_sep for earlier, later in itertools.pairwise(pattern))
+        gaps = all(
+            later - earlier >= self.min_sep for earlier, later in itertools.pairwise(pattern)
+        )
         inside = all(0 <= index < self.rounds for index in pattern)
         return gaps and inside and len(pattern) <= self.max_participations
 

@@ -1,6 +1,8 @@
-"""The slow, readable twin: materialises C and the noise map, straight from the definitions, in float64.
+"""The slow, readable twin: materialises C and the noise map, straight from the definitions, in
+float64.
 
-Every fast path of the mechanisms, of the aggregator's noise and of the audit is tested against this file.
+Every fast path of the mechanisms, of the aggregator's noise and of the audit is tested against this
+file.
 """
 
 import itertools
@@ -32,16 +34,28 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             return np.eye(rounds)
         case BLT():
             buffers = list(zip(strategy.theta, strategy.omega, strict=True))
-            return _toeplitz([1.0, *(sum(w * t ** (i - 1) for t, w in buffers) for i in range(1, rounds))])
+            return _toeplitz(
+                [1.0, *(sum(w * t ** (i - 1) for t, w in buffers) for i in range(1, rounds))]
+            )
         case Toeplitz():
             return _toeplitz([*strategy.coefficients, *([0.0] * rounds)][:rounds])
         case BandFHU():
-            return _toeplitz([math.comb(2 * i, i) / 4**i if i < strategy.bands else 0.0 for i in range(rounds)])
+            return _toeplitz(
+                [math.comb(2 * i, i) / 4**i if i < strategy.bands else 0.0 for i in range(rounds)]
+            )
         case BISR():
-            inverse = [Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)) for i in range(min(rounds, strategy.bands))]
+            inverse = [
+                Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i))
+                for i in range(min(rounds, strategy.bands))
+            ]
             c = [Fraction(1)]
             for i in range(1, rounds):
-                c.append(-sum((inverse[j] * c[i - j] for j in range(1, min(i + 1, len(inverse)))), Fraction(0)))
+                c.append(
+                    -sum(
+                        (inverse[j] * c[i - j] for j in range(1, min(i + 1, len(inverse)))),
+                        Fraction(0),
+                    )
+                )
             return _toeplitz([float(each) for each in c])
         case MatrixFile():
             return strategy.matrix[:rounds, :rounds].copy()
@@ -49,31 +63,42 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             return _node_matrix(tree_nodes(strategy, rounds), rounds)
         case TreeFull():
             nodes = _node_matrix(
-                tree_nodes(Tree(completion=strategy.completion, rounds=strategy.rounds), strategy.rounds), strategy.rounds
+                tree_nodes(
+                    Tree(completion=strategy.completion, rounds=strategy.rounds), strategy.rounds
+                ),
+                strategy.rounds,
             )
             upper: NDArray[np.float64] = np.linalg.qr(nodes[:, ::-1]).R
             R = upper[::-1, ::-1]  # nodes' nodes = R'R, R lower triangular
             return (np.sign(np.diag(R))[:, None] * R)[:rounds, :rounds]
         case _:
-            raise ValueError(f"strategy kind {strategy.kind!r} has no reference matrix; add it to mechanisms/reference.py")
+            raise ValueError(
+                f"strategy kind {strategy.kind!r} has no reference matrix; add it to "
+                "mechanisms/reference.py"
+            )
 
 
 def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """M, [rounds, draws]: the noise added in round t is z * clip_norm * (M Z)[t], Z standard normal.
+    """M, [rounds, draws]: the noise added in round t is z * clip_norm * (M Z)[t], Z standard
+    normal.
 
-    Draws are the rows of C; of a completed tree, also one per virtual subtree, for the whole of its estimate.
+    Draws are the rows of C; of a completed tree, also one per virtual subtree, for the whole of its
+    estimate.
     """
     match strategy:
         case Tree():
             columns = [*tree_nodes(strategy, rounds), *virtual_subtrees(strategy, rounds)]
-            prefixes = _tree_prefixes(strategy, rounds, {column: place for place, column in enumerate(columns)})
+            prefixes = _tree_prefixes(
+                strategy, rounds, {column: place for place, column in enumerate(columns)}
+            )
             return np.diff(prefixes, axis=0, prepend=np.zeros((1, len(columns))))
         case _:
             return np.linalg.inv(strategy_matrix(strategy, rounds)).astype(np.float64)
 
 
 class Node(NamedTuple):
-    """A dyadic node: its real rounds [start, end), and its height. A virtual subtree has none: start = end."""
+    """A dyadic node: its real rounds [start, end), and its height. A virtual subtree has none:
+    start = end."""
 
     start: int
     end: int
@@ -83,11 +108,16 @@ class Node(NamedTuple):
 def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
     """Nodes with a real round, of every tree of the forest, leaves first."""
     segments = _segments(strategy, rounds)
-    return [node for first, end, is_completed in segments for node in _nodes_of_one(first, end, is_completed)]
+    return [
+        node
+        for first, end, is_completed in segments
+        for node in _nodes_of_one(first, end, is_completed)
+    ]
 
 
 def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
-    """Of completed trees: the subtrees without a real round, as large as they come; known by end and height."""
+    """Of completed trees: the subtrees without a real round, as large as they come; known by end
+    and height."""
     return [
         Node(end, end, height)
         for first, end, is_completed in _segments(strategy, rounds)
@@ -107,10 +137,15 @@ def _node_matrix(nodes: list[Node], rounds: int) -> NDArray[np.float64]:
 
 
 def _segments(strategy: Tree, rounds: int) -> Iterator[tuple[int, int, bool]]:
-    """(start, end, whether completed there): at a restart, and at the planned end, but not where a run stopped early."""
+    """(start, end, whether completed there): at a restart, and at the planned end, but not where a
+    run stopped early."""
     ends = [0, *(restart for restart in strategy.restarts if restart < rounds), rounds]
     for start, end in itertools.pairwise(ends):
-        yield start, end, strategy.completion and (end in strategy.restarts or end == strategy.rounds)
+        yield (
+            start,
+            end,
+            strategy.completion and (end in strategy.restarts or end == strategy.rounds),
+        )
 
 
 def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
@@ -122,7 +157,8 @@ def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
 
 
 def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDArray[np.float64]:
-    """Weights on the draws in the estimate of each prefix sum: finished trees, and the present one's dyadic parts from below."""
+    """Weights on the draws in the estimate of each prefix sum: finished trees, and the present
+    one's dyadic parts from below."""
     prefixes, finished = np.zeros((rounds, len(columns))), np.zeros(len(columns))
     for first, end, is_completed in _segments(strategy, rounds):
         for last in range(first + 1, end + 1):
@@ -133,13 +169,18 @@ def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDA
                 prefixes[last - 1] += _honaker_node(columns, start, end, height)[0]
                 start += 1 << height
         if is_completed:
-            prefixes[end - 1] = finished + _honaker_node(columns, first, end, (end - first - 1).bit_length())[0]
+            prefixes[end - 1] = (
+                finished + _honaker_node(columns, first, end, (end - first - 1).bit_length())[0]
+            )
         finished = prefixes[end - 1]
     return prefixes
 
 
-def _honaker_node(columns: dict[Node, int], start: int, end: int, height: int) -> tuple[NDArray[np.float64], float]:
-    """A node's estimate and its variance: its own noise and the sum of its children's estimates, by inverse variance."""
+def _honaker_node(
+    columns: dict[Node, int], start: int, end: int, height: int
+) -> tuple[NDArray[np.float64], float]:
+    """A node's estimate and its variance: its own noise and the sum of its children's estimates, by
+    inverse variance."""
     own = np.zeros(len(columns))
     if start >= end:  # virtual: one draw stands for the whole estimate
         variance = 1.0
@@ -160,14 +201,17 @@ def _honaker_node(columns: dict[Node, int], start: int, end: int, height: int) -
 
 
 def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: int) -> float:
-    """Norm of the sum of C's columns in the pattern: what one device adds to C X when all its contributions are alike."""
+    """Norm of the sum of C's columns in the pattern: what one device adds to C X when all its
+    contributions are alike."""
     return float(np.linalg.norm(strategy_matrix(strategy, rounds)[:, list(pattern)].sum(axis=1)))
 
 
 def schema_sensitivity(strategy: Strategy, schema: MinSep) -> float:
     """Largest pattern sensitivity over every pattern the schema permits, one by one."""
     C = strategy_matrix(strategy, schema.rounds)
-    return max(float(np.linalg.norm(C[:, list(pattern)].sum(axis=1))) for pattern in schema.patterns())
+    return max(
+        float(np.linalg.norm(C[:, list(pattern)].sum(axis=1))) for pattern in schema.patterns()
+    )
 
 
 def error_variances(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
@@ -176,9 +220,11 @@ def error_variances(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> Decimal:
-    """delta(epsilon) of a Gaussian mechanism with mu = sensitivity / standard deviation (Balle and Wang 2018, Theorem 8).
+    """delta(epsilon) of a Gaussian mechanism with mu = sensitivity / standard deviation (Balle and
+    Wang 2018, Theorem 8).
 
-    Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, in so many digits that nothing overflows or cancels.
+    Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, in so many digits that nothing
+    overflows or cancels.
     """
     exact_mu, exact_epsilon = Decimal(mu), Decimal(epsilon)
     with localcontext(prec=80 + int(mu * mu), Emax=MAX_EMAX, Emin=MIN_EMIN):
@@ -187,7 +233,8 @@ def gaussian_delta(mu: float, epsilon: float) -> Decimal:
 
 
 def _normal_tail(x: Decimal) -> Decimal:
-    """1 - Phi(x), to 60 relative digits: by its series (Marsaglia 2004), or above 6 by Laplace's continued fraction."""
+    """1 - Phi(x), to 60 relative digits: by its series (Marsaglia 2004), or above 6 by Laplace's
+    continued fraction."""
     density = (-x * x / 2).exp() / (2 * _PI).sqrt()
     if x > 6:
         tail = Decimal(0)
@@ -202,4 +249,6 @@ def _normal_tail(x: Decimal) -> Decimal:
     return Decimal("0.5") - density * total
 
 
-_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651")
+_PI = Decimal(
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
+)

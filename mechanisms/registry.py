@@ -15,7 +15,19 @@ from mechanisms.toeplitz import Toeplitz
 from mechanisms.tree import Tree
 from mechanisms.tree_full import TreeFull
 
-__all__ = ["BISR", "BLT", "AnyStrategy", "BandFHU", "Banded", "Dense", "Identity", "Matrix", "Toeplitz", "Tree", "TreeFull"]
+__all__ = [
+    "BISR",
+    "BLT",
+    "AnyStrategy",
+    "BandFHU",
+    "Banded",
+    "Dense",
+    "Identity",
+    "Matrix",
+    "Toeplitz",
+    "Tree",
+    "TreeFull",
+]
 
 AnyStrategy = Annotated[
     Identity | BLT | Toeplitz | BandFHU | BISR | Banded | Dense | Matrix | Tree | TreeFull,

@@ -1,11 +1,13 @@
-"""Sensitivity of a strategy: of one pattern, of many (a trace), and of all that a (b, k) schema permits. At clip norm 1.
+"""Sensitivity of a strategy: of one pattern, of many (a trace), and of all that a (b, k) schema
+permits. At clip norm 1.
 
-One device with pattern pi contributes unit vectors u_i, i in pi, and changes C X by a norm whose square is
-sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where they are:
+One device with pattern pi contributes unit vectors u_i, i in pi, and changes C X by a norm whose
+square is sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where they are:
 
-1. a pattern with G >= 0 on it: all u_i alike are worst, sqrt(sum G[i, j]), exact in every dimension; with negative entries
-   sqrt(sum |G[i, j]|) is an upper bound (Choquette-Choo et al. 2023, Proposition E.1), and the largest value over unit vectors
-   is exact for models of at least |pi| parameters          `PatternSensitivities`, `pattern_sensitivity`
+1. a pattern with G >= 0 on it: all u_i alike are worst, sqrt(sum G[i, j]), exact in every
+   dimension; with negative entries sqrt(sum |G[i, j]|) is an upper bound (Choquette-Choo et al.
+   2023, Proposition E.1), and the largest value over unit vectors is exact for models of at least
+   |pi| parameters                  `PatternSensitivities`, `pattern_sensitivity`
 2. a trace: the largest over its devices                     `fedray.audit.sensitivity`
 3. a non-increasing Toeplitz C under (b, k): Theorem 3.1     `toeplitz.py`
 4. at most b bands under (b, k): dynamic program             `orthogonal_sensitivity`
@@ -27,30 +29,34 @@ if TYPE_CHECKING:
 
 
 GRAM_TABLE_ROUNDS = 10_000
-"""Up to this many rounds, G is tabulated once (800 MB at most) and looked up; beyond, entries are computed as needed."""
+"""Up to this many rounds, G is tabulated once (800 MB at most) and looked up; beyond, entries are
+computed as needed."""
 
 ANY_STRATEGY_ROUNDS = 20_000
 ANY_STRATEGY_OPERATIONS = 2e11
 """Most rounds n, and operations n^2 k, of the bound for any C: some ten minutes."""
 
 SUMMED_FROM = 256
-"""Participations of a pattern from which its columns are summed instead of its Gram entries, where C has no negative ones."""
+"""Participations of a pattern from which its columns are summed instead of its Gram entries, where
+C has no negative ones."""
 
 MOST_WITH_SIGNS, MOST_CERTIFIED = 10_000, 1_000
-"""Participations of a pattern up to which negative Gram entries are looked for, block by block; and up to which a bound that
-has such entries is made exact."""
+"""Participations of a pattern up to which negative Gram entries are looked for, block by block; and
+up to which a bound that has such entries is made exact."""
 BLOCK = 256
 
 ROUNDING = 1e-12
 """Relative size of what float64 sums of these lengths may differ by; no decision rests on less."""
 
 CERTIFIED, MOST_SWEEPS = 1e-8, 5000
-"""Relative gap of the squared bounds at which unit contributions are called optimal, and sweeps after which they are not."""
+"""Relative gap of the squared bounds at which unit contributions are called optimal, and sweeps
+after which they are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternValues:
-    """Sensitivities of patterns. values [P]; is_exact [P]: False marks an upper bound (some G[i, j] of the pattern is negative)."""
+    """Sensitivities of patterns. values [P]; is_exact [P]: False marks an upper bound (some G[i, j]
+    of the pattern is negative)."""
 
     values: NDArray[np.float64]
     is_exact: NDArray[np.bool_]
@@ -67,13 +73,17 @@ class PatternSensitivities:
     def of(self, patterns: NDArray[np.int64]) -> PatternValues:
         """Of patterns [P, c], each row in order within [0, rounds). Raises ValueError.
 
-        A round that stands twice is one in which the device contributed twice, each time clipped by itself: the sum over i, j
-        runs over the rounds as they stand, so that both count with each other too.
+        A round that stands twice is one in which the device contributed twice, each time clipped by
+        itself: the sum over i, j runs over the rounds as they stand, so that both count with each
+        other too.
         """
         patterns = np.asarray(patterns, dtype=np.int64)
         is_inside = bool((patterns >= 0).all() and (patterns < self._rounds).all())
         if not (is_inside and (np.diff(patterns, axis=1) >= 0).all()):
-            raise ValueError(f"patterns must not decrease, and lie within 0 to rounds-1={self._rounds - 1}; sort them")
+            raise ValueError(
+                f"patterns must not decrease, and lie within 0 to rounds-1={self._rounds - 1}; "
+                "sort them"
+            )
         if len(patterns) < patterns.shape[1]:
             squared, is_exact = self._row_by_row(patterns)
         elif self._rounds <= GRAM_TABLE_ROUNDS:
@@ -83,10 +93,15 @@ class PatternSensitivities:
             squared, is_exact = self._pair_by_pair(distinct)
             squared, is_exact = squared[place], is_exact[place]
         if not np.isfinite(squared).all():
-            raise ValueError(f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} rounds; refused")
+            raise ValueError(
+                f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} "
+                "rounds; refused"
+            )
         return PatternValues(np.sqrt(squared), is_exact)
 
-    def _pair_by_pair(self, patterns: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _pair_by_pair(
+        self, patterns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         columns = np.ascontiguousarray(patterns.T)
         squared, is_exact = np.zeros(len(patterns)), np.ones(len(patterns), np.bool_)
         for position, later in enumerate(columns):
@@ -100,18 +115,27 @@ class PatternSensitivities:
             squared += self._gram(later, later)
         return squared, is_exact
 
-    def _row_by_row(self, patterns: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _row_by_row(
+        self, patterns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         found = [self._one(pattern) for pattern in patterns]
-        return np.array([square for square, _ in found]), np.array([is_exact for _, is_exact in found])
+        return np.array([square for square, _ in found]), np.array(
+            [is_exact for _, is_exact in found]
+        )
 
     def _one(self, pattern: NDArray[np.int64]) -> tuple[float, bool]:
         """(squared sensitivity, whether it is exact) of one pattern [c], in memory of c."""
-        if pattern.size > SUMMED_FROM and (square := self._strategy.pattern_square(pattern, self._rounds)) is not None:
+        if (
+            pattern.size > SUMMED_FROM
+            and (square := self._strategy.pattern_square(pattern, self._rounds)) is not None
+        ):
             return square, True
         if pattern.size > MOST_WITH_SIGNS:
             raise ValueError(
-                f"a device took part {pattern.size:,} times, and this {self._strategy.kind} strategy has negative entries: its "
-                f"sensitivity needs {pattern.size:,}^2 products, and at most {MOST_WITH_SIGNS:,}^2 are computed; merge devices' "
+                f"a device took part {pattern.size:,} times, and this {self._strategy.kind} "
+                "strategy has negative entries: its "
+                f"sensitivity needs {pattern.size:,}^2 products, and at most {MOST_WITH_SIGNS:,}^2 "
+                "are computed; merge devices' "
                 "rounds, or leave this mechanism out"
             )
         square, is_exact = 0.0, True
@@ -119,31 +143,46 @@ class PatternSensitivities:
         for start in range(0, pattern.size, BLOCK):
             rows = pattern[start : start + BLOCK, None]
             block = self._gram(np.minimum(rows, pattern), np.maximum(rows, pattern))
-            is_exact = is_exact and bool((block >= -ROUNDING * norms[start : start + BLOCK, None] * norms).all())
+            is_exact = is_exact and bool(
+                (block >= -ROUNDING * norms[start : start + BLOCK, None] * norms).all()
+            )
             square += float(np.abs(block).sum())
         return square, is_exact
 
     def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sizes of entries that may be rounded zeros: ROUNDING of the product of the two columns' norms."""
+        """Sizes of entries that may be rounded zeros: ROUNDING of the product of the two columns'
+        norms."""
         return ROUNDING * np.sqrt(self._gram(first, first) * self._gram(second, second))
 
     def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
-        """Of one pattern [c]; where G has negative entries, exact for models of c or more parameters, a bound for fewer."""
+        """Of one pattern [c]; where G has negative entries, exact for models of c or more
+        parameters, a bound for fewer."""
         found, rows = self.of(pattern[None, :]), tuple(pattern.tolist())
         if not found.is_exact[0] and pattern.size > MOST_CERTIFIED:
             theorem = "Choquette-Choo et al. 2023, Proposition E.1 (upper bound)"
             return Sensitivity(float(found.values[0]), False, theorem, 0.0, rows)
         if found.is_exact[0]:
             value = float(found.values[0])
-            return Sensitivity(value, True, "Choquette-Choo et al. 2023, Proposition E.1 (G >= 0: aligned)", value, rows)
+            return Sensitivity(
+                value,
+                True,
+                "Choquette-Choo et al. 2023, Proposition E.1 (G >= 0: aligned)",
+                value,
+                rows,
+            )
         upper, lower = unit_vector_sensitivity(self.gram_of(pattern))
         upper = max(lower, min(upper, float(found.values[0])))  # both are bounds
-        theorem = "largest over unit contributions, by a dual certificate (exact for models of as many parameters as rounds here)"
+        theorem = (
+            "largest over unit contributions, by a dual certificate (exact for models of as "
+            "many parameters as rounds here)"
+        )
         return Sensitivity(upper, _agree(lower, upper, CERTIFIED), theorem, lower, rows)
 
     def gram_of(self, pattern: NDArray[np.int64]) -> NDArray[np.float64]:
         """G[pattern, pattern], [c, c]."""
-        return self._gram(np.minimum(pattern[:, None], pattern), np.maximum(pattern[:, None], pattern))
+        return self._gram(
+            np.minimum(pattern[:, None], pattern), np.maximum(pattern[:, None], pattern)
+        )
 
     def _gram(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         if self._table is None and first.size > self._rounds <= GRAM_TABLE_ROUNDS:
@@ -153,18 +192,22 @@ class PatternSensitivities:
         return self._table.ravel()[first * self._rounds + second]
 
 
-def pattern_sensitivity(strategy: "Strategy", pattern: NDArray[np.int64], rounds: int) -> Sensitivity:
+def pattern_sensitivity(
+    strategy: "Strategy", pattern: NDArray[np.int64], rounds: int
+) -> Sensitivity:
     """Of one device's pattern of rounds [c] in order; see `PatternSensitivities`."""
     return PatternSensitivities(strategy, rounds).exact(np.asarray(pattern, dtype=np.int64))
 
 
 def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
-    """(upper, lower) bounds, equal but for rounding, on max over unit vectors of sqrt(sum G[i, j] <u_i, u_j>), G [c, c] p.s.d.
+    """(upper, lower) bounds, equal but for rounding, on max over unit vectors of sqrt(sum G[i, j]
+    <u_i, u_j>), G [c, c] p.s.d.
 
-    Lower: a stationary point of block coordinate ascent, u_i = the direction of sum_{j != i} G[i, j] u_j (Wang, Chang, Kolter
-    2018, "The mixing method"), in enough dimensions for an optimum (Pataki 1998: rank (rank + 1) / 2 <= c). Upper: weak duality;
-    for any y with diag(y) - G p.s.d. the square is at most sum y. y_i = ||sum_j G[i, j] u_j|| is optimal at the optimum; the
-    least eigenvalue makes up for the rest.
+    Lower: a stationary point of block coordinate ascent, u_i = the direction of sum_{j != i} G[i,
+    j] u_j (Wang, Chang, Kolter 2018, "The mixing method"), in enough dimensions for an optimum
+    (Pataki 1998: rank (rank + 1) / 2 <= c). Upper: weak duality;
+    for any y with diag(y) - G p.s.d. the square is at most sum y. y_i = ||sum_j G[i, j] u_j|| is
+    optimal at the optimum; the least eigenvalue makes up for the rest.
     """
     c = len(G)
     U = np.random.default_rng(0).normal(size=(c, min(c, int(np.sqrt(2 * c)) + 2)))
@@ -187,36 +230,56 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def orthogonal_sensitivity(squared_norms: NDArray[np.float64], schema: MinSep) -> Sensitivity:
-    """Exact where columns at least b apart are orthogonal, as with at most b bands; squared_norms [n] are G's diagonal.
+    """Exact where columns at least b apart are orthogonal, as with at most b bands; squared_norms
+    [n] are G's diagonal.
 
-    f(i, j) = max(f(i+1, j), G[i, i] + f(i+b, j-1)) (Choquette-Choo et al. 2023, Theorem 2, Algorithms 3 and 5).
+    f(i, j) = max(f(i+1, j), G[i, i] + f(i+b, j-1)) (Choquette-Choo et al. 2023, Theorem 2,
+    Algorithms 3 and 5).
     """
     square, pattern = _best_pattern(squared_norms, schema)
     value = square**0.5
-    return Sensitivity(value, True, "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)", value, pattern)
+    return Sensitivity(
+        value,
+        True,
+        "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)",
+        value,
+        pattern,
+    )
 
 
 def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivity:
-    """Upper bound for any C, and a lower bound; exact for one participation, and where the two agree.
+    """Upper bound for any C, and a lower bound; exact for one participation, and where the two
+    agree.
 
-    With r_i the largest sum of |G[i, j]| over any pattern's rounds j, the squared sensitivity is at most the
-    largest sum of r_i over a pattern's rounds i (Choquette-Choo et al. 2023, Theorem 3 and Algorithm 4; up to 5 % loose on
-    dense C).
+    With r_i the largest sum of |G[i, j]| over any pattern's rounds j, the squared sensitivity is at
+    most the largest sum of r_i over a pattern's rounds i (Choquette-Choo et al. 2023, Theorem 3 and
+    Algorithm 4; up to 5 % loose on dense C).
     """
     n = schema.rounds
     strategy.check_rounds(n)
-    if n > ANY_STRATEGY_ROUNDS or (schema.max_participations > 1 and n * n * schema.max_participations > ANY_STRATEGY_OPERATIONS):
+    if n > ANY_STRATEGY_ROUNDS or (
+        schema.max_participations > 1
+        and n * n * schema.max_participations > ANY_STRATEGY_OPERATIONS
+    ):
         raise SensitivityUnknown(
-            f"rounds={n}: no theorem gives this {strategy.kind} strategy's sensitivity under (min_sep={schema.min_sep}, "
-            f"max_participations={schema.max_participations}); the bound for any C takes at most {ANY_STRATEGY_ROUNDS} rounds and "
+            f"rounds={n}: no theorem gives this {strategy.kind} strategy's sensitivity under "
+            f"(min_sep={schema.min_sep}, "
+            f"max_participations={schema.max_participations}); the bound for any C takes at most "
+            f"{ANY_STRATEGY_ROUNDS} rounds and "
             f"{ANY_STRATEGY_OPERATIONS:g} products of rounds, rounds and participations"
         )
     table = strategy.gram(n) if n <= GRAM_TABLE_ROUNDS else None
-    diagonal = table.diagonal().copy() if table is not None else strategy.gram_entries(np.arange(n), np.arange(n), n)
+    diagonal = (
+        table.diagonal().copy()
+        if table is not None
+        else strategy.gram_entries(np.arange(n), np.arange(n), n)
+    )
     if schema.max_participations == 1:
         worst = int(diagonal.argmax())
         value = float(diagonal[worst]) ** 0.5
-        return Sensitivity(value, True, "one participation: the largest column norm", value, (worst,))
+        return Sensitivity(
+            value, True, "one participation: the largest column norm", value, (worst,)
+        )
 
     def rows(index: NDArray[np.int64]) -> NDArray[np.float64]:
         return table[index] if table is not None else strategy.gram_rows(index, n)
@@ -229,18 +292,34 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     upper = square**0.5
     lower, pattern = _lower_bound(rows, candidate, schema)
     if _agree(lower, upper, ROUNDING):
-        return Sensitivity(upper, True, "Choquette-Choo et al. 2023, Theorem 3, attained by a pattern", upper, pattern)
-    return Sensitivity(upper, False, "Choquette-Choo et al. 2023, Theorem 3 (upper bound for any C)", lower, pattern)
+        return Sensitivity(
+            upper,
+            True,
+            "Choquette-Choo et al. 2023, Theorem 3, attained by a pattern",
+            upper,
+            pattern,
+        )
+    return Sensitivity(
+        upper,
+        False,
+        "Choquette-Choo et al. 2023, Theorem 3 (upper bound for any C)",
+        lower,
+        pattern,
+    )
 
 
 def _lower_bound(rows, candidate: tuple[int, ...], schema: MinSep) -> tuple[float, tuple[int, ...]]:
-    """The best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the bound's own, each improved.
+    """The best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the bound's
+    own, each improved.
 
-    x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx is no worse than x.
+    x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx
+    is no worse than x.
     """
     n, b, longest = schema.rounds, schema.min_sep, schema.max_participations
     last_start = n - 1 - (longest - 1) * b
-    starts = np.unique(np.linspace(0, last_start, 16).astype(int)) if last_start >= 0 else np.array([0])
+    starts = (
+        np.unique(np.linspace(0, last_start, 16).astype(int)) if last_start >= 0 else np.array([0])
+    )
     candidates = [tuple(range(start, min(n, start + longest * b), b)) for start in starts.tolist()]
     candidates.append(candidate)
     best, best_pattern = 0.0, (0,)
@@ -259,7 +338,8 @@ def _lower_bound(rows, candidate: tuple[int, ...], schema: MinSep) -> tuple[floa
 
 
 def _best_pattern_sums(weights: NDArray[np.float64], schema: MinSep) -> NDArray[np.float64]:
-    """Largest sum of weights over a pattern, for each row of weights [R, n]: f(i, j) = max(f(i+1, j), w_i + f(i+b, j-1))."""
+    """Largest sum of weights over a pattern, for each row of weights [R, n]: f(i, j) = max(f(i+1,
+    j), w_i + f(i+b, j-1))."""
     rows, n = weights.shape
     previous = np.zeros((rows, n + schema.min_sep))
     for _ in range(schema.max_participations):
@@ -279,7 +359,9 @@ def _best_pattern(weights: NDArray[np.float64], schema: MinSep) -> tuple[float, 
         layer = np.zeros(n + b)
         layer[:n] = np.maximum.accumulate(with_this[::-1])[::-1]
         layer = np.maximum(layer, values)
-        gains.append(np.packbits(layer[:n] > values[:n]))  # one more participation is of use from here
+        gains.append(
+            np.packbits(layer[:n] > values[:n])
+        )  # one more participation is of use from here
         taken.append(np.packbits(with_this >= layer[:n]))  # and its place can be here
         values = layer
     pattern: list[int] = []

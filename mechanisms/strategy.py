@@ -1,4 +1,5 @@
-"""Strategy: the matrix C of a mechanism that releases C G + z * clip_norm * N(0, I); and what a sensitivity claims."""
+"""Strategy: the matrix C of a mechanism that releases C G + z * clip_norm * N(0, I); and what a
+sensitivity claims."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,16 +13,19 @@ from mechanisms.participation import MinSep
 
 
 class SensitivityUnknown(ValueError):
-    """No theorem gives the sensitivity under this schema within reason. That of a trace, pattern by pattern, may still be known."""
+    """No theorem gives the sensitivity under this schema within reason. That of a trace, pattern by
+    pattern, may still be known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
     """L2 sensitivity of X -> C X at clip norm 1, under zero-out of one device.
 
-    is_exact: the value is attained by some device's contributions; False: a proven upper bound, possibly loose.
+    is_exact: the value is attained by some device's contributions; False: a proven upper bound,
+        possibly loose.
     theorem: what proves it.
-    lower_bound: what the contributions of a device with `worst_pattern` attain; equal to the value where that is exact.
+    lower_bound: what the contributions of a device with `worst_pattern` attain; equal to the value
+        where that is exact.
     """
 
     value: float
@@ -34,11 +38,14 @@ class Sensitivity:
 class Strategy(BaseModel, ABC):
     """An immutable strategy matrix. Serialises to JSON as its `kind` and its parameters.
 
-    A subclass says its Gram matrix G = C'C, entry by entry, and the error of its decoder; most are one of two families,
-    `mechanisms.toeplitz.ToeplitzStrategy` and `mechanisms.triangular.TriangularStrategy`, which say both.
+    A subclass says its Gram matrix G = C'C, entry by entry, and the error of its decoder; most are
+    one of two families, `mechanisms.toeplitz.ToeplitzStrategy` and
+    `mechanisms.triangular.TriangularStrategy`, which say both.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     kind: str
     """Which strategy."""
@@ -47,26 +54,37 @@ class Strategy(BaseModel, ABC):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What tells it from others of its kind, as in its JSON; of a matrix its digest, wherever its file is."""
-        return {key: value for key, value in self.model_dump(mode="json").items() if key not in ("kind", "file")}
+        """What tells it from others of its kind, as in its JSON; of a matrix its digest, wherever
+        its file is."""
+        return {
+            key: value
+            for key, value in self.model_dump(mode="json").items()
+            if key not in ("kind", "file")
+        }
 
     @property
     def most_rounds(self) -> int | None:
-        """Rounds after which nothing may be released; None where C has a meaning for any number of rounds."""
+        """Rounds after which nothing may be released; None where C has a meaning for any number of
+        rounds."""
         return None
 
     def check_rounds(self, rounds: int) -> None:
         """Raises ValueError unless 1 <= rounds <= most_rounds."""
         if rounds < 1:
-            raise ValueError(f"rounds={rounds} must be at least 1; nothing is released in no rounds")
+            raise ValueError(
+                f"rounds={rounds} must be at least 1; nothing is released in no rounds"
+            )
         if self.most_rounds is not None and rounds > self.most_rounds:
             raise ValueError(
-                f"rounds={rounds} is more than this {self.kind} strategy has ({self.most_rounds}); noise beyond would repeat "
+                f"rounds={rounds} is more than this {self.kind} strategy has ({self.most_rounds}); "
+                "noise beyond would repeat "
                 "rows or have none: optimise it for more rounds"
             )
 
     @abstractmethod
-    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+    def gram_entries(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64]:
         """G[first, second] elementwise, for 0 <= first <= second < rounds (shapes alike)."""
 
     def gram(self, rounds: int) -> NDArray[np.float64]:
@@ -76,22 +94,28 @@ class Strategy(BaseModel, ABC):
     def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         """G[rows], [R, rounds]."""
         index = np.arange(rounds)
-        return self.gram_entries(np.minimum(rows[:, None], index), np.maximum(rows[:, None], index), rounds)
+        return self.gram_entries(
+            np.minimum(rows[:, None], index), np.maximum(rows[:, None], index), rounds
+        )
 
     def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
-        """Squared norm of the sum of C's columns in a pattern [c], without G; None where C has negative entries.
+        """Squared norm of the sum of C's columns in a pattern [c], without G; None where C has
+        negative entries.
 
         A round that occurs twice in the pattern counts twice.
 
-        The sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead of c^2.
+        The sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead of
+        c^2.
         """
         del pattern, rounds
         return None
 
     @abstractmethod
     def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        """Largest sensitivity of any pattern that the schema permits; `SensitivityUnknown` where none can be had."""
+        """Largest sensitivity of any pattern that the schema permits; `SensitivityUnknown` where
+        none can be had."""
 
     @abstractmethod
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
-        """Squared norms of the rows of B = A C^-1, [rounds]: variance of each prefix sum at noise of unit scale."""
+        """Squared norms of the rows of B = A C^-1, [rounds]: variance of each prefix sum at noise
+        of unit scale."""

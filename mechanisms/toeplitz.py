@@ -1,7 +1,8 @@
-"""Toeplitz strategies: C[i, j] = c_(i-j). The family, and the member given by its coefficients (banded Toeplitz, BandToep).
+"""Toeplitz strategies: C[i, j] = c_(i-j). The family, and the member given by its coefficients
+(banded Toeplitz, BandToep).
 
-Source: McMahan, Xu, Zhang 2024 (Theorem 3.1, Proposition 3.3); McKenna 2024 (banded Toeplitz, "Scaling up the banded matrix
-factorization mechanism for large scale differentially private ML").
+Source: McMahan, Xu, Zhang 2024 (Theorem 3.1, Proposition 3.3); McKenna 2024 (banded Toeplitz,
+"Scaling up the banded matrix factorization mechanism for large scale differentially private ML").
 """
 
 from abc import abstractmethod
@@ -16,7 +17,8 @@ from mechanisms.sensitivity import any_strategy_sensitivity
 from mechanisms.strategy import Sensitivity, Strategy
 
 DIRECT_SUMS = 256
-"""Columns, or bands, up to which a sum of columns is added up one by one; beyond, by FFT, whose rounding is below 1e-12 of it."""
+"""Columns, or bands, up to which a sum of columns is added up one by one; beyond, by FFT, whose
+rounding is below 1e-12 of it."""
 
 
 class ToeplitzStrategy(Strategy):
@@ -36,11 +38,15 @@ class ToeplitzStrategy(Strategy):
         return bool((c >= 0).all() and (np.diff(c) <= 0).all())
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
-        """sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1 (McMahan, Xu, Zhang 2024, Proposition 3.3)."""
+        """sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1 (McMahan, Xu, Zhang 2024,
+        Proposition 3.3)."""
         return np.cumsum(np.cumsum(self.inverse_first_column(rounds)) ** 2)
 
-    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs within the bands."""
+    def gram_entries(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64]:
+        """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs within
+        the bands."""
         c = np.trim_zeros(self.first_column(rounds), "b")
         lags, terms = (second - first).ravel(), (rounds - second).ravel()
         entries = np.zeros(lags.size)
@@ -74,7 +80,11 @@ class ToeplitzStrategy(Strategy):
         if self.is_non_increasing(n):
             value = float(np.linalg.norm(_summed_columns(c, np.array(pattern))))
             return Sensitivity(
-                value, True, "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)", value, pattern
+                value,
+                True,
+                "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)",
+                value,
+                pattern,
             )
         if int(np.flatnonzero(c)[-1]) < b:
             # Columns' norms do not increase, so that the earliest rounds are worst.
@@ -96,7 +106,10 @@ class Toeplitz(ToeplitzStrategy):
     @model_validator(mode="after")
     def _invertible(self) -> Self:
         if not self.coefficients[0] > 0:
-            raise ValueError(f"coefficients start with {self.coefficients[0]}; c_0 must be positive for C to be invertible")
+            raise ValueError(
+                f"coefficients start with {self.coefficients[0]}; c_0 must be positive for C to be "
+                "invertible"
+            )
         return self
 
     def first_column(self, rounds: int) -> NDArray[np.float64]:
@@ -107,7 +120,8 @@ class Toeplitz(ToeplitzStrategy):
 
 
 def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum [n] of the columns of a Toeplitz C from its first one [n]: a convolution with how often each round occurs."""
+    """Sum [n] of the columns of a Toeplitz C from its first one [n]: a convolution with how often
+    each round occurs."""
     n = c.size
     c = np.trim_zeros(c, "b")
     if min(c.size, pattern.size) > DIRECT_SUMS:

@@ -1,10 +1,13 @@
-"""Binary trees: C has one row per dyadic node, 1 in the rounds under it. The forest and its sensitivity; the online mechanism.
+"""Binary trees: C has one row per dyadic node, 1 in the rounds under it. The forest and its
+sensitivity; the online mechanism.
 
-Without completion, only nodes whose whole range has been released exist, a forest when the rounds are no power of two; so a
-node's noise is drawn when its last round is. With completion, virtual rounds of zeros fill the tree to the next power of two
-at its end: the last estimate of the tree gets better, the sensitivity larger. A restart begins a new tree.
-Source: Kairouz et al. 2021 ("Practical and private (deep) learning without sampling or shuffling", section 2 and appendix
-D); Honaker 2015; restarts: Xu et al. 2023, Algorithm 1. The published runs of Xu et al. use it without completion.
+Without completion, only nodes whose whole range has been released exist, a forest when the rounds
+are no power of two; so a node's noise is drawn when its last round is. With completion, virtual
+rounds of zeros fill the tree to the next power of two at its end: the last estimate of the tree
+gets better, the sensitivity larger. A restart begins a new tree. Source: Kairouz et al. 2021
+("Practical and private (deep) learning without sampling or shuffling", section 2 and appendix D);
+Honaker 2015; restarts: Xu et al. 2023, Algorithm 1. The published runs of Xu et al. use it without
+completion.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +23,13 @@ from mechanisms.strategy import Sensitivity, Strategy
 
 NO_ROUND = -(2**62)
 PROGRAM_PARTICIPATIONS = 300
-"""Up to this many, the exact program over the tree takes seconds; its time grows with their square, and minutes follow soon."""
+"""Up to this many, the exact program over the tree takes seconds; its time grows with their square,
+and minutes follow soon."""
 
 
 class Subtree(NamedTuple):
-    """A complete binary tree over rounds [start, start + 2^height), of which the first `real` happen."""
+    """A complete binary tree over rounds [start, start + 2^height), of which the first `real`
+    happen."""
 
     start: int
     height: int
@@ -32,7 +37,8 @@ class Subtree(NamedTuple):
 
 
 class Best(NamedTuple):
-    """A pattern within a subtree: squared sensitivity, last round (or one long before), and what it was joined from."""
+    """A pattern within a subtree: squared sensitivity, last round (or one long before), and what it
+    was joined from."""
 
     square: int
     last: int
@@ -48,11 +54,13 @@ class Best(NamedTuple):
 
 NOBODY = Best(0, NO_ROUND, None)
 Frontier = tuple[tuple[Best, ...], ...]
-"""Per number of participations: patterns of which none beats another in both square and earlier last round."""
+"""Per number of participations: patterns of which none beats another in both square and earlier
+last round."""
 
 
 class Segment(NamedTuple):
-    """Rounds [start, end) from one restart to the next, and whether virtual rounds complete their tree at the end."""
+    """Rounds [start, end) from one restart to the next, and whether virtual rounds complete their
+    tree at the end."""
 
     start: int
     end: int
@@ -60,7 +68,8 @@ class Segment(NamedTuple):
 
 
 def forest(segments: Sequence[Segment]) -> list[Subtree]:
-    """The trees over the segments, in order: one of a completed segment, else the binary digits of its rounds."""
+    """The trees over the segments, in order: one of a completed segment, else the binary digits of
+    its rounds."""
     return [
         Subtree(segment.start + tree.start, tree.height, tree.real)
         for segment in segments
@@ -91,7 +100,8 @@ def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
 
 
 def forest_sensitivity(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
-    """Exact: the largest sum over nodes of (participations under the node)^2 (Kairouz et al. 2021, appendix D)."""
+    """Exact: the largest sum over nodes of (participations under the node)^2 (Kairouz et al. 2021,
+    appendix D)."""
     if schema.max_participations > PROGRAM_PARTICIPATIONS:
         return _counted_bound(trees, schema)
     best = _largest_square(trees, schema.min_sep, schema.max_participations)
@@ -101,16 +111,20 @@ def forest_sensitivity(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivit
 
 
 def _counted_bound(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
-    """Upper bound: of each height, no node has more participations under it than have room, and all together have k."""
+    """Upper bound: of each height, no node has more participations under it than have room, and all
+    together have k."""
     k, square = schema.max_participations, 0
     for height in range(max(tree.height for tree in trees) + 1):
         room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
         square += k * min(k, -(-room // schema.min_sep))
     pattern = np.arange(k) * schema.min_sep
     theorem = (
-        f"by counting, height by height (upper bound; the exact program takes at most {PROGRAM_PARTICIPATIONS} participations)"
+        "by counting, height by height (upper bound; the exact program takes at most "
+        f"{PROGRAM_PARTICIPATIONS} participations)"
     )
-    return Sensitivity(square**0.5, False, theorem, _square_of(trees, pattern) ** 0.5, tuple(pattern.tolist()))
+    return Sensitivity(
+        square**0.5, False, theorem, _square_of(trees, pattern) ** 0.5, tuple(pattern.tolist())
+    )
 
 
 def _square_of(trees: Sequence[Subtree], pattern: NDArray[np.int64]) -> float:
@@ -119,7 +133,9 @@ def _square_of(trees: Sequence[Subtree], pattern: NDArray[np.int64]) -> float:
     for tree in trees:
         inside = pattern[(pattern >= tree.start) & (pattern < tree.start + tree.real)] - tree.start
         if inside.size:
-            square += sum(int((np.bincount(inside >> height) ** 2).sum()) for height in range(tree.height + 1))
+            square += sum(
+                int((np.bincount(inside >> height) ** 2).sum()) for height in range(tree.height + 1)
+            )
     return float(square)
 
 
@@ -129,19 +145,29 @@ class Tree(Strategy):
     kind: Literal["tree"] = "tree"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Binary tree, online."""
     restarts: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
-    """Rounds at which a new tree starts, increasing; those beyond the rounds that happen do nothing."""
+    """Rounds at which a new tree starts, increasing; those beyond the rounds that happen do
+    nothing."""
     completion: bool = False
-    """Whether virtual rounds of zeros complete each tree at its end; a larger sensitivity for a better last estimate."""
+    """Whether virtual rounds of zeros complete each tree at its end; a larger sensitivity for a
+    better last estimate."""
     rounds: Annotated[int, Field(ge=1)] | None = None
-    """Rounds planned; required with completion, since the last tree is completed there and not before."""
+    """Rounds planned; required with completion, since the last tree is completed there and not
+    before."""
     paper: ClassVar[str] = "Kairouz et al. 2021; Honaker 2015"
 
     @model_validator(mode="after")
     def _restarts_increase(self) -> Self:
-        if any(later <= earlier for earlier, later in zip(self.restarts, self.restarts[1:], strict=False)):
-            raise ValueError(f"restarts={list(self.restarts)} must increase; sort them, drop repeats")
+        if any(
+            later <= earlier
+            for earlier, later in zip(self.restarts, self.restarts[1:], strict=False)
+        ):
+            raise ValueError(
+                f"restarts={list(self.restarts)} must increase; sort them, drop repeats"
+            )
         if self.completion and self.rounds is None:
-            raise ValueError("completion=true needs rounds, the number planned: the last tree is completed there")
+            raise ValueError(
+                "completion=true needs rounds, the number planned: the last tree is completed there"
+            )
         return self
 
     @property
@@ -149,24 +175,32 @@ class Tree(Strategy):
         return self.rounds
 
     def segments(self, rounds: int) -> list[Segment]:
-        """What has been released after so many rounds: a segment that is still going on is not completed."""
+        """What has been released after so many rounds: a segment that is still going on is not
+        completed."""
         self.check_rounds(rounds)
         starts = [0, *(restart for restart in self.restarts if restart < rounds)]
         ends = [*starts[1:], rounds]
         planned = {*self.restarts, self.rounds}
-        return [Segment(*each, self.completion and each[1] in planned) for each in zip(starts, ends, strict=True)]
+        return [
+            Segment(*each, self.completion and each[1] in planned)
+            for each in zip(starts, ends, strict=True)
+        ]
 
     def forest(self, rounds: int) -> list[Subtree]:
         """Its trees over that many rounds."""
         return forest(self.segments(rounds))
 
-    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+    def gram_entries(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64]:
         """G[i, j] = number of nodes that have both rounds under them."""
         entries = np.zeros(np.broadcast_shapes(first.shape, second.shape))
         for tree in self.forest(rounds):
             inside = (first >= tree.start) & (second < tree.start + tree.real)
             for height in range(tree.height + 1):
-                entries += inside & ((first - tree.start) >> height == (second - tree.start) >> height)
+                entries += inside & (
+                    (first - tree.start) >> height == (second - tree.start) >> height
+                )
         return entries
 
     def gram(self, rounds: int) -> NDArray[np.float64]:
@@ -179,9 +213,11 @@ class Tree(Strategy):
         return forest_sensitivity(tuple(self.forest(schema.rounds)), schema)
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
-        """Variance of each prefix's estimate: a sum over its dyadic parts and the finished trees, each from below.
+        """Variance of each prefix's estimate: a sum over its dyadic parts and the finished trees,
+        each from below.
 
-        A node of height h estimated from below has variance v_h = 2 v_(h-1) / (1 + 2 v_(h-1)), v_0 = 1 (Honaker 2015).
+        A node of height h estimated from below has variance v_h = 2 v_(h-1) / (1 + 2 v_(h-1)), v_0
+        = 1 (Honaker 2015).
         """
         v = honaker_variances(rounds.bit_length() + 1)
         variances, finished = np.zeros(rounds), 0.0
@@ -196,7 +232,8 @@ class Tree(Strategy):
 
 
 def honaker_variances(heights: int) -> list[float]:
-    """v_0 .. v_(heights-1): variance of a complete node's estimate from below, at noise of unit scale."""
+    """v_0 .. v_(heights-1): variance of a complete node's estimate from below, at noise of unit
+    scale."""
     v = [1.0]
     for _ in range(heights - 1):
         v.append(2.0 * v[-1] / (1.0 + 2.0 * v[-1]))
@@ -205,8 +242,9 @@ def honaker_variances(heights: int) -> list[float]:
 
 @lru_cache(maxsize=64)
 def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations: int) -> Best:
-    """Nodes of one height look alike, so a subtree's answer depends only on its height, on how many of its first rounds are
-    barred by an earlier participation, and on how many of its rounds are real."""
+    """Nodes of one height look alike, so a subtree's answer depends only on its height, on how many
+    of its first rounds are barred by an earlier participation, and on how many of its rounds are
+    real."""
     known: dict[tuple[int, int, int], Frontier] = {}
 
     def subtree(height: int, barred: int, real: int) -> Frontier:
@@ -220,7 +258,9 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         return known[key]
 
     def solve(height: int, barred: int, real: int) -> Frontier:
-        if 1 << height <= min_sep:  # room for one participation, which every level of the subtree counts once
+        if (
+            1 << height <= min_sep
+        ):  # room for one participation, which every level of the subtree counts once
             return ((NOBODY,), (Best(height + 1, barred, None),))
         half = 1 << (height - 1)
         joined = join(
@@ -230,16 +270,27 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
             barred,
             lambda start: subtree(height - 1, start, real - half),
         )
-        return tuple(tuple(best._replace(square=best.square + count**2) for best in each) for count, each in enumerate(joined))
+        return tuple(
+            tuple(best._replace(square=best.square + count**2) for best in each)
+            for count, each in enumerate(joined)
+        )
 
-    def join(left: Frontier, half: int, free: int, barred: int, right_of: Callable[[int], Frontier]) -> Frontier:
-        """Patterns of the left part, whose size is `half`, with what may follow them in the right part."""
+    def join(
+        left: Frontier, half: int, free: int, barred: int, right_of: Callable[[int], Frontier]
+    ) -> Frontier:
+        """Patterns of the left part, whose size is `half`, with what may follow them in the right
+        part."""
         joined: list[list[Best]] = [[] for _ in range(max_participations + 1)]
         for left_count, each in enumerate(left):
             for a in each:
                 rights = right_of(max(a.last + min_sep, barred) - half)
-                for count, others in enumerate(rights[: max_participations + 1 - left_count], start=left_count):
-                    joined[count] += [Best(a.square + b.square, max(a.last, half + b.last), (a, b, half)) for b in others]
+                for count, others in enumerate(
+                    rights[: max_participations + 1 - left_count], start=left_count
+                ):
+                    joined[count] += [
+                        Best(a.square + b.square, max(a.last, half + b.last), (a, b, half))
+                        for b in others
+                    ]
         while len(joined) > 1 and not joined[-1]:
             joined.pop()
         return tuple(_undominated(each, free) for each in joined)
@@ -247,7 +298,13 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
     total: Frontier = ((NOBODY,),)
     for tree in trees:
         end = tree.start + tree.real
-        total = join(total, tree.start, end - min_sep, 0, lambda start, tree=tree: subtree(tree.height, start, tree.real))
+        total = join(
+            total,
+            tree.start,
+            end - min_sep,
+            0,
+            lambda start, tree=tree: subtree(tree.height, start, tree.real),
+        )
     return max((best for each in total for best in each), key=lambda best: best.square)
 
 

@@ -1,8 +1,9 @@
 """TreeAgg-Full: the binary tree with the best linear decoder, A C^+ (Moore-Penrose).
 
-The tree's matrix T has one row per node. Its mechanism is the square one with C'C = T'T, C lower triangular: the same
-sensitivity for every pattern, and A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A T^+)', so the same error; and C can be streamed.
-Source: Denisov et al. 2022, section 5 and appendix; Honaker 2015 ("Efficient use of differentially private binary trees").
+The tree's matrix T has one row per node. Its mechanism is the square one with C'C = T'T, C lower
+triangular: the same sensitivity for every pattern, and A C^-1 (A C^-1)' = A (T'T)^-1 A' = A T^+ (A
+T^+)', so the same error; and C can be streamed. Source: Denisov et al. 2022, section 5 and
+appendix; Honaker 2015 ("Efficient use of differentially private binary trees").
 """
 
 from functools import lru_cache
@@ -41,7 +42,9 @@ class TreeFull(TriangularStrategy):
         """By the tree's own program, where the whole run is asked for; else as for any matrix."""
         self.check_rounds(schema.rounds)
         if schema.rounds == self.rounds:
-            return forest_sensitivity(tuple(forest([Segment(0, self.rounds, self.completion)])), schema)
+            return forest_sensitivity(
+                tuple(forest([Segment(0, self.rounds, self.completion)])), schema
+            )
         return super().schema_sensitivity(schema)
 
 

@@ -1,6 +1,8 @@
-"""Strategies held as a whole lower-triangular matrix C, [N, N]; over fewer rounds, its leading block (what was released by then).
+"""Strategies held as a whole lower-triangular matrix C, [N, N]; over fewer rounds, its leading
+block (what was released by then).
 
-Matrices live in `.npy` files beside the JSON that names them, with their SHA-256, so that a claim names one matrix for good.
+Matrices live in `.npy` files beside the JSON that names them, with their SHA-256, so that a claim
+names one matrix for good.
 """
 
 import hashlib
@@ -36,16 +38,21 @@ class TriangularStrategy(Strategy):
 
     @cached_property
     def bands(self) -> int:
-        """Diagonals up to the last with an entry other than zero: C[i, j] = 0 for i - j >= bands."""
+        """Diagonals up to the last with an entry other than zero: C[i, j] = 0 for i - j >=
+        bands."""
         C = self.matrix
         last_rows = len(C) - 1 - np.argmax(C[::-1] != 0, axis=0)
         return int((last_rows - np.arange(len(C))).max()) + 1
 
-    def gram_entries(self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+    def gram_entries(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64]:
         self.check_rounds(rounds)
         columns = np.ascontiguousarray(self.matrix[:rounds, :rounds].T)
         pairs = list(zip(np.ravel(first).tolist(), np.ravel(second).tolist(), strict=True))
-        return np.array([columns[i, j:] @ columns[j, j:] for i, j in pairs]).reshape(np.shape(first))
+        return np.array([columns[i, j:] @ columns[j, j:] for i, j in pairs]).reshape(
+            np.shape(first)
+        )
 
     def gram(self, rounds: int) -> NDArray[np.float64]:
         self.check_rounds(rounds)
@@ -61,7 +68,9 @@ class TriangularStrategy(Strategy):
         self.check_rounds(rounds)
         if not self.is_non_negative:
             return None
-        column = self.matrix[:rounds, :rounds] @ np.bincount(pattern, minlength=rounds).astype(np.float64)
+        column = self.matrix[:rounds, :rounds] @ np.bincount(pattern, minlength=rounds).astype(
+            np.float64
+        )
         return float(column @ column)
 
     @cached_property
@@ -81,7 +90,13 @@ class TriangularStrategy(Strategy):
         from scipy.linalg import solve_triangular  # 0.3 s to import
 
         self.check_rounds(rounds)
-        inverse = solve_triangular(self.matrix[:rounds, :rounds], np.eye(rounds), lower=True, overwrite_b=True, check_finite=False)
+        inverse = solve_triangular(
+            self.matrix[:rounds, :rounds],
+            np.eye(rounds),
+            lower=True,
+            overwrite_b=True,
+            check_finite=False,
+        )
         B = np.cumsum(inverse, axis=0, out=inverse)
         return np.einsum("ij,ij->i", B, B)
 
@@ -89,14 +104,17 @@ class TriangularStrategy(Strategy):
 class MatrixFile(TriangularStrategy):
     """A matrix read from a `.npy` file.
 
-    It is looked for in the directory of the JSON or TOML that names it (validation context `directory`), or else in the working
-    directory: first as `<sha256>.npy`, as in traces, then as `file`. Two are equal if kind and matrix are.
+    It is looked for in the directory of the JSON or TOML that names it (validation context
+    `directory`), or else in the working directory: first as `<sha256>.npy`, as in traces, then as
+    `file`. Two are equal if kind and matrix are.
     """
 
     file: Annotated[str, Field(min_length=1)]
-    """A .npy file: C, [rounds, rounds], float64, lower triangular, every number finite, the diagonal positive."""
+    """A .npy file: C, [rounds, rounds], float64, lower triangular, every number finite, the
+    diagonal positive."""
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """SHA-256 of the matrix in row-major float64; filled in when the file is read, checked where given."""
+    """SHA-256 of the matrix in row-major float64; filled in when the file is read, checked where
+    given."""
     _matrix: NDArray[np.float64] = PrivateAttr()
 
     @property
@@ -105,8 +123,11 @@ class MatrixFile(TriangularStrategy):
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], file: str) -> Self:
-        """A strategy held in memory, to be saved (`mechanisms.files`) under the name `file`. Raises ValueError."""
-        return cls.model_validate({"kind": cls.model_fields["kind"].default, "file": file}, context={"matrix": matrix})
+        """A strategy held in memory, to be saved (`mechanisms.files`) under the name `file`. Raises
+        ValueError."""
+        return cls.model_validate(
+            {"kind": cls.model_fields["kind"].default, "file": file}, context={"matrix": matrix}
+        )
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
@@ -114,16 +135,27 @@ class MatrixFile(TriangularStrategy):
             return self  # read already, and now made part of another value
         context: dict[str, Any] = info.context or {}
         given = context.get("matrix", context.get("matrices", {}).get(self.sha256))
-        C = _checked(_load(Path(context.get("directory", ".")), self.file, self.sha256) if given is None else given, self.file)
+        C = _checked(
+            _load(Path(context.get("directory", ".")), self.file, self.sha256)
+            if given is None
+            else given,
+            self.file,
+        )
         digest = hashlib.sha256(C.tobytes()).hexdigest()
         if self.sha256 not in ("", digest):
-            raise ValueError(f"file={self.file!r} holds another matrix (sha256 {digest}) than the one named; find that one")
+            raise ValueError(
+                f"file={self.file!r} holds another matrix (sha256 {digest}) than the one named; "
+                "find that one"
+            )
         self._matrix = C
         object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
         return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MatrixFile) and (self.kind, self.sha256) == (other.kind, other.sha256)
+        return isinstance(other, MatrixFile) and (self.kind, self.sha256) == (
+            other.kind,
+            other.sha256,
+        )
 
     def __hash__(self) -> int:
         return hash((self.kind, self.sha256))
@@ -133,22 +165,50 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
     by_content = directory / f"{sha256}.npy"
     path = by_content if sha256 and by_content.exists() else directory / file
     try:
-        return np.lib.format.open_memmap(path, mode="r")  # .npy only, no pickles; nothing is read before shape and type are checked
-    except (OSError, ValueError, TypeError, EOFError, SyntaxError, OverflowError, RecursionError, tokenize.TokenError) as error:
+        return np.lib.format.open_memmap(
+            path, mode="r"
+        )  # .npy only, no pickles; nothing is read before shape and type are checked
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        EOFError,
+        SyntaxError,
+        OverflowError,
+        RecursionError,
+        tokenize.TokenError,
+    ) as error:
         reason = " ".join(str(error).split())[:100]
-        raise ValueError(f"file={str(path)!r} cannot be read as a .npy matrix ({reason}); save it with numpy.save") from None
+        raise ValueError(
+            f"file={str(path)!r} cannot be read as a .npy matrix ({reason}); save it with "
+            "numpy.save"
+        ) from None
 
 
 def _checked(given: NDArray, name: str) -> NDArray[np.float64]:
-    if given.dtype.kind not in "fiu" or given.ndim != 2 or given.shape[0] != given.shape[1] or given.size == 0:
-        raise ValueError(f"file={name!r} holds {given.dtype} of shape {given.shape}; C must be a square matrix of real numbers")
+    if (
+        given.dtype.kind not in "fiu"
+        or given.ndim != 2
+        or given.shape[0] != given.shape[1]
+        or given.size == 0
+    ):
+        raise ValueError(
+            f"file={name!r} holds {given.dtype} of shape {given.shape}; C must be a square matrix "
+            "of real numbers"
+        )
     if len(given) > MOST_ROUNDS:
-        raise ValueError(f"file={name!r} has {len(given)} rounds, more than {MOST_ROUNDS}; use a Toeplitz strategy or a BLT")
+        raise ValueError(
+            f"file={name!r} has {len(given)} rounds, more than {MOST_ROUNDS}; use a Toeplitz "
+            "strategy or a BLT"
+        )
     C = np.array(given, np.float64, order="C")
     for rule, is_broken in (
         ("every number must be finite", ~np.isfinite(C)),
         ("C must be lower triangular, as noise may not depend on later rounds", np.triu(C, 1) != 0),
-        ("the diagonal must be positive, for C to be invertible", np.eye(len(C), dtype=bool) & ~(C > 0)),
+        (
+            "the diagonal must be positive, for C to be invertible",
+            np.eye(len(C), dtype=bool) & ~(C > 0),
+        ),
     ):
         if is_broken.any():
             i, j = np.argwhere(is_broken)[0].tolist()
@@ -160,8 +220,9 @@ def _checked(given: NDArray, name: str) -> NDArray[np.float64]:
 def lower_factor(G: NDArray[np.float64]) -> NDArray[np.float64]:
     """The lower-triangular C, diagonal positive, with C'C = G, [n, n] positive definite.
 
-    With the exchange matrix P: L = cholesky(P G P), C = P L' P (Choquette-Choo et al. 2023, Proposition 4.1). The columns of C
-    have the norms sqrt(G[i, i]). cholesky(G) itself has them in its rows: another mechanism, of larger sensitivity.
+    With the exchange matrix P: L = cholesky(P G P), C = P L' P (Choquette-Choo et al. 2023,
+    Proposition 4.1). The columns of C have the norms sqrt(G[i, i]). cholesky(G) itself has them in
+    its rows: another mechanism, of larger sensitivity.
     """
     C = np.array(np.linalg.cholesky(G[::-1, ::-1]).T[::-1, ::-1], np.float64, order="C")
     C.flags.writeable = False

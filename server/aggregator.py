@@ -1,8 +1,10 @@
-"""The aggregator: sums clipped updates exactly, adds the mechanism's noise, takes the server step. Plain Python.
+"""The aggregator: sums clipped updates exactly, adds the mechanism's noise, takes the server step.
+Plain Python.
 
-Round t releases sum_t + z * clip_norm * scale * (C^-1 Z)[t], divided by the devices in the sum. `scale` is
-cohort_sample / report_goal: where only a sample of the cohort trains, noise of the sample's share keeps the
-signal-to-noise ratio of the full cohort (the practice of DP-FTRL studies). The privacy claimed is that of the full cohort.
+Round t releases sum_t + z * clip_norm * scale * (C^-1 Z)[t], divided by the devices in the sum.
+`scale` is cohort_sample / report_goal: where only a sample of the cohort trains, noise of the
+sample's share keeps the signal-to-noise ratio of the full cohort (the practice of DP-FTRL studies).
+The privacy claimed is that of the full cohort.
 """
 
 from collections.abc import Sequence
@@ -20,9 +22,11 @@ from server.optimizers import MomentumStep
 
 
 class ModelAggregator:
-    """Parameters, noise and optimiser of one run, on one device ("cpu", "cuda"). Raises InputError where that is not there.
+    """Parameters, noise and optimiser of one run, on one device ("cpu", "cuda"). Raises InputError
+    where that is not there.
 
-    device_kind: "cpu", or "cuda" and the model of GPU. Noise is the same on devices of one kind, and differs between kinds.
+    device_kind: "cpu", or "cuda" and the model of GPU. Noise is the same on devices of one kind,
+        and differs between kinds.
     """
 
     def __init__(self, scenario: Scenario, device: str = "cpu") -> None:
@@ -39,14 +43,22 @@ class ModelAggregator:
         dimension = parameters.size
         self._parameters_D = torch.tensor(parameters, device=self._device)
         self._noise: NoiseStream = noise_stream(
-            self._scenario.privacy.mechanism, self._scenario.training_seed, dimension, self._device, self._scenario.rounds.count
+            self._scenario.privacy.mechanism,
+            self._scenario.training_seed,
+            dimension,
+            self._device,
+            self._scenario.rounds.count,
         )
         self._optimizer = MomentumStep(self._scenario.training.server, dimension, self._device)
 
     def commit(self, round_index: int, reports: Sequence[TrainReport]) -> NDArray[np.float32]:
-        """One round: the new parameters [D]. Raises ValueError if rounds are skipped or repeated."""
+        """One round: the new parameters [D]. Raises ValueError if rounds are skipped or
+        repeated."""
         if round_index != self._noise.next_round:
-            raise ValueError(f"round_index={round_index} but round {self._noise.next_round} is next; noise rows are used once")
+            raise ValueError(
+                f"round_index={round_index} but round {self._noise.next_round} is next; noise rows "
+                "are used once"
+            )
         devices = sum(report.devices for report in reports)
         released_D = self.release(reports)
         self._optimizer.apply(self._parameters_D, released_D / devices)
@@ -66,13 +78,20 @@ class ModelAggregator:
         noise = {f"noise.{name}": array for name, array in self._noise.state().items()}
         optimizer = {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
         parameters = self._parameters_D.cpu().numpy().copy()
-        return {"parameters": parameters, "device": np.array(self.device_kind), **noise, **optimizer}
+        return {
+            "parameters": parameters,
+            "device": np.array(self.device_kind),
+            **noise,
+            **optimizer,
+        }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a checkpoint of the same scenario. Raises CheckpointError if another kind of device wrote it."""
+        """Takes up a checkpoint of the same scenario. Raises CheckpointError if another kind of
+        device wrote it."""
         if str(state["device"]) != self.device_kind:
             raise CheckpointError(
-                f"the model was trained on {str(state['device'])!r}, and its noise goes on only there; this aggregator is on "
+                f"the model was trained on {str(state['device'])!r}, and its noise goes on only "
+                "there; this aggregator is on "
                 f"{self.device_kind!r}: give it the same number of GPUs as before, of that model"
             )
         self.start(state["parameters"].astype(np.float32))
@@ -84,5 +103,8 @@ def _kind_of(device: torch.device) -> str:
     if device.type != "cuda":
         return device.type
     if not torch.cuda.is_available():
-        raise InputError("aggregator_gpus is not 0 but torch sees no GPU; install torch's CUDA build, or leave it out for the CPU")
+        raise InputError(
+            "aggregator_gpus is not 0 but torch sees no GPU; install torch's CUDA build, or leave "
+            "it out for the CPU"
+        )
     return f"cuda {torch.cuda.get_device_name(device)}"

@@ -1,7 +1,9 @@
-"""The round loop. Shards list check-ins window by window; the coordinator forms rounds from them, one after the other.
+"""The round loop. Shards list check-ins window by window; the coordinator forms rounds from them,
+one after the other.
 
-Selection of the next round overlaps the reporting of the present one. A shard lists a window without knowing what the window
-will decide: the coordinator remembers that itself, and sends it along when it asks for the next window.
+Selection of the next round overlaps the reporting of the present one. A shard lists a window
+without knowing what the window will decide: the coordinator remembers that itself, and sends it
+along when it asks for the next window.
 """
 
 import dataclasses
@@ -23,7 +25,8 @@ from server.selection import CLOSED, EXHAUSTED, FULL, Selection, Window
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
-    """A round that has closed: its record, and its accepted devices [A], sorted, if it was committed."""
+    """A round that has closed: its record, and its accepted devices [A], sorted, if it was
+    committed."""
 
     record: RoundRecord
     accepted_device_ids: NDArray[np.uint64]
@@ -38,7 +41,8 @@ class WindowOver:
 
 
 class Coordinator:
-    """Forms rounds until the scenario's count is committed. `records` holds every attempt so far, in order of time."""
+    """Forms rounds until the scenario's count is committed. `records` holds every attempt so far,
+    in order of time."""
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
         self._scenario, self._shards = scenario, shards
@@ -49,7 +53,8 @@ class Coordinator:
         self._round_index, self._opened = 0, 0.0
         self._census = self._since_commit = Census(0, 0, 0, 0)
         self._coming: CheckInOrder | None = None
-        """The order for the next window, without settlements; it follows from the census of the present one."""
+        """The order for the next window, without settlements; it follows from the census of the
+        present one."""
         self._unsent: list[Settlement] = []
         self._windows = {True: 0, False: 0}
         """How many windows were drawn by enumeration (True) and by thinning."""
@@ -57,9 +62,12 @@ class Coordinator:
         self._selection.open(0.0, ready_at=0.0)
 
     def events(self) -> Iterator[ClosedRound | WindowOver]:
-        """Every attempt as it closes, and the end of every window. Raises Starved when the simulated days run out first."""
+        """Every attempt as it closes, and the end of every window. Raises Starved when the
+        simulated days run out first."""
         if self._window.number < 0:
-            self._census = _merge([pending.result() for pending in self._ask(self._pace.census_only())]).census
+            self._census = _merge(
+                [pending.result() for pending in self._ask(self._pace.census_only())]
+            ).census
             self._next_window()
         elif self._round_index < self._scenario.rounds.count:  # taken up again between two windows
             self._next_window()
@@ -86,7 +94,8 @@ class Coordinator:
 
     @property
     def samplers(self) -> dict[str, int]:
-        """By which sampler the windows were drawn, and the version of the predicted costs that chose; for run.json."""
+        """By which sampler the windows were drawn, and the version of the predicted costs that
+        chose; for run.json."""
         return {
             "costs_version": COSTS_VERSION,
             "enumerated_windows": self._windows[True],
@@ -94,14 +103,16 @@ class Coordinator:
         }
 
     def _ready_at(self, record: RoundRecord) -> float:
-        """When the round after this attempt may start, seconds: an abandoned one may be tried again at once."""
+        """When the round after this attempt may start, seconds: an abandoned one may be tried again
+        at once."""
         minutes = self._scenario.rounds.min_minutes_between
         if minutes is None or not record.is_committed:
             return record.closed
         return max(record.closed, record.started + 60.0 * minutes)
 
     def finish(self) -> None:
-        """Tells the shards what they have not heard yet. Call once, when no more rounds are wanted."""
+        """Tells the shards what they have not heard yet. Call once, when no more rounds are
+        wanted."""
         unsent, self._unsent = self._unsent, []
         for pending in [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]:
             pending.result()
@@ -115,7 +126,9 @@ class Coordinator:
             "window": np.array(self._window, np.float64),
             "round": np.array([self._round_index]),
             "opened": np.array([self._opened]),
-            "census": np.array([dataclasses.astuple(self._census), dataclasses.astuple(self._since_commit)]),
+            "census": np.array(
+                [dataclasses.astuple(self._census), dataclasses.astuple(self._since_commit)]
+            ),
             "listed_until": np.array([self._pace.listed_until]),
             "samplers": np.array(list(self.samplers.values())),
             "records": np.array(records, np.float64).reshape(len(records), len(names)),
@@ -124,16 +137,24 @@ class Coordinator:
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state. The shards must have been told of every settlement before it.
 
-        Raises CheckpointError if the samplers were chosen by other predicted costs: the rest of the run would not be the same.
+        Raises CheckpointError if the samplers were chosen by other predicted costs: the rest of the
+        run would not be the same.
         """
         version, self._windows[True], self._windows[False] = state["samplers"].tolist()
         if version != COSTS_VERSION:
             raise CheckpointError(
-                f"the checkpoint was written with predicted costs of version {version}, this release has {COSTS_VERSION}; go on "
+                f"the checkpoint was written with predicted costs of version {version}, this "
+                f"release has {COSTS_VERSION}; go on "
                 "with the release that began the run, or run it again"
             )
         prefix = "selection."
-        self._selection.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
+        self._selection.load(
+            {
+                name.removeprefix(prefix): array
+                for name, array in state.items()
+                if name.startswith(prefix)
+            }
+        )
         number, *seconds = state["window"].tolist()
         self._window = Window(int(number), *seconds)
         self._round_index, self._opened = int(state["round"][0]), float(state["opened"][0])
@@ -144,11 +165,15 @@ class Coordinator:
     def _report(self, time: float) -> ClosedRound:
         selected, attempt = self._selection.take(), len(self.records)
         fates = draw_fates(selected, attempt, self._rules.fates)
-        reporting = resolve_reporting(selected, fates, time, attempt, self._round_index, self._rules)
+        reporting = resolve_reporting(
+            selected, fates, time, attempt, self._round_index, self._rules
+        )
         settlement = reporting.settlement
         remembered = np.where(settlement.remembers_round, self._round_index, -1).astype(np.int32)
         contributions = selected.contributions + settlement.remembers_round.astype(np.uint32)
-        self._selection.let_go(selected, reporting.busy_until, settlement.reopen_seconds, remembered, contributions)
+        self._selection.let_go(
+            selected, reporting.busy_until, settlement.reopen_seconds, remembered, contributions
+        )
         self._unsent.append(settlement)
         record = RoundRecord(
             round_index=self._round_index,
@@ -166,14 +191,20 @@ class Coordinator:
     def _give_up(self, time: float) -> ClosedRound:
         """Too few waited at the selection timeout: they are let go, and may check in again."""
         self._send_away(time)
-        record = RoundRecord(self._round_index, self._opened, time, time, 0, 0, 0, False, self._census.eligible)
+        record = RoundRecord(
+            self._round_index, self._opened, time, time, 0, 0, 0, False, self._census.eligible
+        )
         return ClosedRound(record, np.empty(0, np.uint64), None)
 
     def _send_away(self, until: float) -> None:
         """Those who wait are let go until a time."""
         released = self._selection.take()
         size = released.device_ids.size
-        busy, none, no_round = np.full(size, until), np.zeros(size, np.uint32), np.full(size, -1, np.int32)
+        busy, none, no_round = (
+            np.full(size, until),
+            np.zeros(size, np.uint32),
+            np.full(size, -1, np.int32),
+        )
         self._selection.let_go(released, busy, none, no_round, released.contributions)
 
     def _next_window(self) -> None:
@@ -181,7 +212,9 @@ class Coordinator:
         number = self._window.number + 1
         if number * self._pace.window_seconds >= self._scenario.rounds.max_days * 86_400.0:
             raise Starved(self._why_starved())
-        order = dataclasses.replace(self._coming or self._pace.order(number, self._census, 0), round_index=self._round_index)
+        order = dataclasses.replace(
+            self._coming or self._pace.order(number, self._census, 0), round_index=self._round_index
+        )
         check_ins = _merge([pending.result() for pending in self._ask(order)])
         self._census = check_ins.census
         self._coming = self._pace.order(number + 1, self._census, 0)
@@ -189,26 +222,46 @@ class Coordinator:
             shard.prepare(self._coming)
         self._since_commit += check_ins.census
         self._windows[order.is_enumerated] += 1
-        self._window = Window(number, order.start_seconds, order.end_seconds, order.ask_until_seconds, order.checkins_per_hour)
+        self._window = Window(
+            number,
+            order.start_seconds,
+            order.end_seconds,
+            order.ask_until_seconds,
+            order.checkins_per_hour,
+        )
         self._selection.start_window(check_ins, self._window)
 
     def _ask(self, order: CheckInOrder) -> list[Pending[CheckIns]]:
         unsent, self._unsent = self._unsent, []
-        return [shard.check_ins(dataclasses.replace(order, settlements=_for_shard(unsent, shard))) for shard in self._shards]
+        return [
+            shard.check_ins(dataclasses.replace(order, settlements=_for_shard(unsent, shard)))
+            for shard in self._shards
+        ]
 
     def _why_starved(self) -> str:
         scenario, rounds = self._scenario, self._scenario.rounds
         committed = sum(record.is_committed for record in self.records)
         last = max((record.closed for record in self.records if record.is_committed), default=0.0)
-        failed = sum(record.selected > 0 and not record.is_committed for record in self.records if record.started >= last)
+        failed = sum(
+            record.selected > 0 and not record.is_committed
+            for record in self.records
+            if record.started >= last
+        )
         seconds = self._window.end - last
-        since = f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"
-        text = f"rounds.max_days={rounds.max_days:g} ran out with {committed} of {rounds.count} rounds committed"
+        since = (
+            f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"
+        )
+        text = (
+            f"rounds.max_days={rounds.max_days:g} ran out with {committed} of {rounds.count} "
+            "rounds committed"
+        )
         text += f", the last of them {since} before; " if committed else "; "
         if failed:
             return text + (
-                f"{failed} were abandoned with too few reports, so raise rounds.report_timeout_minutes="
-                f"{rounds.report_timeout_minutes:g} or rounds.over_selection={rounds.over_selection:g}"
+                f"{failed} were abandoned with too few reports, so raise "
+                "rounds.report_timeout_minutes="
+                f"{rounds.report_timeout_minutes:g} or "
+                f"rounds.over_selection={rounds.over_selection:g}"
             )
         census, participation = self._since_commit, scenario.participation
         total = max(1, census.eligible)
@@ -218,34 +271,59 @@ class Coordinator:
         if census.eligible and by_cap + by_timer + by_round > 0.5:
             remedies = (
                 (by_timer, f"lower participation.timer_hours={participation.timer_hours:g}"),
-                (by_round, f"lower participation.round_separation={participation.round_separation}"),
-                (by_cap, f"raise participation.max_participations={participation.max_participations}"),
+                (
+                    by_round,
+                    f"lower participation.round_separation={participation.round_separation}",
+                ),
+                (
+                    by_cap,
+                    f"raise participation.max_participations={participation.max_participations}",
+                ),
             )
             _, remedy = max(remedies, key=lambda each: each[0])
-            cap = f", the cap on participations {100 * by_cap:.0f} %" if participation.max_participations is not None else ""
+            cap = (
+                f", the cap on participations {100 * by_cap:.0f} %"
+                if participation.max_participations is not None
+                else ""
+            )
             return text + (
-                f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round separation {100 * by_round:.0f} %"
+                f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
+                f"separation {100 * by_round:.0f} %"
                 f"{cap}, so {remedy}, or raise population.devices={scenario.population.devices}"
             )
         return text + (
-            f"too few devices checked in, so lower rounds.report_goal={rounds.report_goal} or participation.timer_hours="
-            f"{scenario.participation.timer_hours:g}, or raise population.devices={scenario.population.devices} or rounds.max_days"
+            f"too few devices checked in, so lower rounds.report_goal={rounds.report_goal} or "
+            "participation.timer_hours="
+            f"{scenario.participation.timer_hours:g}, or raise "
+            f"population.devices={scenario.population.devices} or rounds.max_days"
         )
 
 
 def _record(row: list[float]) -> RoundRecord:
     index, opened, started, closed, selected, reported, accepted, is_committed, eligible = row
     return RoundRecord(
-        int(index), opened, started, closed, int(selected), int(reported), int(accepted), bool(is_committed), int(eligible)
+        int(index),
+        opened,
+        started,
+        closed,
+        int(selected),
+        int(reported),
+        int(accepted),
+        bool(is_committed),
+        int(eligible),
     )
 
 
 def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlement, ...]:
-    return tuple(settlement.slice_of_devices(shard.first_device, shard.end_device) for settlement in settlements)
+    return tuple(
+        settlement.slice_of_devices(shard.first_device, shard.end_device)
+        for settlement in settlements
+    )
 
 
 def _merge(lists: Sequence[CheckIns]) -> CheckIns:
-    """One list in order of (time, device). Shards come in order of device, so a stable sort by time breaks ties by device."""
+    """One list in order of (time, device). Shards come in order of device, so a stable sort by time
+    breaks ties by device."""
     census = sum((part.census for part in lists), Census(0, 0, 0, 0))
     if len(lists) == 1:
         return lists[0]

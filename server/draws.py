@@ -1,9 +1,11 @@
-"""Addressed standard normals for the aggregator's noise: a row is a function of (seed, round, level, coordinate).
+"""Addressed standard normals for the aggregator's noise: a row is a function of (seed, round,
+level, coordinate).
 
-On a CPU, coordinates come in blocks of 2^18, each from numpy's generator under a 128-bit key of its own: any split of the
-coordinates into shards at whole blocks gives the same numbers, and two addresses never share a stream. On a GPU, the device's
-Philox generator is keyed by (seed, first coordinate) in 64 bits, and (round, level) are positions 2^34 apart in its stream, so
-that within a run no two rows share a draw; the numbers depend on the model of GPU.
+On a CPU, coordinates come in blocks of 2^18, each from numpy's generator under a 128-bit key of its
+own: any split of the coordinates into shards at whole blocks gives the same numbers, and two
+addresses never share a stream. On a GPU, the device's Philox generator is keyed by (seed, first
+coordinate) in 64 bits, and (round, level) are positions 2^34 apart in its stream, so that within a
+run no two rows share a draw; the numbers depend on the model of GPU.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +30,10 @@ class NormalDraws:
 
     def __init__(self, seed: int, first_coordinate: int, device: torch.device) -> None:
         if first_coordinate % BLOCK:
-            raise ValueError(f"first_coordinate={first_coordinate} must be a multiple of {BLOCK}; shards are split at whole blocks")
+            raise ValueError(
+                f"first_coordinate={first_coordinate} must be a multiple of {BLOCK}; shards are "
+                "split at whole blocks"
+            )
         self._seed, self._first, self._device = seed, first_coordinate, device
         if device.type == "cuda":
             self._generator = torch.Generator(device)
@@ -37,9 +42,14 @@ class NormalDraws:
     def fill(self, out_D: Tensor, round_index: int, level: int = 0) -> None:
         """Overwrites `out_D`, float32, with the row at (round, level)."""
         if not (0 <= round_index < MOST_ROUNDS and 0 <= level < LEVELS):
-            raise ValueError(f"round {round_index} or level {level} has no address; at most {MOST_ROUNDS} rounds, {LEVELS} levels")
+            raise ValueError(
+                f"round {round_index} or level {level} has no address; at most {MOST_ROUNDS} "
+                f"rounds, {LEVELS} levels"
+            )
         if self._device.type == "cuda":
-            self._generator.set_state(_cuda_state(self._key, (round_index * LEVELS + level) * _POSITIONS))
+            self._generator.set_state(
+                _cuda_state(self._key, (round_index * LEVELS + level) * _POSITIONS)
+            )
             out_D.normal_(generator=self._generator)
             return
         values = out_D.numpy()
@@ -54,7 +64,9 @@ class NormalDraws:
 
     def _fill_block(self, block: tuple[np.ndarray, int, int, int]) -> None:
         values, place, round_index, level = block
-        stream_generator(self._seed, Stream.NOISE, round_index, level, place).standard_normal(out=values, dtype=np.float32)
+        stream_generator(self._seed, Stream.NOISE, round_index, level, place).standard_normal(
+            out=values, dtype=np.float32
+        )
 
 
 def _cuda_state(key: int, position: int) -> Tensor:

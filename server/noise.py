@@ -1,14 +1,17 @@
-"""Streams of correlated noise: row t of C^-1 Z (of a tree: of its decoder times Z), in torch, one class per recurrence.
+"""Streams of correlated noise: row t of C^-1 Z (of a tree: of its decoder times Z), in torch, one
+class per recurrence.
 
     IndependentNoise    identity
     BufferedNoise       BLT: one buffer per (theta, omega)
-    OutputRecurrence    banded Toeplitz, band-FHU, banded, dense, matrix, full tree: from the last `bands - 1` outputs
+    OutputRecurrence    banded Toeplitz, band-FHU, banded, dense, matrix, full tree: from the last
+                        `bands - 1` outputs
     InputConvolution    BISR: from the last `bands - 1` draws
     TreeNoise           online tree: one buffer per height
 
-A stream is made for a number of rounds and refuses to go beyond: a row that was accounted for nowhere, or given twice, would
-break the guarantee. Rows are in place: what `next` returns is overwritten by the next call. State is float32 [.., D], and every
-step reads and writes it once, near the memory's bandwidth. Statistics and recurrences are held to mechanisms/reference.py by
+A stream is made for a number of rounds and refuses to go beyond: a row that was accounted for
+nowhere, or given twice, would break the guarantee. Rows are in place: what `next` returns is
+overwritten by the next call. State is float32 [.., D], and every step reads and writes it once,
+near the memory's bandwidth. Statistics and recurrences are held to mechanisms/reference.py by
 tests/server/test_noise.py and tests/statistical.
 """
 
@@ -33,18 +36,23 @@ from server.draws import BLOCK, VIRTUAL, NormalDraws
 
 
 class NoiseStream(ABC):
-    """Noise of unit scale for rounds 0 .. rounds-1 of one run, on coordinates [first, first + D); each row is given once."""
+    """Noise of unit scale for rounds 0 .. rounds-1 of one run, on coordinates [first, first + D);
+    each row is given once."""
 
-    def __init__(self, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+    def __init__(
+        self, draws: NormalDraws, dimension: int, device: torch.device, rounds: int
+    ) -> None:
         self._draws, self._rounds = draws, rounds
         self._out = torch.empty(dimension, device=device)
         self.next_round = 0
 
     def next(self) -> Tensor:
-        """The next round's noise [D]; the tensor is reused by the next call. Raises ValueError after the last round."""
+        """The next round's noise [D]; the tensor is reused by the next call. Raises ValueError
+        after the last round."""
         if self.next_round >= self._rounds:
             raise ValueError(
-                f"round {self.next_round} has no noise: this stream was made for {self._rounds} rounds, which is what is accounted "
+                f"round {self.next_round} has no noise: this stream was made for {self._rounds} "
+                "rounds, which is what is accounted "
                 "for, and a repeated row would reveal differences; plan for more rounds"
             )
         self._row(self.next_round)
@@ -53,16 +61,24 @@ class NoiseStream(ABC):
 
     def state(self) -> dict[str, NDArray]:
         """Named arrays from which `load` restores the stream."""
-        return {"next_round": np.array(self.next_round), "buffers": self._buffers().cpu().numpy().copy()}
+        return {
+            "next_round": np.array(self.next_round),
+            "buffers": self._buffers().cpu().numpy().copy(),
+        }
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Restores a state of a stream of the same strategy, rounds, seed and coordinates. Raises ValueError."""
+        """Restores a state of a stream of the same strategy, rounds, seed and coordinates. Raises
+        ValueError."""
         expected, found = tuple(self._buffers().shape), state["buffers"].shape
         if expected != found:
-            raise ValueError(f"buffers have shape {found}, this stream has {expected}; load the state of the same scenario")
+            raise ValueError(
+                f"buffers have shape {found}, this stream has {expected}; load the state of the "
+                "same scenario"
+            )
         if not 0 <= int(state["next_round"]) <= self._rounds:
             raise ValueError(
-                f"next_round={int(state['next_round'])} is not among this stream's {self._rounds} rounds; load its own state"
+                f"next_round={int(state['next_round'])} is not among this stream's {self._rounds} "
+                "rounds; load its own state"
             )
         self.next_round = int(state["next_round"])
         self._buffers().copy_(torch.from_numpy(np.array(state["buffers"])))
@@ -90,9 +106,12 @@ class IndependentNoise(NoiseStream):
 
 
 class BufferedNoise(NoiseStream):
-    """out_t = z_t - omega' S; S = diag(theta) S + out_t (multi-participation BLT, Algorithm 3). S is [buffers, D]."""
+    """out_t = z_t - omega' S; S = diag(theta) S + out_t (multi-participation BLT, Algorithm 3). S
+    is [buffers, D]."""
 
-    def __init__(self, strategy: BLT, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+    def __init__(
+        self, strategy: BLT, draws: NormalDraws, dimension: int, device: torch.device, rounds: int
+    ) -> None:
         super().__init__(draws, dimension, device, rounds)
         self._theta, self._omega = strategy.theta, strategy.omega
         self._S = self._zeros(len(strategy.theta))
@@ -111,14 +130,17 @@ class BufferedNoise(NoiseStream):
 
     @cached_property
     def _fused(self) -> Callable[..., None]:
-        return torch.compile(buffered_step, dynamic=False)  # one kernel: every buffer is read and written once
+        return torch.compile(
+            buffered_step, dynamic=False
+        )  # one kernel: every buffer is read and written once
 
     def _buffers(self) -> Tensor:
         return self._S
 
 
 CHUNK = 4096
-"""Coordinates of one pass: the buffers' chunk stays in the core's cache between reading and writing."""
+"""Coordinates of one pass: the buffers' chunk stays in the core's cache between reading and
+writing."""
 
 
 @numba.njit(parallel=True, error_model="numpy")
@@ -136,7 +158,9 @@ def _buffered_step(S, out, theta, omega):
                 s[i] = weight * s[i] + o[i]
 
 
-def buffered_step(S_bD: Tensor, out_D: Tensor, theta: Sequence[float], omega: Sequence[float]) -> None:
+def buffered_step(
+    S_bD: Tensor, out_D: Tensor, theta: Sequence[float], omega: Sequence[float]
+) -> None:
     """The same step for a compiler to fuse: all of it elementwise over coordinates."""
     total_D = out_D
     for buffer_D, weight in zip(S_bD, omega, strict=True):
@@ -149,7 +173,9 @@ def buffered_step(S_bD: Tensor, out_D: Tensor, theta: Sequence[float], omega: Se
 class _Ring(NoiseStream):
     """A stream whose state is its last `memory` rows: row r stands in slot r modulo memory."""
 
-    def __init__(self, memory: int, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+    def __init__(
+        self, memory: int, draws: NormalDraws, dimension: int, device: torch.device, rounds: int
+    ) -> None:
         super().__init__(draws, dimension, device, rounds)
         self._ring = self._zeros(memory)
 
@@ -159,7 +185,9 @@ class _Ring(NoiseStream):
         by_slot = np.zeros(memory)
         lags = np.arange(1, min(round_index, memory) + 1)
         by_slot[(round_index - lags) % memory] = weights[: lags.size]
-        self._out.addmv_(self._ring.T, torch.tensor(by_slot, dtype=torch.float32, device=self._out.device))
+        self._out.addmv_(
+            self._ring.T, torch.tensor(by_slot, dtype=torch.float32, device=self._out.device)
+        )
 
     def _keep(self, round_index: int, row_D: Tensor) -> None:
         self._ring[round_index % len(self._ring)].copy_(row_D)
@@ -171,7 +199,8 @@ class _Ring(NoiseStream):
 class OutputRecurrence(_Ring):
     """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution.
 
-    row(t) gives C[t, t], C[t, t-1], ..., as many as there are bands (zeros may be left out at the end).
+    row(t) gives C[t, t], C[t, t-1], ..., as many as there are bands (zeros may be left out at the
+    end).
     """
 
     def __init__(
@@ -200,7 +229,14 @@ class OutputRecurrence(_Ring):
 class InputConvolution(_Ring):
     """out_t = sum_j d_j z_{t-j}, d the coefficients of C^-1, d_0 = 1."""
 
-    def __init__(self, inverse: NDArray[np.float64], draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+    def __init__(
+        self,
+        inverse: NDArray[np.float64],
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
+    ) -> None:
         super().__init__(max(1, len(inverse) - 1), draws, dimension, device, rounds)
         self._inverse = inverse
         self._draw = torch.empty_like(self._out)
@@ -213,13 +249,17 @@ class InputConvolution(_Ring):
 
 
 class TreeNoise(NoiseStream):
-    """Binary tree with Honaker's estimate from below: the noise of the prefix sum minus that of the one before.
+    """Binary tree with Honaker's estimate from below: the noise of the prefix sum minus that of the
+    one before.
 
-    A complete node's estimate joins its own noise and its children's estimates by inverse variance. Buffer h holds the estimate
-    of the complete node of height h that the present prefix uses; the last buffer holds the previous prefix's noise.
+    A complete node's estimate joins its own noise and its children's estimates by inverse variance.
+    Buffer h holds the estimate of the complete node of height h that the present prefix uses; the
+    last buffer holds the previous prefix's noise.
     """
 
-    def __init__(self, strategy: Tree, draws: NormalDraws, dimension: int, device: torch.device, rounds: int) -> None:
+    def __init__(
+        self, strategy: Tree, draws: NormalDraws, dimension: int, device: torch.device, rounds: int
+    ) -> None:
         super().__init__(draws, dimension, device, rounds)
         segments = strategy.segments(rounds)
         self._starts = np.array([segment.start for segment in segments])
@@ -260,7 +300,8 @@ class TreeNoise(NoiseStream):
         self._node.add_(self._draw, alpha=weight)
 
     def _complete(self, round_index: int, place: int, height: int) -> None:
-        """Goes on to the root of the next power of two; a virtual sibling's whole estimate is one draw of its variance."""
+        """Goes on to the root of the next power of two; a virtual sibling's whole estimate is one
+        draw of its variance."""
         while place >> height:
             if place >> height & 1:
                 sibling = self._slots[height]
@@ -276,9 +317,15 @@ class TreeNoise(NoiseStream):
 
 
 def noise_stream(
-    strategy: Strategy, seed: int, dimension: int, device: torch.device, rounds: int, first_coordinate: int = 0
+    strategy: Strategy,
+    seed: int,
+    dimension: int,
+    device: torch.device,
+    rounds: int,
+    first_coordinate: int = 0,
 ) -> NoiseStream:
-    """The stream of a strategy for so many rounds, on coordinates [first, first + dimension) of the model.
+    """The stream of a strategy for so many rounds, on coordinates [first, first + dimension) of the
+    model.
 
     Raises ValueError for a strategy without one, or of fewer rounds.
     """
@@ -292,26 +339,38 @@ def noise_stream(
         case Tree():
             return TreeNoise(strategy, *where)
         case BISR():
-            return InputConvolution(np.trim_zeros(strategy.inverse_first_column(rounds), "b"), *where)
+            return InputConvolution(
+                np.trim_zeros(strategy.inverse_first_column(rounds), "b"), *where
+            )
         case ToeplitzStrategy():
             c = np.trim_zeros(strategy.first_column(rounds), "b")
             return OutputRecurrence(lambda t: c, len(c), *where)
         case TriangularStrategy():
             C, bands = strategy.matrix, min(strategy.bands, rounds)
-            return OutputRecurrence(lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands, *where)
+            return OutputRecurrence(
+                lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands, *where
+            )
         case _:
-            raise ValueError(f"strategy kind {strategy.kind!r} has no noise stream; add one to server/noise.py")
+            raise ValueError(
+                f"strategy kind {strategy.kind!r} has no noise stream; add one to server/noise.py"
+            )
 
 
-def sharded_noise(strategy: Strategy, seed: int, dimension: int, devices: Sequence[torch.device], rounds: int) -> list[NoiseStream]:
-    """Streams of consecutive shards of the coordinates, one per device, split at whole blocks of draws.
+def sharded_noise(
+    strategy: Strategy, seed: int, dimension: int, devices: Sequence[torch.device], rounds: int
+) -> list[NoiseStream]:
+    """Streams of consecutive shards of the coordinates, one per device, split at whole blocks of
+    draws.
 
     On CPUs, their rows joined are the row of one stream.
     """
     if not devices:
         raise ValueError("devices=[] must name at least one device; a stream has to live somewhere")
     blocks = -(-dimension // BLOCK)
-    edges = [min(dimension, BLOCK * (blocks * index // len(devices))) for index in range(len(devices) + 1)]
+    edges = [
+        min(dimension, BLOCK * (blocks * index // len(devices)))
+        for index in range(len(devices) + 1)
+    ]
     edges[-1] = dimension
     return [
         noise_stream(strategy, seed, end - first, device, rounds, first)

@@ -9,7 +9,8 @@ from fedray.scenario import FedAvgMomentum
 
 
 class MomentumStep:
-    """velocity = momentum * velocity + update; parameters += learning_rate * velocity (Hsu, Qi, Brown 2019, FedAvgM)."""
+    """velocity = momentum * velocity + update; parameters += learning_rate * velocity (Hsu, Qi,
+    Brown 2019, FedAvgM)."""
 
     def __init__(self, table: FedAvgMomentum, dimension: int, device: torch.device) -> None:
         self._table = table

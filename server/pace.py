@@ -1,8 +1,10 @@
-"""Pace steering: how often, and until when in a window, devices are asked to check in (Bonawitz et al. 2019, section 2.3); and by
-which of the two samplers the shards draw the check-ins, by predicted cost. Functions of the scenario and of the census alone.
+"""Pace steering: how often, and until when in a window, devices are asked to check in (Bonawitz et
+al. 2019, section 2.3); and by which of the two samplers the shards draw the check-ins, by predicted
+cost. Functions of the scenario and of the census alone.
 
-Both samplers draw the same process, but not the same draws of it. So the predicted costs, which choose between them, are part of
-what makes a trace, as the seed is: they are constants, never measured at run time, and run.json records their version.
+Both samplers draw the same process, but not the same draws of it. So the predicted costs, which
+choose between them, are part of what makes a trace, as the seed is: they are constants, never
+measured at run time, and run.json records their version.
 """
 
 import math
@@ -11,9 +13,11 @@ from fedray.messages import Census, CheckInOrder
 from fedray.scenario import Scenario
 
 COSTS_VERSION = 1
-"""Of the three costs below. Whoever changes one of them raises it: another choice of sampler is another trace."""
+"""Of the three costs below. Whoever changes one of them raises it: another choice of sampler is
+another trace."""
 ENUMERATED_DEVICE_COST = 700.0
-"""Of enumeration: to list one device's eligible runs over one period. Costs are relative; one machine took so many nanoseconds."""
+"""Of enumeration: to list one device's eligible runs over one period. Costs are relative; one
+machine took so many nanoseconds."""
 CANDIDATE_COST = 450.0
 """Of thinning: one candidate on a device that the task can use."""
 UNUSABLE_CANDIDATE_COST = 40.0
@@ -23,7 +27,8 @@ QUIET_LOCAL_HOUR = 14.0
 
 
 class Pace:
-    """The orders that shards get. `listed_until`: end of the period for which they have listed runs, seconds."""
+    """The orders that shards get. `listed_until`: end of the period for which they have listed
+    runs, seconds."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -35,12 +40,26 @@ class Pace:
         self._windows_per_day = windows_per_day
         self._quiet_window = round(quiet_hour * 3600.0 / self.window_seconds) % windows_per_day
         population, rounds = scenario.population, scenario.rounds
-        self._is_small = population.devices * scenario.usable_share < rounds.small_population * rounds.selection_target
+        self._is_small = (
+            population.devices * scenario.usable_share
+            < rounds.small_population * rounds.selection_target
+        )
 
     def census_only(self) -> CheckInOrder:
-        """Asks for the first window's census, and for nobody to come; by enumeration where the model can do nothing else."""
+        """Asks for the first window's census, and for nobody to come; by enumeration where the
+        model can do nothing else."""
         is_enumerated = not self._scenario.availability.can_be_thinned
-        return CheckInOrder(0, 0.0, self.window_seconds, self.window_seconds, 0.0, 0, is_enumerated, self._period_end(0), ())
+        return CheckInOrder(
+            0,
+            0.0,
+            self.window_seconds,
+            self.window_seconds,
+            0.0,
+            0,
+            is_enumerated,
+            self._period_end(0),
+            (),
+        )
 
     def order(self, window: int, census: Census, round_index: int) -> CheckInOrder:
         """The order for a window, given the census of the one before; without settlements."""
@@ -51,27 +70,40 @@ class Pace:
         if self._is_small:  # few devices: together, at the window's start, as often in all
             ask_until = min(end, start + 60.0 * self._scenario.rounds.together_minutes)
             rate *= self.window_seconds / (ask_until - start)
-        is_enumerated = self._is_enumerated(window, start, rate * (ask_until - start) / self.window_seconds, census)
+        is_enumerated = self._is_enumerated(
+            window, start, rate * (ask_until - start) / self.window_seconds, census
+        )
         list_until = self.listed_until if is_enumerated else self._period_end(window)
-        return CheckInOrder(window, start, end, ask_until, rate, round_index, is_enumerated, list_until, ())
+        return CheckInOrder(
+            window, start, end, ask_until, rate, round_index, is_enumerated, list_until, ()
+        )
 
     def _rate(self, free_eligible: int) -> float:
-        """Check-ins per device and hour: those of the devices that may take part are a small multiple of what rounds at full speed
-        could select.
+        """Check-ins per device and hour: those of the devices that may take part are a small
+        multiple of what rounds at full speed could select.
 
-        Devices whose last round is too near are asked at the same rate, since only they know that; they are turned away. A round
-        takes about as long as a device that is one deviation slower than the median.
+        Devices whose last round is too near are asked at the same rate, since only they know that;
+        they are turned away. A round takes about as long as a device that is one deviation slower
+        than the median.
         """
         rounds, latency = self._scenario.rounds, self._scenario.latency
         slow_device = math.exp(math.hypot(latency.speed_between, latency.speed_within))
-        fastest_round_seconds = latency.slowdown * (latency.setup_seconds + latency.train_seconds * slow_device)
+        fastest_round_seconds = latency.slowdown * (
+            latency.setup_seconds + latency.train_seconds * slow_device
+        )
         demand_per_hour = rounds.selection_target * 3600.0 / fastest_round_seconds
-        return min(rounds.max_checkins_per_hour, rounds.pace_multiple * demand_per_hour / max(1, free_eligible))
+        return min(
+            rounds.max_checkins_per_hour,
+            rounds.pace_multiple * demand_per_hour / max(1, free_eligible),
+        )
 
-    def _is_enumerated(self, window: int, start: float, rate_per_hour: float, census: Census) -> bool:
+    def _is_enumerated(
+        self, window: int, start: float, rate_per_hour: float, census: Census
+    ) -> bool:
         """Whether the window's check-ins are enumerated: until the period's end, once it is begun.
 
-        What is predicted is the rest of the period at the present rate; blocks are alike, so that it holds for each of them.
+        What is predicted is the rest of the period at the present rate; blocks are alike, so that
+        it holds for each of them.
         """
         if start < self.listed_until:
             return True
@@ -85,9 +117,15 @@ class Pace:
                 is_cheaper = True
             case _:
                 population = scenario.population
-                devices = min(population.devices + population.joins_per_day * start / 86_400.0, scenario.device_ids)
+                devices = min(
+                    population.devices + population.joins_per_day * start / 86_400.0,
+                    scenario.device_ids,
+                )
                 candidates = devices * rate_per_hour * (period_end - start) / 3600.0
-                each = scenario.usable_share * CANDIDATE_COST + (1.0 - scenario.usable_share) * UNUSABLE_CANDIDATE_COST
+                each = (
+                    scenario.usable_share * CANDIDATE_COST
+                    + (1.0 - scenario.usable_share) * UNUSABLE_CANDIDATE_COST
+                )
                 is_cheaper = census.listed * ENUMERATED_DEVICE_COST < candidates * each
         if is_cheaper:
             self.listed_until = period_end

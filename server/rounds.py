@@ -1,7 +1,9 @@
-"""The life of a round, pure: what becomes of the selected devices, when the round closes, and which timers start.
+"""The life of a round, pure: what becomes of the selected devices, when the round closes, and which
+timers start.
 
-Selection -> reporting -> closed (committed or abandoned), Bonawitz et al. 2019, sections 2 and 4. All fates are fixed when a
-round starts, because a device's work, failure and session end are; so reporting is resolved at once.
+Selection -> reporting -> closed (committed or abandoned), Bonawitz et al. 2019, sections 2 and 4.
+All fates are fixed when a round starts, because a device's work, failure and session end are; so
+reporting is resolved at once.
 """
 
 import math
@@ -27,7 +29,8 @@ class FateModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoundRules:
-    """The scenario's rules of a round, in seconds. outages [O, 2]: start and end of each, in order."""
+    """The scenario's rules of a round, in seconds. outages [O, 2]: start and end of each, in
+    order."""
 
     report_goal: int
     selection_target: int
@@ -45,7 +48,10 @@ class RoundRules:
     def of(cls, scenario: Scenario) -> "RoundRules":
         """The rules of a scenario."""
         rounds, participation, latency = scenario.rounds, scenario.participation, scenario.latency
-        outages = [(3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours)) for outage in rounds.outages]
+        outages = [
+            (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
+            for outage in rounds.outages
+        ]
         return cls(
             report_goal=rounds.report_goal,
             selection_target=rounds.selection_target,
@@ -54,7 +60,11 @@ class RoundRules:
             timer=participation.timer_hours * 3600.0,
             timer_resets_on=participation.timer_resets_on,
             round_separation=participation.round_separation,
-            fates=FateModel(stream_key(scenario.seed, Stream.TRAINING_TIME), latency.speed_within, latency.failure_probability),
+            fates=FateModel(
+                stream_key(scenario.seed, Stream.TRAINING_TIME),
+                latency.speed_within,
+                latency.failure_probability,
+            ),
             outages=np.array(outages, np.float64).reshape(-1, 2),
             max_participations=participation.max_participations,
         )
@@ -64,9 +74,10 @@ class RoundRules:
 class Selected:
     """The devices a round starts with, sorted by device id; [S] each.
 
-    Times are seconds since start; fixed and training seconds are the device's own parts of its work. timer_seconds: how long each
-    waits before it may be selected again. contributions: reports accepted so far (0 where they are not counted). rows: places in
-    the present window's list, -1 for those that have waited longer.
+    Times are seconds since start; fixed and training seconds are the device's own parts of its
+    work. timer_seconds: how long each waits before it may be selected again. contributions: reports
+    accepted so far (0 where they are not counted). rows: places in the present window's list, -1
+    for those that have waited longer.
     """
 
     device_ids: NDArray[np.uint64]
@@ -81,7 +92,8 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """How an attempt goes for its devices, if their sessions last; [S] each, seconds since selection; infinity for no failure."""
+    """How an attempt goes for its devices, if their sessions last; [S] each, seconds since
+    selection; infinity for no failure."""
 
     work_seconds: NDArray[np.float64]
     failure_seconds: NDArray[np.float64]
@@ -89,7 +101,8 @@ class Fates:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """What became of a round. busy_until [S]: when each device is done with it, one way or another."""
+    """What became of a round. busy_until [S]: when each device is done with it, one way or
+    another."""
 
     is_committed: bool
     closed: float
@@ -101,7 +114,11 @@ class Reporting:
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
     """Work and failure of the selected [S], at addresses (device, attempt)."""
-    return Fates(*_draw_fates(selected.device_ids, selected.fixed_seconds, selected.training_seconds, attempt, model))
+    return Fates(
+        *_draw_fates(
+            selected.device_ids, selected.fixed_seconds, selected.training_seconds, attempt, model
+        )
+    )
 
 
 @njit(cache=True)
@@ -116,12 +133,18 @@ def _draw_fates(device_ids, fixed, training, attempt, model):
 
 
 def resolve_reporting(
-    selected: Selected, fates: Fates, started: float, attempt: int, round_index: int, rules: RoundRules
+    selected: Selected,
+    fates: Fates,
+    started: float,
+    attempt: int,
+    round_index: int,
+    rules: RoundRules,
 ) -> Reporting:
     """Closes with the report_goal-th report, or is abandoned at the timeout.
 
-    A device reports when its work is done, unless it fails or its session ends before, or the server is down then, which counts as
-    a failure. Reports after closing are late. Equal report times count in order of device id.
+    A device reports when its work is done, unless it fails or its session ends before, or the
+    server is down then, which counts as a failure. Reports after closing are late. Equal report
+    times count in order of device id.
     """
     report_times = started + fates.work_seconds
     failure_times = started + fates.failure_seconds
@@ -161,7 +184,9 @@ def resolve_reporting(
         remembers_round=on_time,
     )
     accepted = selected.device_ids[on_time] if is_committed else selected.device_ids[:0]
-    return Reporting(is_committed, closed, int(np.count_nonzero(reports)), accepted, settlement, free)
+    return Reporting(
+        is_committed, closed, int(np.count_nonzero(reports)), accepted, settlement, free
+    )
 
 
 def _first_reports(report_times: NDArray[np.float64], goal: int) -> tuple[NDArray[np.bool_], float]:
@@ -183,11 +208,15 @@ def _reopen_seconds(
 ) -> NDArray[np.uint32]:
     """Whole second, rounded up, from which each timer is open again; 0 where none was started."""
     match rules.timer_resets_on:
-        case "accepted":  # the server accepts a report when it comes, even if the round is later abandoned
+        case (
+            "accepted"
+        ):  # the server accepts a report when it comes, even if the round is later abandoned
             resets, since = on_time, report_times
         case "reported":
             resets, since = reports, report_times
         case _:
             resets, since = np.ones_like(reports), np.full_like(report_times, started)
     is_started = resets & (timer_seconds > 0.0)
-    return np.where(is_started, np.ceil(np.where(resets, since, 0.0) + timer_seconds), 0.0).astype(np.uint32)
+    return np.where(is_started, np.ceil(np.where(resets, since, 0.0) + timer_seconds), 0.0).astype(
+        np.uint32
+    )

@@ -1,12 +1,14 @@
-"""Selection: who waits for the next round, compiled. tests/server/test_selection.py holds it to a readable twin.
+"""Selection: who waits for the next round, compiled. tests/server/test_selection.py holds it to a
+readable twin.
 
-Check-ins come in order of time. A device that checks in while fewer than the target wait, and that is free, waits until it is
-selected or its session ends. The round starts at the first moment, not before the previous one has closed, at which the
-target waits at once; or selection times out.
+Check-ins come in order of time. A device that checks in while fewer than the target wait, and that
+is free, waits until it is selected or its session ends. The round starts at the first moment, not
+before the previous one has closed, at which the target waits at once; or selection times out.
 
-Devices check in as Poisson processes, which have no memory. The shards list the first check-in of each eligible stretch. The next
-one is drawn here, from the time on at which the device could be taken: at once if it was turned away or must stay apart from its
-last round, or when it is done with its round and its timer is open.
+Devices check in as Poisson processes, which have no memory. The shards list the first check-in of
+each eligible stretch. The next one is drawn here, from the time on at which the device could be
+taken: at once if it was turned away or must stay apart from its last round, or when it is done with
+its round and its timer is open.
 """
 
 from typing import NamedTuple
@@ -24,11 +26,13 @@ _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _ADDRESSES = 2.0**32
-"""A next check-in's address b within its (device, window): from when on it is drawn, in 2^-32 of the window."""
+"""A next check-in's address b within its (device, window): from when on it is drawn, in 2^-32 of
+the window."""
 
 
 class Window(NamedTuple):
-    """A look-ahead window: its number, seconds [start, end), until when devices are asked to come, and their rate."""
+    """A look-ahead window: its number, seconds [start, end), until when devices are asked to come,
+    and their rate."""
 
     number: int
     start: float
@@ -38,7 +42,8 @@ class Window(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """The waiting devices: a heap of slots by session end, and the slots' columns. counts = [waiting, free slots]."""
+    """The waiting devices: a heap of slots by session end, and the slots' columns. counts =
+    [waiting, free slots]."""
 
     counts: NDArray[np.int64]
     heap: NDArray[np.int64]
@@ -65,12 +70,15 @@ _BLOCKED = np.dtype(
     ],
     align=True,
 )
-"""An entry of the hash table of who may not check in now, as far as the shards' lists do not account for it.
+"""An entry of the hash table of who may not check in now, as far as the shards' lists do not
+account for it. Entries are whole records, so that a look at one touches one line of the cache.
 
-busy_until: waiting, training or reporting until then; no list accounts for that. is_waiting: it waits, so that it may be free
-sooner or later than that. reopen: the timer opens then. known_from: first window whose lists account for the timer, the last
-round and the contributions. last_round: -1 for none. contributions: accepted reports. Entries are whole records, so that a look
-at one touches one line of the cache.
+busy_until: waiting, training or reporting until then; no list accounts for that.
+is_waiting: it waits, so that it may be free sooner or later than that.
+reopen: the timer opens then.
+known_from: first window whose lists account for the timer, the last round and the contributions.
+last_round: -1 for none.
+contributions: accepted reports.
 """
 
 
@@ -122,25 +130,44 @@ class Selection:
         self._next = _Next(np.zeros(1, np.int64), np.empty(size), np.empty(size, np.int64))
 
     def open(self, opened: float, ready_at: float) -> None:
-        """Opens selection for a round that can start from ready_at on, when the previous one has closed."""
+        """Opens selection for a round that can start from ready_at on, when the previous one has
+        closed."""
         self._ready_at, self._is_ready = ready_at, False
         self._deadline = max(opened, ready_at) + self._rules.selection_timeout
 
     def advance(self, round_index: int) -> tuple[int, float]:
-        """Goes on until the round can start (FULL), selection times out (TIMED_OUT), an outage begins (CLOSED), or the window ends
-        (EXHAUSTED); which of them, and the time.
+        """Goes on until the round can start (FULL), selection times out (TIMED_OUT), an outage
+        begins (CLOSED), or the window ends (EXHAUSTED); which of them, and the time.
         """
         check_ins = self._list
         assert check_ins is not None
         outages = self._rules.outages
         outage_start = outages[self._outage, 0] if self._outage < len(outages) else np.inf
         status, self._cursor, self._is_ready, time = _advance(
-            check_ins.times, check_ins.device_ids, check_ins.session_ends, check_ins.fixed_seconds, check_ins.training_seconds,
-            check_ins.last_rounds, check_ins.timer_seconds, check_ins.contributions, self._rules.timer, self._cursor, self._window,
+            check_ins.times,
+            check_ins.device_ids,
+            check_ins.session_ends,
+            check_ins.fixed_seconds,
+            check_ins.training_seconds,
+            check_ins.last_rounds,
+            check_ins.timer_seconds,
+            check_ins.contributions,
+            self._rules.timer,
+            self._cursor,
+            self._window,
             self._rules.selection_target,
-            self._ready_at, self._is_ready, self._deadline, outage_start, self._down_until, round_index,
-            self._rules.round_separation, self._waiting, self._blocked, self._next, self._key,
-        )  # fmt: skip
+            self._ready_at,
+            self._is_ready,
+            self._deadline,
+            outage_start,
+            self._down_until,
+            round_index,
+            self._rules.round_separation,
+            self._waiting,
+            self._blocked,
+            self._next,
+            self._key,
+        )
         if status == CLOSED:
             self._down_until = float(outages[self._outage, 1])
             self._outage += 1
@@ -182,15 +209,32 @@ class Selection:
         remembered_round: NDArray[np.int32],
         contributions: NDArray[np.uint32],
     ) -> None:
-        """Devices [S] that waited are busy, or their timer closed, until then; and check in again afterwards, if they still can.
+        """Devices [S] that waited are busy, or their timer closed, until then; and check in again
+        afterwards, if they still can.
 
-        remembered_round [S] is -1 where the device keeps none; contributions [S] are its accepted reports, the last round's
-        included. The next window's lists will account for timers, rounds and contributions.
+        remembered_round [S] is -1 where the device keeps none; contributions [S] are its accepted
+        reports, the last round's included. The next window's lists will account for timers, rounds
+        and contributions.
         """
         known_from = self._window.number + 1
-        _block_all(self._blocked, selected.device_ids, busy_until, reopen, remembered_round, contributions, known_from)
+        _block_all(
+            self._blocked,
+            selected.device_ids,
+            busy_until,
+            reopen,
+            remembered_round,
+            contributions,
+            known_from,
+        )
         _come_again(
-            self._next, self._key, self._window, selected.rows, selected.device_ids, selected.session_ends, busy_until, reopen
+            self._next,
+            self._key,
+            self._window,
+            selected.rows,
+            selected.device_ids,
+            selected.session_ends,
+            busy_until,
+            reopen,
         )
 
     def state(self) -> dict[str, NDArray]:
@@ -204,7 +248,9 @@ class Selection:
                 for name, column in self._waiting._asdict().items()
                 if name not in ("counts", "heap", "free")
             },
-            "clock": np.array([self._ready_at, self._is_ready, self._deadline, self._outage, self._down_until]),
+            "clock": np.array(
+                [self._ready_at, self._is_ready, self._deadline, self._outage, self._down_until]
+            ),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
@@ -214,12 +260,18 @@ class Selection:
             blocked[name] = state[f"blocked.{name}"]
         self._blocked = _blocked_table(blocked.size)
         _carry_over(blocked, self._blocked, np.ones(blocked.size, np.bool_))
-        columns = {name: state[f"waiting.{name}"] for name in _Waiting._fields if f"waiting.{name}" in state}
+        columns = {
+            name: state[f"waiting.{name}"]
+            for name in _Waiting._fields
+            if f"waiting.{name}" in state
+        }
         size, count = self._rules.selection_target, columns["device"].size
         for name, column in columns.items():
             getattr(self._waiting, name)[:count] = column
         self._waiting.counts[:] = count, size - count
-        self._waiting.heap[:count] = np.argsort(self._waiting.end[:count], kind="stable")  # a sorted list is a heap
+        self._waiting.heap[:count] = np.argsort(
+            self._waiting.end[:count], kind="stable"
+        )  # a sorted list is a heap
         self._waiting.free[: size - count] = np.arange(count, size)
         ready_at, is_ready, deadline, outage, down_until = state["clock"].tolist()
         self._ready_at, self._is_ready, self._deadline = ready_at, bool(is_ready), deadline
@@ -227,7 +279,9 @@ class Selection:
 
 
 def _blocked_table(entries: int) -> NDArray[np.void]:
-    size = 1 << max(6, (3 * entries // 2).bit_length())  # a third to two thirds full, so that more of it stays in the cache
+    size = 1 << max(
+        6, (3 * entries // 2).bit_length()
+    )  # a third to two thirds full, so that more of it stays in the cache
     table = np.zeros(size, _BLOCKED)
     table["device"], table["last_round"] = _EMPTY, -1
     return table
@@ -250,8 +304,12 @@ def _stays(table, window, window_start):
     for place in range(table.size):
         entry = table[place]
         if entry.device != _EMPTY:
-            is_over = entry.reopen <= window_start and entry.last_round < 0 and entry.contributions == 0
-            stays[place] = entry.busy_until > window_start or not (entry.known_from <= window or is_over)
+            is_over = (
+                entry.reopen <= window_start and entry.last_round < 0 and entry.contributions == 0
+            )
+            stays[place] = entry.busy_until > window_start or not (
+                entry.known_from <= window or is_over
+            )
     return stays
 
 
@@ -286,10 +344,32 @@ def _come_again(following, key, window, rows, devices, ends, busy_until, reopen)
 
 @njit(cache=True)
 def _advance(
-    times, devices, ends, fixed, training, last_rounds, timers, contributions, timer, cursor, window, target, ready_at, is_ready,
-    deadline, outage_start, down_until, round_index, separation, waiting, blocked, following, key,
-):  # fmt: skip
-    # Arrays taken out of their tuples once: compiled code counts references anew wherever it reaches into a tuple.
+    times,
+    devices,
+    ends,
+    fixed,
+    training,
+    last_rounds,
+    timers,
+    contributions,
+    timer,
+    cursor,
+    window,
+    target,
+    ready_at,
+    is_ready,
+    deadline,
+    outage_start,
+    down_until,
+    round_index,
+    separation,
+    waiting,
+    blocked,
+    following,
+    key,
+):
+    # Arrays taken out of their tuples once: compiled code counts references anew wherever it
+    # reaches into a tuple.
     counts, heap, end = waiting.counts, waiting.heap, waiting.end
     next_count, next_time, next_row = following.entries, following.time, following.row
     window_end = window.end
@@ -338,9 +418,12 @@ def _advance(
         if counts[0] >= target or not is_apart:
             _draw_next(following, key, window, row, device, ends[row], time)
             continue
-        # What the device says counts; where the lists say nothing, all keep the timer and nobody counts.
+        # What the device says counts; where the lists say nothing, all keep the timer and nobody
+        # counts.
         wait = timers[row] if timers.size else timer
-        contributed = max(entry.contributions, contributions[row]) if contributions.size else np.uint32(0)
+        contributed = (
+            max(entry.contributions, contributions[row]) if contributions.size else np.uint32(0)
+        )
         entry.device = device
         entry.busy_until = ends[row]
         entry.is_waiting = True
@@ -355,7 +438,12 @@ def _draw_next(following, key, window, row, device, end, free):
     until = min(end, window.ask_until)
     if free >= until or window.checkins_per_hour == 0.0:
         return
-    word, _, _, _ = draw(key, device, window.number, int((free - window.start) / (window.end - window.start) * _ADDRESSES))
+    word, _, _, _ = draw(
+        key,
+        device,
+        window.number,
+        int((free - window.start) / (window.end - window.start) * _ADDRESSES),
+    )
     # At least a millisecond later, so that the next draw has another address.
     time = free + max(1e-3, exponential(word) * (3600.0 / window.checkins_per_hour))
     if time < until:
@@ -402,7 +490,12 @@ def _join(waiting, device, time, end, fixed, training, timer, contributions, row
     waiting.counts[1] -= 1
     slot = waiting.free[waiting.counts[1]]
     waiting.device[slot], waiting.checkin[slot], waiting.end[slot] = device, time, end
-    waiting.fixed[slot], waiting.training[slot], waiting.timer[slot], waiting.row[slot] = fixed, training, timer, row
+    waiting.fixed[slot], waiting.training[slot], waiting.timer[slot], waiting.row[slot] = (
+        fixed,
+        training,
+        timer,
+        row,
+    )
     waiting.contributions[slot] = contributions
     place = waiting.counts[0]
     waiting.counts[0] += 1
@@ -429,7 +522,10 @@ def _leave(waiting, time):
             child = 2 * place + 1
             if child >= count:
                 break
-            if child + 1 < count and waiting.end[waiting.heap[child + 1]] < waiting.end[waiting.heap[child]]:
+            if (
+                child + 1 < count
+                and waiting.end[waiting.heap[child + 1]] < waiting.end[waiting.heap[child]]
+            ):
                 child += 1
             if waiting.end[waiting.heap[child]] >= waiting.end[moved]:
                 break

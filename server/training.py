@@ -46,7 +46,9 @@ class TrainingLoop:
     last_evaluation: the last of these rows that has held-out figures; None before the first.
     """
 
-    def __init__(self, scenario: Scenario, trainers: Sequence[Trainer], aggregator: Aggregator) -> None:
+    def __init__(
+        self, scenario: Scenario, trainers: Sequence[Trainer], aggregator: Aggregator
+    ) -> None:
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
         self._is_aggregator_up = False
         """Whether the aggregator has been told of the model; it is when it is first needed."""
@@ -124,7 +126,9 @@ class TrainingLoop:
         if self._since:
             first = self._since[0][0]
             del self.metrics[first:]
-            self._evaluations = {index: pending for index, pending in self._evaluations.items() if index < first}
+            self._evaluations = {
+                index: pending for index, pending in self._evaluations.items() if index < first
+            }
         for round_index, cohort in self._since:
             self._train(round_index, cohort)
 
@@ -135,7 +139,9 @@ class TrainingLoop:
     def _train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
         groups = np.split(cohort, range(GROUP_DEVICES, cohort.size, GROUP_DEVICES))
         pending = [
-            self._trainers[group % len(self._trainers)].train(TrainOrder(round_index, group, members, self._parameters))
+            self._trainers[group % len(self._trainers)].train(
+                TrainOrder(round_index, group, members, self._parameters)
+            )
             for group, members in enumerate(groups)
         ]
         reports = [answer.result() for answer in pending]

@@ -31,7 +31,9 @@ class AggregatorWorker:
         """See fedray.protocols.Aggregator."""
         return self.worker.call("start", parameters)
 
-    def commit(self, round_index: int, reports: Sequence[TrainReport]) -> Pending[NDArray[np.float32]]:
+    def commit(
+        self, round_index: int, reports: Sequence[TrainReport]
+    ) -> Pending[NDArray[np.float32]]:
         """See fedray.protocols.Aggregator."""
         return self.worker.call("commit", round_index, reports)
 
@@ -56,7 +58,9 @@ def start_aggregator(scenario: Scenario, placement: Placement) -> AggregatorWork
         return AggregatorWorker(InProcessWorker(_make_aggregator, scenario, device))
     gpus = cluster_gpus()
     if wanted > gpus:  # Ray would wait for one to join
-        raise InputError(f"aggregator_gpus={wanted:g} but the cluster has {gpus:g}; leave it out for the CPU")
+        raise InputError(
+            f"aggregator_gpus={wanted:g} but the cluster has {gpus:g}; leave it out for the CPU"
+        )
     spec = ActorSpec(
         name="Aggregator",
         who="the aggregator",

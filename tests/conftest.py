@@ -41,10 +41,14 @@ def small() -> Callable[..., Scenario]:
     return small_scenario
 
 
-def write_trace(directory: Path, patterns: list[list[int]], rounds: int, scenario: Scenario | None = None) -> Path:
+def write_trace(
+    directory: Path, patterns: list[list[int]], rounds: int, scenario: Scenario | None = None
+) -> Path:
     """A trace in which device i took part in exactly the rounds patterns[i]; times are made up but in order."""
     scenario = scenario or small_scenario()
-    pairs = [(device, index) for device, pattern in enumerate(patterns) for index in sorted(pattern)]
+    pairs = [
+        (device, index) for device, pattern in enumerate(patterns) for index in sorted(pattern)
+    ]
     devices = np.array([device for device, _ in pairs], np.uint64)
     indices = np.array([index for _, index in pairs], np.uint32)
     with TraceWriter(directory) as writer:
@@ -62,7 +66,15 @@ def write_trace(directory: Path, patterns: list[list[int]], rounds: int, scenari
             writer.add_part(encode_part(first, end, columns))
         accepted = np.bincount(indices, minlength=rounds)
         records = [
-            RoundRecord(t, 100.0 * t, 100.0 * t + 10.0, 100.0 * t + 60.0, *(3 * [int(accepted[t])]), True, 1000)
+            RoundRecord(
+                t,
+                100.0 * t,
+                100.0 * t + 10.0,
+                100.0 * t + 60.0,
+                *(3 * [int(accepted[t])]),
+                True,
+                1000,
+            )
             for t in range(rounds)
         ]
         document = {

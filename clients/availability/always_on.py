@@ -11,12 +11,19 @@ class AlwaysOnModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
     def list_runs(
-        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
+        self,
+        device_ids: NDArray[np.uint64],
+        opens: NDArray[np.float64],
+        low: float,
+        high: float,
+        known: None = None,
     ) -> Runs:
         """See clients.availability.model.Availability."""
         index = np.flatnonzero(opens < high).astype(np.uint32)
         return Runs(index, np.maximum(low, opens[index]), np.full(index.size, np.inf))
 
-    def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    def run_ends(
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """See clients.availability.model.Availability."""
         return np.full(device_ids.size, np.inf)

@@ -14,7 +14,8 @@ from fedray.scenario import Scenario
 
 
 class CustomModel(NothingKnown):
-    """See clients.availability.model.Availability; it lists runs only, so that check-ins are drawn by enumeration."""
+    """See clients.availability.model.Availability; it lists runs only, so that check-ins are drawn
+    by enumeration."""
 
     def __init__(self, scenario: Scenario, table: CustomAvailability) -> None:
         self._seed, self._parameters = scenario.seed, table.parameters
@@ -22,25 +23,42 @@ class CustomModel(NothingKnown):
         self._function = _load(table)
 
     def list_runs(
-        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
+        self,
+        device_ids: NDArray[np.uint64],
+        opens: NDArray[np.float64],
+        low: float,
+        high: float,
+        known: None = None,
     ) -> Runs:
-        """See clients.availability.model.Availability. Raises ScenarioError when the function fails or breaks its contract."""
+        """See clients.availability.model.Availability. Raises ScenarioError when the function fails
+        or breaks its contract."""
         try:
             given = self._function(device_ids, low, high, self._seed, **self._parameters)
             index, start, end = (np.asarray(column) for column in given)
         except Exception as error:  # whatever a user's code may raise
-            raise ScenarioError(f"availability function {self._name} failed: {type(error).__name__}: {error}; correct it") from None
+            raise ScenarioError(
+                f"availability function {self._name} failed: {type(error).__name__}: {error}; "
+                "correct it"
+            ) from None
         index, start, end = index.astype(np.int64), start.astype(np.float64), end.astype(np.float64)
         self._check(index, start, end, device_ids.size, low, high)
         keep = (end > opens[index]) & (opens[index] < high)
         return Runs(index[keep].astype(np.uint32), start[keep], end[keep])
 
-    def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    def run_ends(
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Not there, as the table's `can_be_thinned` says: only enumeration is ever ordered."""
         raise AssertionError
 
     def _check(
-        self, index: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64], devices: int, low: float, high: float
+        self,
+        index: NDArray[np.int64],
+        start: NDArray[np.float64],
+        end: NDArray[np.float64],
+        devices: int,
+        low: float,
+        high: float,
     ) -> None:
         if not (index.ndim == 1 and index.shape == start.shape == end.shape):
             self._refuse("it must return three arrays of one length: index, start, end")
@@ -65,8 +83,13 @@ def _load(table: CustomAvailability) -> Callable[..., Any]:
     try:
         exec(compile(table.content, table.file, "exec"), namespace)
     except Exception as error:  # whatever a user's code may raise
-        raise ScenarioError(f"availability.file={table.file!r} failed: {type(error).__name__}: {error}; correct it") from None
+        raise ScenarioError(
+            f"availability.file={table.file!r} failed: {type(error).__name__}: {error}; correct it"
+        ) from None
     function = namespace.get(table.function)
     if not callable(function):
-        raise ScenarioError(f"availability.function={table.function!r} is not a function in {table.file!r}; name one that is")
+        raise ScenarioError(
+            f"availability.function={table.function!r} is not a function in {table.file!r}; name "
+            "one that is"
+        )
     return function

@@ -1,9 +1,12 @@
-"""The habit model: a nightly session with its own propensity, middle and length, cut by interruptions, and short sessions by day.
+"""The habit model: a nightly session with its own propensity, middle and length, cut by
+interruptions, and short sessions by day.
 
-Every draw is addressed by (device, local day), so the state of any device at any time is a pure function and needs no storage.
+Every draw is addressed by (device, local day), so the state of any device at any time is a pure
+function and needs no storage.
 
-Day d of a device is its local day, [24 d, 24 (d + 1)) hours after the local midnight that starts day 0, a Monday.
-Sessions of day d lie within local hours 24 d + [first_hour, last_hour]: the night of day d may start on the evening before.
+Day d of a device is its local day, [24 d, 24 (d + 1)) hours after the local midnight that starts
+day 0, a Monday. Sessions of day d lie within local hours 24 d + [first_hour, last_hour]: the night
+of day d may start on the evening before.
 """
 
 import math
@@ -35,18 +38,22 @@ from fedray.scenario import Scenario
 
 MAX_SESSIONS = 512
 LONGEST_RUN_DAYS = 60
-"""Habits that keep a device eligible for longer on end are refused, since a run that has no end would be followed for ever."""
+"""Habits that keep a device eligible for longer on end are refused, since a run that has no end
+would be followed for ever."""
 
 # Address b within Stream.HABIT at (device, a = 0): static attributes.
 _STATIC = 0
-# Addresses b within Stream.SESSIONS at (device, a = day): the night and count, then day sessions, then interruptions.
+# Addresses b within Stream.SESSIONS at (device, a = day): the night and count, then day sessions,
+# then interruptions.
 _NIGHT, _DAY_SESSION, _INTERRUPTION = 0, 1, 1000
 _MOST = 0.9
-"""Share of the day sessions that are no longer than `most_lengths`: a test that spares their lengths' computation."""
+"""Share of the day sessions that are no longer than `most_lengths`: a test that spares their
+lengths' computation."""
 
 
 class HabitModel(NamedTuple):
-    """What compiled code needs of a scenario's habit table, numbers only. Hours are local, rates per day, see HabitAvailability."""
+    """What compiled code needs of a scenario's habit table, numbers only. Hours are local, rates
+    per day, see HabitAvailability."""
 
     habit_key: Key
     session_key: Key
@@ -75,7 +82,8 @@ class HabitModel(NamedTuple):
 
 
 class HabitTables(NamedTuple):
-    """The arrays of the model. Hot loops take them out of the tuple once: compiled code counts references anew at each access."""
+    """The arrays of the model. Hot loops take them out of the tuple once: compiled code counts
+    references anew at each access."""
 
     propensities: NDArray[np.float64]
     free_rates: NDArray[np.float64]
@@ -94,7 +102,8 @@ class Habit(NamedTuple):
 
 
 class Habits(NamedTuple):
-    """Static habits of devices [N], in 36 bytes each; the offset as a place among the model's zones."""
+    """Static habits of devices [N], in 36 bytes each; the offset as a place among the model's
+    zones."""
 
     propensity: NDArray[np.float64]
     center: NDArray[np.float64]
@@ -131,12 +140,17 @@ def habit_model(scenario: Scenario, table: HabitAvailability) -> HabitModel:
         day_end=table.day_start_hours[1],
         day_length=table.day_length_minutes / 60.0,
         day_length_sigma=table.day_length_sigma,
-        most_lengths=table.day_length_minutes / 60.0 * math.exp(table.day_length_sigma * float(special.ndtri(_MOST)) + 1e-6),
+        most_lengths=table.day_length_minutes
+        / 60.0
+        * math.exp(table.day_length_sigma * float(special.ndtri(_MOST)) + 1e-6),
         weekend_factor=table.weekend_factor,
         center_within_reach=MAX_NORMAL * table.night_center_within_hours,
         length_within_reach=math.exp(MAX_NORMAL * table.night_length_within),
         first_hour=min(table.day_start_hours[0], table.night_center_hours - night_reach),
-        last_hour=max(table.day_start_hours[1] + table.session_max_hours, table.night_center_hours + night_reach),
+        last_hour=max(
+            table.day_start_hours[1] + table.session_max_hours,
+            table.night_center_hours + night_reach,
+        ),
     )
 
 
@@ -168,22 +182,46 @@ class HabitAvailabilityModel:
         return _habits_of(self.model, self.tables, self._zone_key, device_ids)
 
     def list_runs(
-        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: Habits | None = None
+        self,
+        device_ids: NDArray[np.uint64],
+        opens: NDArray[np.float64],
+        low: float,
+        high: float,
+        known: Habits | None = None,
     ) -> Runs:
-        """See clients.availability.model.Availability. Raises ScenarioError when a device has too many sessions."""
+        """See clients.availability.model.Availability. Raises ScenarioError when a device has too
+        many sessions."""
         capacity = 2 * device_ids.size + 1024
         habits = known or _UNKNOWN
         while True:
-            index, start, end = np.empty(capacity, np.uint32), np.empty(capacity), np.empty(capacity)
+            index, start, end = (
+                np.empty(capacity, np.uint32),
+                np.empty(capacity),
+                np.empty(capacity),
+            )
             try:
-                total = _list_runs(self.model, self.tables, self._zone_key, habits, device_ids, opens, low, high, index, start, end)
+                total = _list_runs(
+                    self.model,
+                    self.tables,
+                    self._zone_key,
+                    habits,
+                    device_ids,
+                    opens,
+                    low,
+                    high,
+                    index,
+                    start,
+                    end,
+                )
             except ValueError as error:
                 raise ScenarioError(str(error)) from None
             if total <= capacity:
                 return Runs(index[:total], start[:total], end[:total])
             capacity = total
 
-    def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    def run_ends(
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """See clients.availability.model.Availability."""
         try:
             return _run_ends(self.model, self.tables, self._zone_key, device_ids, times)
@@ -194,7 +232,13 @@ class HabitAvailabilityModel:
 @njit(forceinline=True)
 def habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device):
     """Static habits of a device; propensity and day rate by tabulated inversion (fedray/rng.py)."""
-    return _habit_in_zone(model, propensities, free_rates, device, zone_offsets[zone_index(zone_key, zone_edges, device)])
+    return _habit_in_zone(
+        model,
+        propensities,
+        free_rates,
+        device,
+        zone_offsets[zone_index(zone_key, zone_edges, device)],
+    )
 
 
 @njit(forceinline=True)
@@ -207,7 +251,8 @@ def _habit_in_zone(model, propensities, free_rates, device, offset):
         propensity,
         model.center + model.center_between * normal(w0),
         model.length * math.exp(model.length_between * normal(w1)),
-        model.day_sessions * ((1.0 - weight) * free_rate + weight * propensity / model.mean_propensity),
+        model.day_sessions
+        * ((1.0 - weight) * free_rate + weight * propensity / model.mean_propensity),
         offset,
     )
 
@@ -223,7 +268,8 @@ def _append(starts, ends, count, start_hour, end_hour):
 
 @njit(forceinline=True)
 def _append_night(model, device, day, start, end, starts, ends, count):
-    """A night from start to end (hours UTC), cut by interruptions: eligible for Exp(on) hours, away for Exp(off), and so on."""
+    """A night from start to end (hours UTC), cut by interruptions: eligible for Exp(on) hours, away
+    for Exp(off), and so on."""
     if model.interruption_off == 0.0:
         return _append(starts, ends, count, start, end)
     stretch = 0
@@ -247,41 +293,59 @@ def _gather(model, habit, device, low, high, starts, ends):
     low_hour, high_hour = low / HOUR - JOIN_SECONDS / HOUR, high / HOUR
     first_day = math.floor((low_hour + habit.offset - model.last_hour) / 24.0) + 1
     last_day = math.ceil((high_hour + habit.offset - model.first_hour) / 24.0) - 1
-    night_reach = model.center_within_reach + 0.5 * min(model.session_max, habit.length * model.length_within_reach)
+    night_reach = model.center_within_reach + 0.5 * min(
+        model.session_max, habit.length * model.length_within_reach
+    )
     count = 0
     for day in range(first_day, last_day + 1):
         midnight = 24.0 * day - habit.offset
         center = midnight + habit.center
         may_be_night = center + night_reach >= low_hour and center - night_reach <= high_hour
-        may_be_day = midnight + model.day_end + model.session_max >= low_hour and midnight + model.day_start <= high_hour
+        may_be_day = (
+            midnight + model.day_end + model.session_max >= low_hour
+            and midnight + model.day_start <= high_hour
+        )
         if not (may_be_night or may_be_day):
             continue
         weekend = model.weekend_factor if day % 7 >= 5 else 1.0
         w0, w1, w2, w3 = draw(model.session_key, device, day, _NIGHT)
         if may_be_night and uniform(w0) < habit.propensity * weekend:
-            length = min(model.session_max, habit.length * math.exp(model.length_within * normal(w2)))
+            length = min(
+                model.session_max, habit.length * math.exp(model.length_within * normal(w2))
+            )
             start = center + model.center_within * normal(w1) - 0.5 * length
             if start + length >= low_hour and start <= high_hour:
-                count = _append_night(model, device, day, start, start + length, starts, ends, count)
+                count = _append_night(
+                    model, device, day, start, start + length, starts, ends, count
+                )
         rate = habit.day_rate * weekend
-        if may_be_day and uniform(w3) > 1.0 - rate:  # below, the count is 0, since exp(-rate) > 1 - rate
+        if (
+            may_be_day and uniform(w3) > 1.0 - rate
+        ):  # below, the count is 0, since exp(-rate) > 1 - rate
             for session in range(poisson(rate, math.exp(-rate), w3)):
                 v0, v1, _, _ = draw(model.session_key, device, day, _DAY_SESSION + session)
                 start = midnight + model.day_start + (model.day_end - model.day_start) * uniform(v0)
                 longest = model.most_lengths if uniform(v1) < _MOST else model.session_max
                 if start > high_hour or start + longest < low_hour:
                     continue
-                length = min(model.session_max, model.day_length * math.exp(model.day_length_sigma * normal(v1)))
+                length = min(
+                    model.session_max,
+                    model.day_length * math.exp(model.day_length_sigma * normal(v1)),
+                )
                 if start + length >= low_hour:
                     count = _append(starts, ends, count, start, start + length)
     if count == MAX_SESSIONS:
-        raise ValueError("a device has too many sessions in a day; lower availability.day_sessions, raise day_habit_shape")
+        raise ValueError(
+            "a device has too many sessions in a day; lower availability.day_sessions, raise "
+            "day_habit_shape"
+        )
     return count
 
 
 @njit(forceinline=True)
 def runs_between(model, habit, device, low, high, starts, ends):
-    """Eligible runs of a device that touch [low, high): fills starts/ends (seconds, sorted, disjoint); how many."""
+    """Eligible runs of a device that touch [low, high): fills starts/ends (seconds, sorted,
+    disjoint); how many."""
     count = _gather(model, habit, device, low, high + 2.0 * JOIN_SECONDS, starts, ends)
     kept = keep_touching(starts, ends, merge(starts, ends, count), low, high)
     if kept == 0:
@@ -291,10 +355,13 @@ def runs_between(model, habit, device, low, high, starts, ends):
         covered = ends[kept - 1]
         if covered > high + DAY * LONGEST_RUN_DAYS:
             raise ValueError(
-                "a device is eligible for more than 60 days on end; lower availability.day_sessions, day_length_minutes or "
+                "a device is eligible for more than 60 days on end; lower "
+                "availability.day_sessions, day_length_minutes or "
                 "night_length_hours, raise day_habit_shape, or take model always_on"
             )
-        count = kept + _gather(model, habit, device, covered, covered + 2.0 * JOIN_SECONDS, starts[kept:], ends[kept:])
+        count = kept + _gather(
+            model, habit, device, covered, covered + 2.0 * JOIN_SECONDS, starts[kept:], ends[kept:]
+        )
         for session in range(kept, count):
             if starts[session] <= covered + JOIN_SECONDS:
                 ends[kept - 1] = max(ends[kept - 1], ends[session])
@@ -304,20 +371,30 @@ def runs_between(model, habit, device, low, high, starts, ends):
 @njit(cache=True, nogil=True)
 def _habits_of(model, tables, zone_key, device_ids):
     size = device_ids.size
-    propensity, center, length, day_rate = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
+    propensity, center, length, day_rate = (
+        np.empty(size),
+        np.empty(size),
+        np.empty(size),
+        np.empty(size),
+    )
     zone = np.empty(size, np.int32)
     propensities, free_rates, zone_edges, zone_offsets = tables
     for index in range(size):
         zone[index] = zone_index(zone_key, zone_edges, device_ids[index])
-        habit = _habit_in_zone(model, propensities, free_rates, device_ids[index], zone_offsets[zone[index]])
+        habit = _habit_in_zone(
+            model, propensities, free_rates, device_ids[index], zone_offsets[zone[index]]
+        )
         propensity[index], center[index] = habit.propensity, habit.center
         length[index], day_rate[index] = habit.length, habit.day_rate
     return Habits(propensity, center, length, day_rate, zone)
 
 
 @njit(cache=True, nogil=True)
-def _list_runs(model, tables, zone_key, habits, device_ids, opens, low, high, out_index, out_start, out_end):
-    """Fills out_* ([capacity] each) and returns how many runs there are; nothing past the capacity is written."""
+def _list_runs(
+    model, tables, zone_key, habits, device_ids, opens, low, high, out_index, out_start, out_end
+):
+    """Fills out_* ([capacity] each) and returns how many runs there are; nothing past the capacity
+    is written."""
     starts = np.empty(2 * MAX_SESSIONS, np.float64)
     ends = np.empty(2 * MAX_SESSIONS, np.float64)
     propensities, free_rates, zone_edges, zone_offsets = tables
@@ -328,10 +405,20 @@ def _list_runs(model, tables, zone_key, habits, device_ids, opens, low, high, ou
             continue
         device = device_ids[index]
         if propensity.size:
-            habit = Habit(propensity[index], center[index], length[index], day_rate[index], zone_offsets[zone[index]])
+            habit = Habit(
+                propensity[index],
+                center[index],
+                length[index],
+                day_rate[index],
+                zone_offsets[zone[index]],
+            )
         else:
-            habit = habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device)
-        for run in range(runs_between(model, habit, device, max(low, opens[index]), high, starts, ends)):
+            habit = habit_of(
+                model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device
+            )
+        for run in range(
+            runs_between(model, habit, device, max(low, opens[index]), high, starts, ends)
+        ):
             if total < out_index.size:
                 out_index[total] = index
                 out_start[total] = starts[run]
@@ -348,7 +435,9 @@ def _run_ends(model, tables, zone_key, device_ids, times):
     out = np.full(device_ids.size, -np.inf)
     for index in range(device_ids.size):
         device, time = device_ids[index], times[index]
-        habit = habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device)
+        habit = habit_of(
+            model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device
+        )
         if runs_between(model, habit, device, time, np.nextafter(time, np.inf), starts, ends) > 0:
             out[index] = ends[0]
     return out

@@ -1,4 +1,5 @@
-"""Sessions that start as a Poisson process, at any time of the day alike, with exponential lengths; drawn by (device, UTC day)."""
+"""Sessions that start as a Poisson process, at any time of the day alike, with exponential lengths;
+drawn by (device, UTC day)."""
 
 import math
 from typing import NamedTuple
@@ -38,25 +39,37 @@ class PoissonModel(NothingKnown):
         )
 
     def list_runs(
-        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
+        self,
+        device_ids: NDArray[np.uint64],
+        opens: NDArray[np.float64],
+        low: float,
+        high: float,
+        known: None = None,
     ) -> Runs:
         """See clients.availability.model.Availability."""
         capacity = int(device_ids.size * (2.0 + self._model.rate * (high - low) / DAY) + 1024)
         while True:
-            index, start, end = np.empty(capacity, np.uint32), np.empty(capacity), np.empty(capacity)
+            index, start, end = (
+                np.empty(capacity, np.uint32),
+                np.empty(capacity),
+                np.empty(capacity),
+            )
             total = _list_runs(self._model, device_ids, opens, low, high, index, start, end)
             if total <= capacity:
                 return Runs(index[:total], start[:total], end[:total])
             capacity = total
 
-    def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    def run_ends(
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """See clients.availability.model.Availability."""
         return _run_ends(self._model, device_ids, times)
 
 
 @njit(forceinline=True)
 def _gather(model, device, low, high, starts, ends):
-    """Sessions that touch [low - JOIN_SECONDS, high], in no order; how many. A day of 20 has hardly 100."""
+    """Sessions that touch [low - JOIN_SECONDS, high], in no order; how many. A day of 20 has hardly
+    100."""
     low -= JOIN_SECONDS
     count = 0
     for day in range(math.floor((low - model.max_seconds) / DAY), math.floor(high / DAY) + 1):
@@ -79,7 +92,9 @@ def _runs_between(model, device, low, high, starts, ends):
     covered = high
     while kept > 0 and ends[kept - 1] > covered:
         covered = ends[kept - 1]
-        count = kept + _gather(model, device, covered, covered + 2.0 * JOIN_SECONDS, starts[kept:], ends[kept:])
+        count = kept + _gather(
+            model, device, covered, covered + 2.0 * JOIN_SECONDS, starts[kept:], ends[kept:]
+        )
         for session in range(kept, count):
             if starts[session] <= covered + JOIN_SECONDS:
                 ends[kept - 1] = max(ends[kept - 1], ends[session])
@@ -93,7 +108,9 @@ def _list_runs(model, device_ids, opens, low, high, out_index, out_start, out_en
     for index in range(device_ids.size):
         if opens[index] >= high:
             continue
-        for run in range(_runs_between(model, device_ids[index], max(low, opens[index]), high, starts, ends)):
+        for run in range(
+            _runs_between(model, device_ids[index], max(low, opens[index]), high, starts, ends)
+        ):
             if total < out_index.size:
                 out_index[total], out_start[total], out_end[total] = index, starts[run], ends[run]
             total += 1
@@ -105,6 +122,16 @@ def _run_ends(model, device_ids, times):
     starts, ends = np.empty(MAX_SESSIONS), np.empty(MAX_SESSIONS)
     out = np.full(device_ids.size, -np.inf)
     for index in range(device_ids.size):
-        if _runs_between(model, device_ids[index], times[index], np.nextafter(times[index], np.inf), starts, ends) > 0:
+        if (
+            _runs_between(
+                model,
+                device_ids[index],
+                times[index],
+                np.nextafter(times[index], np.inf),
+                starts,
+                ends,
+            )
+            > 0
+        ):
             out[index] = ends[0]
     return out

@@ -6,7 +6,13 @@ from clients.availability.habit import HabitAvailabilityModel
 from clients.availability.model import Availability
 from clients.availability.poisson import PoissonModel
 from clients.availability.replay import ReplayModel
-from fedray.availability import AlwaysOn, CustomAvailability, HabitAvailability, PoissonAvailability, ReplayAvailability
+from fedray.availability import (
+    AlwaysOn,
+    CustomAvailability,
+    HabitAvailability,
+    PoissonAvailability,
+    ReplayAvailability,
+)
 from fedray.scenario import Scenario
 
 

@@ -1,6 +1,8 @@
-"""A recorded on / off trace, replayed: device i follows the record of device i modulo their number, over and over, in local time.
+"""A recorded on / off trace, replayed: device i follows the record of device i modulo their number,
+over and over, in local time.
 
-A record repeats after the period. A session that ends with the period and one that starts with it are one run across the wrap.
+A record repeats after the period. A session that ends with the period and one that starts with it
+are one run across the wrap.
 """
 
 import math
@@ -19,7 +21,8 @@ from fedray.scenario import Scenario
 
 
 class _Record(NamedTuple):
-    """Runs of recorded devices, those of device d in places first[d] to first[d + 1]; zones and shifts of who replays them."""
+    """Runs of recorded devices, those of device d in places first[d] to first[d + 1]; zones and
+    shifts of who replays them."""
 
     first: NDArray[np.int64]
     starts: NDArray[np.float64]
@@ -53,7 +56,12 @@ class ReplayModel(NothingKnown):
         )
 
     def list_runs(
-        self, device_ids: NDArray[np.uint64], opens: NDArray[np.float64], low: float, high: float, known: None = None
+        self,
+        device_ids: NDArray[np.uint64],
+        opens: NDArray[np.float64],
+        low: float,
+        high: float,
+        known: None = None,
     ) -> Runs:
         """See clients.availability.model.Availability."""
         capacity = 2 * device_ids.size + 1024
@@ -64,13 +72,18 @@ class ReplayModel(NothingKnown):
                 return Runs(*columns).take(slice(total))
             capacity = total
 
-    def run_ends(self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    def run_ends(
+        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """See clients.availability.model.Availability."""
         return _run_ends(self._record, device_ids, times)
 
 
-def _joined(table: ReplayAvailability) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """The recording's runs: sessions that overlap or nearly touch are one; a run that wraps ends beyond the period.
+def _joined(
+    table: ReplayAvailability,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """The recording's runs: sessions that overlap or nearly touch are one; a run that wraps ends
+    beyond the period.
 
     A device that is on from wrap to wrap gets one run without an end.
     """
@@ -82,7 +95,8 @@ def _joined(table: ReplayAvailability) -> tuple[NDArray[np.int64], NDArray[np.fl
 
 @njit(cache=True)
 def _join(devices, starts, ends, period):
-    """Joins the sessions [S] to runs, in place; how many. Sorted by (device, start), before and after."""
+    """Joins the sessions [S] to runs, in place; how many. Sorted by (device, start), before and
+    after."""
     kept, session = 0, 0
     while session < devices.size:
         device, first = devices[session], kept
@@ -99,7 +113,10 @@ def _join(devices, starts, ends, period):
             starts[first], ends[first] = 0.0, np.inf
         else:  # the last run goes on into the first of the next period
             ends[kept - 1] = period + ends[first]
-            starts[first : kept - 1], ends[first : kept - 1] = starts[first + 1 : kept].copy(), ends[first + 1 : kept].copy()
+            starts[first : kept - 1], ends[first : kept - 1] = (
+                starts[first + 1 : kept].copy(),
+                ends[first + 1 : kept].copy(),
+            )
             kept -= 1
     return kept
 
@@ -116,14 +133,27 @@ def _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_
 
 @njit(cache=True, nogil=True)
 def _list_runs(record, device_ids, opens, low, high, out_index, out_start, out_end):
-    first, starts, ends, period, zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds = record
+    (
+        first,
+        starts,
+        ends,
+        period,
+        zone_key,
+        zone_edges,
+        zone_offsets,
+        shift_key,
+        shift_days,
+        jitter_seconds,
+    ) = record
     total = 0
     for index in range(device_ids.size):
         if opens[index] >= high:
             continue
         device = device_ids[index]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        shift = _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device)
+        shift = _shift_of(
+            zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device
+        )
         from_time = max(low, opens[index])
         if ends[first[recorded]] == np.inf:
             if total < out_index.size:
@@ -131,24 +161,43 @@ def _list_runs(record, device_ids, opens, low, high, out_index, out_start, out_e
             total += 1
             continue
         # A run may last nearly a period beyond the one in which it starts.
-        for repeat in range(math.floor((from_time - shift) / period) - 1, math.floor((high - shift) / period) + 1):
+        for repeat in range(
+            math.floor((from_time - shift) / period) - 1, math.floor((high - shift) / period) + 1
+        ):
             base = shift + repeat * period
             for run in range(first[recorded], first[recorded + 1]):
                 if base + ends[run] > from_time and base + starts[run] < high:
                     if total < out_index.size:
-                        out_index[total], out_start[total], out_end[total] = index, base + starts[run], base + ends[run]
+                        out_index[total], out_start[total], out_end[total] = (
+                            index,
+                            base + starts[run],
+                            base + ends[run],
+                        )
                     total += 1
     return total
 
 
 @njit(cache=True, nogil=True)
 def _run_ends(record, device_ids, times):
-    first, starts, ends, period, zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds = record
+    (
+        first,
+        starts,
+        ends,
+        period,
+        zone_key,
+        zone_edges,
+        zone_offsets,
+        shift_key,
+        shift_days,
+        jitter_seconds,
+    ) = record
     out = np.full(device_ids.size, -np.inf)
     for index in range(device_ids.size):
         device = device_ids[index]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        shift = _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device)
+        shift = _shift_of(
+            zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device
+        )
         if ends[first[recorded]] == np.inf:
             out[index] = np.inf
             continue
@@ -157,7 +206,9 @@ def _run_ends(record, device_ids, times):
             # The last run that starts at or before the time.
             run = (
                 first[recorded]
-                + np.searchsorted(starts[first[recorded] : first[recorded + 1]], times[index] - base, side="right")
+                + np.searchsorted(
+                    starts[first[recorded] : first[recorded + 1]], times[index] - base, side="right"
+                )
                 - 1
             )
             if run >= first[recorded] and base + starts[run] <= times[index] < base + ends[run]:

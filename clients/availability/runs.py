@@ -1,7 +1,9 @@
-"""Runs: the stretches in which a device is eligible, as every model gives them, and how sessions are joined to runs.
+"""Runs: the stretches in which a device is eligible, as every model gives them, and how sessions
+are joined to runs.
 
-A run is the union of sessions that overlap or lie no more than JOIN_SECONDS apart. Times are seconds UTC since the start of the run
-of the simulation, midnight of a Monday; a run is eligible from its start on until, but not at, its end.
+A run is the union of sessions that overlap or lie no more than JOIN_SECONDS apart. Times are
+seconds UTC since the start of the run of the simulation, midnight of a Monday; a run is eligible
+from its start on until, but not at, its end.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,8 @@ JOIN_SECONDS = 1.0
 class Runs(NamedTuple):
     """Runs [R]: which device of those asked for, start, end; sorted by (device, start), disjoint.
 
-    Ends are true ends, however far past the time asked for. A run that began before it may have a later start than its true one.
+    Ends are true ends, however far past the time asked for. A run that began before it may have a
+    later start than its true one.
     """
 
     which: NDArray[np.uint32]
@@ -42,7 +45,8 @@ def joined(runs: Sequence[Runs]) -> Runs:
 
 @njit(forceinline=True)
 def merge(starts, ends, count):
-    """Sorts sessions by start and joins those no more than JOIN_SECONDS apart, in place; how many runs remain."""
+    """Sorts sessions by start and joins those no more than JOIN_SECONDS apart, in place; how many
+    runs remain."""
     if count == 0:
         return 0
     for position in range(1, count):

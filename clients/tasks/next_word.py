@@ -1,8 +1,10 @@
-"""Next-word prediction: a small LSTM on a seeded synthetic language. Text is generated when asked for; nothing is stored.
+"""Next-word prediction: a small LSTM on a seeded synthetic language. Text is generated when asked
+for; nothing is stored.
 
-The language: 400 words, 8 topics. A topic ranks the words in an order of its own, with Zipf frequencies. After a word, its one
-successor follows with probability 0.55 (the grammar, common to all devices); otherwise the next word comes from the sentence's
-topic. A device mixes topics by Dirichlet(0.3), so devices differ. The first of the eight words has no predecessor, so the best
+The language: 400 words, 8 topics. A topic ranks the words in an order of its own, with Zipf
+frequencies. After a word, its one successor follows with probability 0.55 (the grammar, common to
+all devices); otherwise the next word comes from the sentence's topic. A device mixes topics by
+Dirichlet(0.3), so devices differ. The first of the eight words has no predecessor, so the best
 accuracy is about one half (0.55 x 7 / 8 and what the topics give away).
 """
 
@@ -50,14 +52,17 @@ class NextWord:
         self._seed = seed
         self._text_key = stream_key(seed, Stream.TEXT)
         generator = stream_generator(seed, Stream.LANGUAGE)
-        self._ranked = np.stack([generator.permutation(WORDS) for _ in range(TOPICS)]).astype(np.int64)
+        self._ranked = np.stack([generator.permutation(WORDS) for _ in range(TOPICS)]).astype(
+            np.int64
+        )
         self._successor = generator.permutation(WORDS).astype(np.int64)
         frequency = 1.0 / np.arange(1, WORDS + 1)
         self._zipf_edges = np.cumsum(frequency / frequency.sum())
         self._held_out: Tensor | None = None
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """[D]: uniform within 1 / sqrt(fan-in), biases zero but for the forget gate's, which is 1."""
+        """[D]: uniform within 1 / sqrt(fan-in), biases zero but for the forget gate's, which is
+        1."""
         generator = stream_generator(self._seed, Stream.MODEL)
         parts = []
         for name, shape in SHAPES.items():
@@ -73,7 +78,11 @@ class NextWord:
 
     def device_examples(self, device_ids: NDArray[np.uint64], count: int) -> Tensor:
         """Sentences [G, count, LENGTH + 1] of word ids, the START token first."""
-        return torch.from_numpy(_sentences(self._text_key, device_ids, count, self._ranked, self._successor, self._zipf_edges))
+        return torch.from_numpy(
+            _sentences(
+                self._text_key, device_ids, count, self._ranked, self._successor, self._zipf_edges
+            )
+        )
 
     def losses(self, parameters: dict[str, Tensor], batch: Tensor) -> Tensor:
         """Mean cross-entropy (nats per word) [G] of sentences [G, B, LENGTH + 1]."""
@@ -96,29 +105,39 @@ class NextWord:
 
 
 def _logits(parameters: dict[str, Tensor], tokens: Tensor) -> Tensor:
-    """[G, B * T, WORDS] for tokens [G, B, T]: each device has its own LSTM, so every product is batched over devices."""
+    """[G, B * T, WORDS] for tokens [G, B, T]: each device has its own LSTM, so every product is
+    batched over devices."""
     devices, batch, steps = tokens.shape
     table = parameters["embedding"]
     rows = tokens + (torch.arange(devices) * (WORDS + 1))[:, None, None]
-    inputs = functional.embedding(rows.transpose(1, 2).reshape(devices, -1), table.reshape(-1, EMBEDDING))
-    gates = torch.baddbmm(parameters["gate_bias"][:, None, :], inputs, parameters["input"]).view(devices, steps, batch, -1)
+    inputs = functional.embedding(
+        rows.transpose(1, 2).reshape(devices, -1), table.reshape(-1, EMBEDDING)
+    )
+    gates = torch.baddbmm(parameters["gate_bias"][:, None, :], inputs, parameters["input"]).view(
+        devices, steps, batch, -1
+    )
     hidden = inputs.new_zeros(devices, batch, HIDDEN)
     cell = inputs.new_zeros(devices, batch, HIDDEN)
     states = []
     for gate in gates.unbind(dim=1):
-        opening, candidate = torch.baddbmm(gate, hidden, parameters["recurrent"]).split([3 * HIDDEN, HIDDEN], dim=2)
+        opening, candidate = torch.baddbmm(gate, hidden, parameters["recurrent"]).split(
+            [3 * HIDDEN, HIDDEN], dim=2
+        )
         admit, keep, emit = torch.sigmoid(opening).split(HIDDEN, dim=2)
         cell = keep * cell + admit * torch.tanh(candidate)
         hidden = emit * torch.tanh(cell)
         states.append(hidden)
     outputs = torch.stack(states, dim=2).reshape(devices, batch * steps, HIDDEN)
     words = table[:, :WORDS].transpose(1, 2)
-    return torch.baddbmm(parameters["word_bias"][:, None, :], torch.bmm(outputs, parameters["projection"]), words)
+    return torch.baddbmm(
+        parameters["word_bias"][:, None, :], torch.bmm(outputs, parameters["projection"]), words
+    )
 
 
 @njit(cache=True)
 def _sentences(key, device_ids, count, ranked, successor, zipf_edges):
-    """Addresses: (device, 0, b) for the topic mixture, (device, 1 + sentence, position) for the words."""
+    """Addresses: (device, 0, b) for the topic mixture, (device, 1 + sentence, position) for the
+    words."""
     tokens = np.empty((device_ids.size, count, LENGTH + 1), np.int64)
     mixture = np.empty(TOPICS)
     for row in range(device_ids.size):

@@ -1,4 +1,5 @@
-"""Tasks by name. To add one: its file, its name here, its test. A task is imported when it is first used."""
+"""Tasks by name. To add one: its file, its name here, its test. A task is imported when it is first
+used."""
 
 from importlib import import_module
 
@@ -11,7 +12,10 @@ TASKS = {"next_word": "clients.tasks.next_word:NextWord"}
 def check_task_name(name: str) -> None:
     """Raises ScenarioError if there is no task of that name."""
     if name not in TASKS:
-        raise ScenarioError(f"training.task={name!r}: must be one of {', '.join(TASKS)}; correct it or set training.enabled=false")
+        raise ScenarioError(
+            f"training.task={name!r}: must be one of {', '.join(TASKS)}; correct it or set "
+            "training.enabled=false"
+        )
 
 
 def task_named(name: str, seed: int) -> Task:

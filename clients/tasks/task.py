@@ -1,4 +1,5 @@
-"""What a task is: a model whose parameters are one flat vector, data that devices hold, a loss, and a held-out metric."""
+"""What a task is: a model whose parameters are one flat vector, data that devices hold, a loss, and
+a held-out metric."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 class Task(Protocol):
     """One task, built from a scenario's seed. Shapes: G devices, B examples, D parameters in all.
 
-    The model's parameters are named tensors; their shapes, in order, lay out the flat vector [D] that is averaged.
+    The model's parameters are named tensors; their shapes, in order, lay out the flat vector [D]
+    that is averaged.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -24,11 +26,13 @@ class Task(Protocol):
         ...
 
     def device_examples(self, device_ids: NDArray[np.uint64], count: int) -> "Tensor":
-        """The first `count` examples of each device, [G, count, ...]; a pure function of seed and device."""
+        """The first `count` examples of each device, [G, count, ...]; a pure function of seed and
+        device."""
         ...
 
     def losses(self, parameters: dict[str, "Tensor"], batch: "Tensor") -> "Tensor":
-        """Mean loss [G] of each device's own parameters ([G, *shape] by name) on its own batch [G, B, ...]."""
+        """Mean loss [G] of each device's own parameters ([G, *shape] by name) on its own batch [G,
+        B, ...]."""
         ...
 
     def evaluate(self, parameters: dict[str, "Tensor"]) -> Evaluation:

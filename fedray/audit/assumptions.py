@@ -5,19 +5,26 @@ from fedray.trace.imported import ImportedTrace
 
 OF_EVERY_AUDIT = (
     "Adjacency: one unit's updates are replaced by zeros (zero-out).",
-    "The aggregator that adds the noise is trusted (central model), and every model after every round is released.",
-    "Every update was clipped to the clip norm, and the noise is the mechanism's with the stated multiplier.",
-    "When devices took part is not protected. The observed figures take the recorded rounds as they happened, and as "
-    "not depending on released models. If an app is used more, or less, because of the models, only the enforced "
+    "The aggregator that adds the noise is trusted (central model), and every model after every "
+    "round is released.",
+    "Every update was clipped to the clip norm, and the noise is the mechanism's with the stated "
+    "multiplier.",
+    "When devices took part is not protected. The observed figures take the recorded rounds as "
+    "they happened, and as "
+    "not depending on released models. If an app is used more, or less, because of the models, "
+    "only the enforced "
     "figures are a guarantee.",
     "Noise is drawn in floating-point numbers; attacks on their last bits are not accounted for.",
     "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for.",
 )
 
 SCALED_NOISE = (
-    "In each round {sample} of the {goal} accepted devices really trained, and the noise on their sum was scaled by "
-    "{sample} / {goal}, so that the signal-to-noise ratio is that of the full cohort, as is the practice of DP-FTRL "
-    "studies. The privacy stated is that of the full cohort with full noise; this simulation's own model has no such "
+    "In each round {sample} of the {goal} accepted devices really trained, and the noise on their "
+    "sum was scaled by "
+    "{sample} / {goal}, so that the signal-to-noise ratio is that of the full cohort, as is the "
+    "practice of DP-FTRL "
+    "studies. The privacy stated is that of the full cohort with full noise; this simulation's own "
+    "model has no such "
     "guarantee."
 )
 
@@ -32,14 +39,17 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     first = "Unit of privacy: one device and all its updates."
     training, goal = scenario.training, scenario.rounds.report_goal
     released = (
-        "The seed is in the trace and on its page. All noise of this simulation follows from it, so a real deployment "
+        "The seed is in the trace and on its page. All noise of this simulation follows from it, "
+        "so a real deployment "
         "must draw its noise from a secret source."
     )
     if not training.enabled:
         return (first, *OF_EVERY_AUDIT, released)
     metrics = (
-        "The recorded train_loss and clipped_share of each round are computed from updates without noise. They are a "
-        "simulation's records; to publish them from a deployment would cost privacy that is not accounted for."
+        "The recorded train_loss and clipped_share of each round are computed from updates without "
+        "noise. They are a "
+        "simulation's records; to publish them from a deployment would cost privacy that is not "
+        "accounted for."
     )
     if not scenario.trains_a_sample:
         return (first, *OF_EVERY_AUDIT, released, metrics)

@@ -1,7 +1,9 @@
-"""The audit of a trace: participation, exact sensitivities, and the privacy that follows, with what it rests on.
+"""The audit of a trace: participation, exact sensitivities, and the privacy that follows, with what
+it rests on.
 
-An audit states three guarantees side by side (fedray/audit/guarantees.py): what was observed, what was enforced, and what is
-claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
+An audit states three guarantees side by side (fedray/audit/guarantees.py): what was observed, what
+was enforced, and what is claimed. It compares mechanisms by their error at equal privacy, never by
+their noise multipliers.
 """
 
 from collections.abc import Sequence
@@ -59,9 +61,11 @@ class MechanismAudit:
 
     is_own: whether it is the run's own mechanism, or the one that is claimed.
     noise_multiplier: None where neither the trace nor the caller says how much noise there was.
-    trace: sensitivity of this trace, with the device that attains it; exact or an upper bound, as it says.
+    trace: sensitivity of this trace, with the device that attains it; exact or an upper bound, as
+        it says.
     binding_device: what that device is called.
-    observed_limits: the guarantee of every pattern with the min-sep and participations that this trace shows.
+    observed_limits: the guarantee of every pattern with the min-sep and participations that this
+        trace shows.
     observed, enforced, claimed: the three guarantees.
     """
 
@@ -135,10 +139,11 @@ class Audit:
 
     @property
     def claim_holds(self) -> bool:
-        """Whether the claim passes: every statement that could be checked holds, and at least one could.
+        """Whether the claim passes: every statement that could be checked holds, and at least one
+        could.
 
-        A claimed rho or epsilon that could not be checked is no pass. A log never shows mechanism and noise multiplier, so
-        those alone do not decide. True without a claim.
+        A claimed rho or epsilon that could not be checked is no pass. A log never shows mechanism
+        and noise multiplier, so those alone do not decide. True without a claim.
         """
         verdicts = {finding.statement: finding.verdict for finding in self.findings}
         if any(verdicts.get(statement) is Verdict.UNCHECKED for statement in SPENT_STATEMENTS):
@@ -189,25 +194,32 @@ class Audit:
 
     @cached_property
     def ledger(self) -> list[LedgerEntry]:
-        """Privacy over rounds of the first mechanism; computed when first asked for. Empty without noise."""
+        """Privacy over rounds of the first mechanism; computed when first asked for. Empty without
+        noise."""
         if not self._has_noise:
             return []
         used = self.mechanisms[0]
         assert used.noise_multiplier is not None
-        return privacy_over_rounds(used.strategy, self.patterns, used.noise_multiplier, used.observed.delta)
+        return privacy_over_rounds(
+            used.strategy, self.patterns, used.noise_multiplier, used.observed.delta
+        )
 
     @cached_property
     def device_privacy(self) -> DevicePrivacy | None:
-        """What the devices got of that mechanism; computed when first asked for. None without noise."""
+        """What the devices got of that mechanism; computed when first asked for. None without
+        noise."""
         if not self._has_noise:
             return None
         used = self.mechanisms[0]
         assert used.noise_multiplier is not None
-        return DevicePrivacy.of(device_sensitivities(used.strategy, self.patterns), used.noise_multiplier)
+        return DevicePrivacy.of(
+            device_sensitivities(used.strategy, self.patterns), used.noise_multiplier
+        )
 
     @cached_property
     def frontier(self) -> Frontier | None:
-        """Of that mechanism; computed when first asked for. None without a mechanism, a min-sep, or a theorem."""
+        """Of that mechanism; computed when first asked for. None without a mechanism, a min-sep, or
+        a theorem."""
         if not self.mechanisms or self.patterns.min_sep == 0:
             return None
         try:
@@ -217,10 +229,12 @@ class Audit:
 
     @cached_property
     def utility(self) -> list[Utility]:
-        """The mechanisms, and independent noise and the tree, by their error at equal privacy; least error first.
+        """The mechanisms, and independent noise and the tree, by their error at equal privacy;
+        least error first.
 
-        Sensitivity and loss are of one schema: the enforced one where it is known, else the observed one. The common rho
-        is that of the first mechanism there. Empty where there is no noise or no such schema.
+        Sensitivity and loss are of one schema: the enforced one where it is known, else the
+        observed one. The common rho is that of the first mechanism there. Empty where there is no
+        noise or no such schema.
         """
         basis = self.utility_basis
         if basis is None or basis.rho is None or basis.rho <= 0.0:
@@ -241,7 +255,8 @@ class Audit:
 
     @property
     def utility_basis(self) -> Guarantee | None:
-        """The guarantee of the first mechanism at whose participation and rho mechanisms are compared; None where there is none."""
+        """The guarantee of the first mechanism at whose participation and rho mechanisms are
+        compared; None where there is none."""
         if not self._has_noise:
             return None
         used = self.mechanisms[0]
@@ -269,17 +284,22 @@ class Audit:
             "participations": self.participations,
             "min_sep": self.min_sep,
             "max_participations": self.max_participations,
-            "participations_per_device": {str(k): v for k, v in self.participation_histogram().items()},
+            "participations_per_device": {
+                str(k): v for k, v in self.participation_histogram().items()
+            },
             "left_out": [asdict(each) for each in self.left_out],
             "filtered_rows": self.filtered_rows,
             "incompleteness": self.incompleteness,
             "mechanisms": [mechanism.to_json() for mechanism in self.mechanisms],
-            "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees] if self.mechanisms else [],
+            "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees]
+            if self.mechanisms
+            else [],
             "utility": [row.to_json() for row in self.utility],
             "utility_basis": basis.name if basis is not None else None,
             "utility_rho": basis.rho if basis is not None else None,
             "utility_note": NOT_COMPARABLE,
-            "verdicts": {what: summary.to_json() for what, summary in self.verdicts.items()} or None,
+            "verdicts": {what: summary.to_json() for what, summary in self.verdicts.items()}
+            or None,
             "claim_holds": self.claim_holds,
             "claim_sentence": self.claim_sentence,
             "findings": [finding.to_json() for finding in self.findings],
@@ -287,7 +307,8 @@ class Audit:
         }
 
     def to_json_in_full(self) -> dict[str, Any]:
-        """`to_json`, and what takes longer: what each device got, the frontier, privacy over rounds."""
+        """`to_json`, and what takes longer: what each device got, the frontier, privacy over
+        rounds."""
         privacy, frontier_ = self.device_privacy, self.frontier
         return {
             **self.to_json(),
@@ -307,7 +328,8 @@ class Audit:
         ]
 
     def guarantee_rows(self, mechanism: MechanismAudit) -> list[list[str]]:
-        """What is printed of a mechanism's guarantees: a heading, then a row each. Privacy is rounded up."""
+        """What is printed of a mechanism's guarantees: a heading, then a row each. Privacy is
+        rounded up."""
         named = [
             ("observed", mechanism.observed),
             ("observed limits", mechanism.observed_limits),
@@ -319,7 +341,8 @@ class Audit:
         return [heads, *([name, *_guarantee_cells(each)] for name, each in named)]
 
     def utility_rows(self) -> list[list[str]]:
-        """What is printed of mechanisms side by side: a heading, then a row each, least error first."""
+        """What is printed of mechanisms side by side: a heading, then a row each, least error
+        first."""
         heads = ["mechanism", "rms error", "max error", "RmsLoss", "MaxLoss", "noise multiplier"]
         return [
             heads,
@@ -337,7 +360,9 @@ class Audit:
         ]
 
     def __str__(self) -> str:
-        tables: list[list[list[str]]] = [[[what, value] for what, value in self.participation_rows()]]
+        tables: list[list[list[str]]] = [
+            [[what, value] for what, value in self.participation_rows()]
+        ]
         tables += [[[f"{each.name}:"], *self.guarantee_rows(each)] for each in self.mechanisms]
         return "\n\n".join(_aligned(table) for table in tables)
 
@@ -346,7 +371,11 @@ def _guarantee_cells(guarantee: Guarantee) -> list[str]:
     schema, sensitivity = guarantee.participation, guarantee.sensitivity
     if schema is None and sensitivity is None:
         return ["unknown", "", "", "", ""]
-    limits = ["-", "-"] if schema is None else [shown_min_sep(guarantee.min_sep), f"{schema.max_participations:,}"]
+    limits = (
+        ["-", "-"]
+        if schema is None
+        else [shown_min_sep(guarantee.min_sep), f"{schema.max_participations:,}"]
+    )
     if sensitivity is None:
         return [*limits, "nothing proven", "", ""]
     rho, epsilon = guarantee.rho, guarantee.epsilon
@@ -361,7 +390,10 @@ def _guarantee_cells(guarantee: Guarantee) -> list[str]:
 def _aligned(rows: list[list[str]]) -> str:
     table = [row for row in rows if len(row) > 1]
     widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
+        for row in rows
+    ]
     return "\n".join(lines)
 
 
@@ -383,7 +415,8 @@ def audit_trace(
         claim: names mechanism, noise multiplier and delta itself.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
 
-    An imported log without a mechanism shows its participation alone, and without a noise multiplier no rho or epsilon.
+    An imported log without a mechanism shows its participation alone, and without a noise
+    multiplier no rho or epsilon.
 
     Raises:
         InputError: for impossible figures.
@@ -398,7 +431,10 @@ def audit_trace(
     try:
         enforced = enforced_limits(opened, scenario, claim, patterns)
         claimed = _claimed(claim, opened, patterns)
-        mechanisms = [_audit_mechanism(strategy, used, patterns, enforced, claimed, names) for strategy in used.strategies]
+        mechanisms = [
+            _audit_mechanism(strategy, used, patterns, enforced, claimed, names)
+            for strategy in used.strategies
+        ]
         findings: tuple[Finding, ...] = ()
         if claim is not None:
             privacy = scenario.privacy if scenario is not None else None
@@ -406,12 +442,18 @@ def audit_trace(
             findings = check_claim(claim, privacy, opened, patterns, found, enforced, names.of)
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
-    broken = [each.statement for each in findings if each.verdict is Verdict.BROKEN and each.statement not in PRIVACY_STATEMENTS]
+    broken = [
+        each.statement
+        for each in findings
+        if each.verdict is Verdict.BROKEN and each.statement not in PRIVACY_STATEMENTS
+    ]
     if broken:
         mechanisms = [_refuted(each, broken) for each in mechanisms]
     if imported is not None:
         mechanisms = [_conditional(each, imported) for each in mechanisms]
-    elif any(each.verdict is Verdict.BROKEN and each.statement in NOISE_STATEMENTS for each in findings):
+    elif any(
+        each.verdict is Verdict.BROKEN and each.statement in NOISE_STATEMENTS for each in findings
+    ):
         mechanisms = [_not_this_run(each) for each in mechanisms]
     return Audit(
         path=opened.path,
@@ -438,7 +480,8 @@ def _assumptions(
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What the figures are computed for. strategies: the run's own or claimed one first, where there is one."""
+    """What the figures are computed for. strategies: the run's own or claimed one first, where
+    there is one."""
 
     strategies: tuple[Strategy, ...]
     own: Strategy | None
@@ -458,7 +501,10 @@ class _Used:
         given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
         if claim is not None:
             if given or noise_multiplier is not None or delta is not None:
-                raise InputError("a claim names its mechanism, noise multiplier and delta: leave them out beside the claim")
+                raise InputError(
+                    "a claim names its mechanism, noise multiplier and delta: leave them out "
+                    "beside the claim"
+                )
             used = cls((claim.mechanism,), claim.mechanism, claim.noise_multiplier, claim.delta)
         else:
             privacy = scenario.privacy if scenario is not None else None
@@ -480,13 +526,19 @@ class _Used:
 
 
 def _scenario_of(trace: Trace) -> Scenario:
-    """The scenario in run.json, which must be the one that was run: an edited noise multiplier would make any claim."""
+    """The scenario in run.json, which must be the one that was run: an edited noise multiplier
+    would make any claim."""
     try:
         scenario = Scenario.from_tables(trace.scenario, directory=trace.path)
     except ScenarioError as error:
-        raise TraceCorrupt(f"{trace.path}: its scenario is not one of this release ({error}); use its own") from None
+        raise TraceCorrupt(
+            f"{trace.path}: its scenario is not one of this release ({error}); use its own"
+        ) from None
     if scenario.digest != trace.run.get("scenario_digest"):
-        raise TraceCorrupt(f"{trace.path}: its scenario does not have the recorded digest, so it was edited; take the trace again")
+        raise TraceCorrupt(
+            f"{trace.path}: its scenario does not have the recorded digest, so it was edited; take "
+            "the trace again"
+        )
     return scenario
 
 
@@ -547,7 +599,10 @@ def _conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudi
 def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
     """The figures of a claim whose mechanism or noise was not that of the run."""
     said = "the run did not add the noise that is claimed, so this is no statement about it"
-    enforced, claimed = (replace(each, may_rest_on=False, reason=said) for each in (mechanism.enforced, mechanism.claimed))
+    enforced, claimed = (
+        replace(each, may_rest_on=False, reason=said)
+        for each in (mechanism.enforced, mechanism.claimed)
+    )
     return replace(mechanism, is_own=False, enforced=enforced, claimed=claimed)
 
 
@@ -556,4 +611,8 @@ def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
     if claimed.schema is None or enforced.schema is None:
         return False
     a, b = claimed.schema, enforced.schema
-    return a.rounds == b.rounds and a.min_sep <= b.min_sep and a.max_participations >= b.max_participations
+    return (
+        a.rounds == b.rounds
+        and a.min_sep <= b.min_sep
+        and a.max_participations >= b.max_participations
+    )

@@ -1,6 +1,7 @@
 """What somebody claims of a run: a TOML file.
 
-mechanism = "mechanism.json"       # a file of `fedray optimize --out`, by its path from this one; or a table with `kind`
+mechanism = "mechanism.json"       # a file of `fedray optimize --out`, by its path from this one;
+                                   # or a table with `kind`
 noise_multiplier = 7.0
 rounds = 980                       # all that follow are optional, and checked where they are given
 min_sep = 227
@@ -55,7 +56,11 @@ class Claim(Table):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.rounds is not None and self.min_sep is not None and self.max_participations is not None:
+        if (
+            self.rounds is not None
+            and self.min_sep is not None
+            and self.max_participations is not None
+        ):
             MinSep(self.rounds, self.min_sep, self.max_participations)
         return self
 

@@ -1,4 +1,5 @@
-"""What each device got: the sensitivity, and so rho, of every device's own pattern; and a frontier tighter than one (b, k) pair."""
+"""What each device got: the sensitivity, and so rho, of every device's own pattern; and a frontier
+tighter than one (b, k) pair."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,13 @@ SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 CURVE_STEPS = 200
 """Of the curve of rho over devices."""
 MOST_ENTRIES, MOST_SPANS = 16, 64
-"""Of the frontier, and of an entry's spans; were there more numbers of participations, neighbouring ones share an entry."""
+"""Of the frontier, and of an entry's spans; were there more numbers of participations, neighbouring
+ones share an entry."""
 
 
 def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValues:
-    """Of every device, in order of device [P]; exact, or upper bounds where the strategy has negative Gram entries."""
+    """Of every device, in order of device [P]; exact, or upper bounds where the strategy has
+    negative Gram entries."""
     sensitivities = PatternSensitivities(strategy, patterns.committed_rounds)
     values, is_exact = np.empty(patterns.counts.size), np.empty(patterns.counts.size, np.bool_)
     for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
@@ -41,9 +44,11 @@ class Quantile:
 
 @dataclass(frozen=True, slots=True)
 class DevicePrivacy:
-    """rho over the devices that took part. A device's rho protects that device as long as its pattern is not its secret.
+    """rho over the devices that took part. A device's rho protects that device as long as its
+    pattern is not its secret.
 
-    curve: rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS.
+    curve: rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 ..
+        CURVE_STEPS.
     is_exact: False when some devices' values are upper bounds.
     """
 
@@ -54,7 +59,8 @@ class DevicePrivacy:
 
     @classmethod
     def of(cls, values: PatternValues, noise_multiplier: float) -> "DevicePrivacy":
-        """From the devices' sensitivities; quantiles are values that devices have (the least with at least that share below)."""
+        """From the devices' sensitivities; quantiles are values that devices have (the least with
+        at least that share below)."""
         shares = np.concatenate([SHARES, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS])
         places = np.maximum(np.ceil(shares * values.values.size).astype(int) - 1, 0)
         chosen = np.partition(values.values, np.unique(places))[places].tolist()
@@ -68,14 +74,18 @@ class DevicePrivacy:
 
     def to_json(self) -> dict[str, Any]:
         """Shares, sensitivities, rhos."""
-        rows = [{"share": each.share, "sensitivity": each.sensitivity, "rho": each.rho} for each in self.quantiles]
+        rows = [
+            {"share": each.share, "sensitivity": each.sensitivity, "rho": each.rho}
+            for each in self.quantiles
+        ]
         return {"quantiles": rows, "mean_rho": self.mean_rho, "is_exact": self.is_exact}
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierEntry:
-    """Devices with fewest .. most participations: their least gap, the least span of 2, 3, .. consecutive participations, and the
-    sensitivity of the (least gap, most) schema that they all obey."""
+    """Devices with fewest .. most participations: their least gap, the least span of 2, 3, ..
+    consecutive participations, and the sensitivity of the (least gap, most) schema that they all
+    obey."""
 
     fewest: int
     most: int
@@ -87,8 +97,9 @@ class FrontierEntry:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Every device obeys the schema of its entry, so the largest of their sensitivities bounds the trace's; it is never more
-    than that of the one (b, k) pair, whose b may be one device's and k another's."""
+    """Every device obeys the schema of its entry, so the largest of their sensitivities bounds the
+    trace's; it is never more than that of the one (b, k) pair, whose b may be one device's and k
+    another's."""
 
     entries: tuple[FrontierEntry, ...]
 
@@ -131,7 +142,8 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
 
 
 def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
-    """Of devices with fewest .. most participations: the least number of rounds from one to the j-th after it, j below `most`.
+    """Of devices with fewest .. most participations: the least number of rounds from one to the
+    j-th after it, j below `most`.
 
     The first `MOST_SPANS` of them.
     """

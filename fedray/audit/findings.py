@@ -1,4 +1,5 @@
-"""Findings: each statement of a claim, held against the trace, with the devices and rounds that break it or bind it."""
+"""Findings: each statement of a claim, held against the trace, with the devices and rounds that
+break it or bind it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +24,8 @@ from mechanisms.strategy import Sensitivity
 
 MOST_EVIDENCE = 10
 ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}
-"""Relative: what floats, and the discretisation of epsilon (which rounds up), are off by; claims rounded down are broken."""
+"""Relative: what floats, and the discretisation of epsilon (which rounds up), are off by; claims
+rounded down are broken."""
 
 
 class Verdict(StrEnum):
@@ -31,7 +33,8 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     TRACE_ONLY = "holds for this trace only"
-    """The devices of this trace spent no more, but nothing that is claimed or enforced ensures it. This is no pass."""
+    """The devices of this trace spent no more, but nothing that is claimed or enforced ensures it.
+    This is no pass."""
     BROKEN = "broken"
     UNPROVEN = "unproven"
     """Only an upper bound is known, and it is above the claim."""
@@ -58,9 +61,12 @@ class Evidence:
 class Finding:
     """One statement of the claim.
 
-    claimed, found: the figure that is claimed and the true one; of a mechanism its kind. None where it is not known.
-    should_say: what the claim would have had to say; empty where it holds, and where the trace does not tell.
-    broken_by: how many there are that break it (pairs, devices); evidence has the worst, or the binding one where it holds.
+    claimed, found: the figure that is claimed and the true one; of a mechanism its kind. None where
+        it is not known.
+    should_say: what the claim would have had to say; empty where it holds, and where the trace does
+        not tell.
+    broken_by: how many there are that break it (pairs, devices); evidence has the worst, or the
+        binding one where it holds.
     """
 
     statement: str
@@ -74,7 +80,8 @@ class Finding:
 
     @property
     def evidence_note(self) -> str:
-        """How many of those that break the statement are in `evidence`, as a sentence; empty if all are."""
+        """How many of those that break the statement are in `evidence`, as a sentence; empty if all
+        are."""
         if self.broken_by <= len(self.evidence) or not self.evidence:
             return ""
         return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
@@ -91,7 +98,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How the statements of one kind fared together: the worst verdict, and a sentence that names who does not hold."""
+    """How the statements of one kind fared together: the worst verdict, and a sentence that names
+    who does not hold."""
 
     verdict: Verdict
     text: str
@@ -101,14 +109,24 @@ class Summary:
         """What: "privacy" or "participation". None where nothing of that kind is claimed."""
         if not findings:
             return None
-        order = (Verdict.BROKEN, Verdict.UNPROVEN, Verdict.TRACE_ONLY, Verdict.HOLDS, Verdict.UNCHECKED)
+        order = (
+            Verdict.BROKEN,
+            Verdict.UNPROVEN,
+            Verdict.TRACE_ONLY,
+            Verdict.HOLDS,
+            Verdict.UNCHECKED,
+        )
         verdict = min((finding.verdict for finding in findings), key=order.index)
         named = [finding.statement for finding in findings if finding.verdict is verdict]
-        unchecked = _listed([finding.statement for finding in findings if finding.verdict is Verdict.UNCHECKED])
+        unchecked = _listed(
+            [finding.statement for finding in findings if finding.verdict is Verdict.UNCHECKED]
+        )
         is_one = len(named) == 1
         match verdict:
             case Verdict.HOLDS:
-                text = "holds" + (f" as far as it can be checked ({unchecked} cannot)" if unchecked else "")
+                text = "holds" + (
+                    f" as far as it can be checked ({unchecked} cannot)" if unchecked else ""
+                )
             case Verdict.UNCHECKED if set(named) == set(NOISE_STATEMENTS):
                 text = f"no rho or epsilon is claimed ({unchecked} cannot be checked)"
             case Verdict.UNCHECKED:
@@ -141,11 +159,13 @@ def check_claim(
 ) -> tuple[Finding, ...]:
     """A finding for everything that is claimed.
 
-    used: what was run; None for a log. found: of the claimed mechanism on this trace. limits: what was enforced.
+    used: what was run; None for a log. found: of the claimed mechanism on this trace. limits: what
+        was enforced.
     name_of: how a device is shown. Raises ValueError for claims that are impossible.
 
-    A claim of rho or epsilon holds if it follows from limits: from those that were enforced, joined with those that are
-    claimed and not broken. A claim that says less of participation therefore never holds more easily.
+    A claim of rho or epsilon holds if it follows from limits: from those that were enforced, joined
+    with those that are claimed and not broken. A claim that says less of participation therefore
+    never holds more easily.
     """
     subject = _Subject(trace, patterns, name_of)
     noise = _check_noise(claim, used)
@@ -161,13 +181,21 @@ def check_claim(
     incomplete = trace.incompleteness if isinstance(trace, ImportedTrace) else ""
     if incomplete:
         participation = [_not_refuted(finding, incomplete) for finding in participation]
-    basis = _basis(claim, trace, participation, limits) if patterns.min_sep > 0 else _Basis(None, REPEATED)
+    basis = (
+        _basis(claim, trace, participation, limits)
+        if patterns.min_sep > 0
+        else _Basis(None, REPEATED)
+    )
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
     spent = []
     for what, claimed, figure in (
         ("rho", claim.rho, lambda s: gaussian_rho(s, claim.noise_multiplier)),
-        ("epsilon", claim.epsilon, lambda s: gaussian_epsilon(s, claim.noise_multiplier, claim.delta)),
+        (
+            "epsilon",
+            claim.epsilon,
+            lambda s: gaussian_epsilon(s, claim.noise_multiplier, claim.delta),
+        ),
     ):
         if claimed is not None:
             finding = _check_spent(what, claimed, figure, found, basis, evidence)
@@ -176,7 +204,8 @@ def check_claim(
 
 
 def _without_advice(finding: Finding) -> Finding:
-    """A statement that holds need not say anything else; least of all what was observed, which nothing ensures."""
+    """A statement that holds need not say anything else; least of all what was observed, which
+    nothing ensures."""
     return replace(finding, should_say="") if finding.verdict is Verdict.HOLDS else finding
 
 
@@ -200,7 +229,8 @@ class _Subject:
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """What claims of rho and epsilon are computed from: limits that hold whatever happens, and their sensitivity.
+    """What claims of rho and epsilon are computed from: limits that hold whatever happens, and
+    their sensitivity.
 
     sensitivity: None where nothing is proven for the strategy under these limits, and `said` tells.
     """
@@ -216,18 +246,32 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
     return replace(finding, verdict=Verdict.UNCHECKED, explanation=incomplete)
 
 
-def _basis(claim: Claim, trace: Trace | ImportedTrace, findings: Sequence[Finding], enforced: Limits) -> _Basis:
-    """The claimed limits that are not broken, joined with the enforced ones; what neither names is free."""
+def _basis(
+    claim: Claim, trace: Trace | ImportedTrace, findings: Sequence[Finding], enforced: Limits
+) -> _Basis:
+    """The claimed limits that are not broken, joined with the enforced ones; what neither names is
+    free."""
     broken = {finding.statement: None for finding in findings if finding.verdict is Verdict.BROKEN}
     claimed = claimed_limits(claim.model_copy(update=broken), trace)
     limits = joined(enforced, claimed, trace.committed_rounds)
     rules = enforced.schema
-    if isinstance(trace, Trace) and rules is not None and limits.schema is not None and limits.schema.rounds == rules.rounds:
-        limits = enforced  # the rules are known, and what they do not ensure is no limit, however often it is claimed
+    if (
+        isinstance(trace, Trace)
+        and rules is not None
+        and limits.schema is not None
+        and limits.schema.rounds == rules.rounds
+    ):
+        # The rules are known, and what they do not ensure is no limit, however often it is claimed.
+        limits = enforced
     schema = limits.schema
     assert schema is not None
-    separation = "no device twice" if schema.max_participations == 1 else f"min-sep {schema.min_sep:,}"
-    said = f"{separation} and at most {schema.max_participations:,} participations in {schema.rounds:,} rounds ({limits.reason})"
+    separation = (
+        "no device twice" if schema.max_participations == 1 else f"min-sep {schema.min_sep:,}"
+    )
+    said = (
+        f"{separation} and at most {schema.max_participations:,} participations in "
+        f"{schema.rounds:,} rounds ({limits.reason})"
+    )
     try:
         claim.mechanism.check_rounds(schema.rounds)
         return _Basis(claim.mechanism.schema_sensitivity(schema), said)
@@ -254,7 +298,11 @@ def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
         text = f"the run used another: {own.kind}"
     should_say = f"mechanism: the {own.kind} of the scenario"
     holds = used.noise_multiplier >= z
-    enough = "the run added at least as much noise" if holds else "the run added less noise than is claimed"
+    enough = (
+        "the run added at least as much noise"
+        if holds
+        else "the run added less noise than is claimed"
+    )
     noise = f"noise_multiplier = {used.noise_multiplier!r}"
     return [
         Finding("mechanism", _verdict(is_same), claimed.kind, own.kind, should_say, text),
@@ -265,8 +313,14 @@ def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
 def _check_rounds(claimed: int, patterns: Patterns) -> Finding:
     n = patterns.committed_rounds
     holds = n <= claimed
-    text = "no more rounds were released than claimed" if holds else f"{n - claimed:,} more rounds were released than claimed"
-    return Finding("rounds", _verdict(holds), claimed, n, f"rounds = {n}", text, max(0, n - claimed))
+    text = (
+        "no more rounds were released than claimed"
+        if holds
+        else f"{n - claimed:,} more rounds were released than claimed"
+    )
+    return Finding(
+        "rounds", _verdict(holds), claimed, n, f"rounds = {n}", text, max(0, n - claimed)
+    )
 
 
 def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
@@ -291,7 +345,9 @@ def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
         if broken
         else "every two participations of a device are at least as far apart as claimed"
     )
-    return Finding("min_sep", _verdict(not broken), claimed, b, f"min_sep = {b}", text, broken, tuple(evidence))
+    return Finding(
+        "min_sep", _verdict(not broken), claimed, b, f"min_sep = {b}", text, broken, tuple(evidence)
+    )
 
 
 def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
@@ -309,15 +365,25 @@ def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
         if not broken or patterns.counts[place] > claimed
     ]
     text = (
-        f"{broken:,} {'device' if broken == 1 else 'devices'} took part more often" if broken else "no device took part more often"
+        f"{broken:,} {'device' if broken == 1 else 'devices'} took part more often"
+        if broken
+        else "no device took part more often"
     )
     return Finding(
-        "max_participations", _verdict(not broken), claimed, k, f"max_participations = {k}", text, broken, tuple(evidence)
+        "max_participations",
+        _verdict(not broken),
+        claimed,
+        k,
+        f"max_participations = {k}",
+        text,
+        broken,
+        tuple(evidence),
     )
 
 
 def _check_timer(claimed: float, subject: _Subject) -> Finding:
-    """Between a device's accepted report and the check-in of its next participation; in a log, between their times."""
+    """Between a device's accepted report and the check-in of its next participation; in a log,
+    between their times."""
     waits = waits_between(subject.trace)
     if waits is None:
         text = "the log was imported without times, so a timer cannot be checked"
@@ -327,16 +393,34 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
         least = min(least, float(seconds.min(initial=math.inf)))
         broken += int((seconds < 3600.0 * claimed).sum())
         for place in np.argsort(seconds, kind="stable")[:MOST_EVIDENCE].tolist():
-            worst.append((float(seconds[place]), int(devices[place]), tuple(rounds[place].tolist())))
+            worst.append(
+                (float(seconds[place]), int(devices[place]), tuple(rounds[place].tolist()))
+            )
     if math.isinf(least):
-        return Finding("timer_hours", Verdict.HOLDS, claimed, None, "any timer", "no device took part twice")
+        return Finding(
+            "timer_hours", Verdict.HOLDS, claimed, None, "any timer", "no device took part twice"
+        )
     worst.sort()
     chosen = [each for each in worst[:MOST_EVIDENCE] if each[0] < 3600.0 * claimed] or worst[:1]
-    evidence = [subject.evidence(device, pair, f"{down(wait / 3600.0)} hours apart") for wait, device, pair in chosen]
-    text = f"{broken:,} pairs of participations are closer in time" if broken else "no device took part again sooner"
+    evidence = [
+        subject.evidence(device, pair, f"{down(wait / 3600.0)} hours apart")
+        for wait, device, pair in chosen
+    ]
+    text = (
+        f"{broken:,} pairs of participations are closer in time"
+        if broken
+        else "no device took part again sooner"
+    )
     hours = least / 3600.0
     return Finding(
-        "timer_hours", _verdict(not broken), claimed, hours, f"timer_hours = {_plain(down(hours))}", text, broken, tuple(evidence)
+        "timer_hours",
+        _verdict(not broken),
+        claimed,
+        hours,
+        f"timer_hours = {_plain(down(hours))}",
+        text,
+        broken,
+        tuple(evidence),
     )
 
 
@@ -348,7 +432,8 @@ def _check_spent(
     basis: _Basis,
     evidence: tuple[Evidence, ...],
 ) -> Finding:
-    """Whether rho or epsilon follows from limits; if not, whether at least this trace spent no more."""
+    """Whether rho or epsilon follows from limits; if not, whether at least this trace spent no
+    more."""
     most = claimed * (1 + ROUNDED[what])
     of_trace = figure(found.value)
     kind = "" if found.is_exact else "at most "
@@ -358,7 +443,9 @@ def _check_spent(
     else:
         of_basis = figure(basis.sensitivity.value)
         bound = "" if basis.sensitivity.is_exact else "at most "
-        basis_text = f"{basis.said} give {bound}{_plain(up(of_basis))} ({basis.sensitivity.theorem})"
+        basis_text = (
+            f"{basis.said} give {bound}{_plain(up(of_basis))} ({basis.sensitivity.theorem})"
+        )
     if of_basis <= most:
         verdict = Verdict.HOLDS
     elif of_trace > most:
@@ -369,7 +456,9 @@ def _check_spent(
         verdict = Verdict.TRACE_ONLY
     shown = of_basis if math.isfinite(of_basis) else of_trace
     text = f"{basis_text}; {trace_text}"
-    return Finding(what, verdict, claimed, shown, f"{what} = {_plain(up(shown))}", text, 0, evidence)
+    return Finding(
+        what, verdict, claimed, shown, f"{what} = {_plain(up(shown))}", text, 0, evidence
+    )
 
 
 def _plain(decimals: str) -> str:

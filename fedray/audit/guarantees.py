@@ -1,8 +1,10 @@
-"""Three guarantees of one run that are easily confused: what was observed, what was enforced, and what is claimed.
+"""Three guarantees of one run that are easily confused: what was observed, what was enforced, and
+what is claimed.
 
 * The *observed* guarantee is the exact sensitivity of this trace. It is a statement about one run.
-* The *enforced* guarantee holds for every pattern of participation that the rules in force allowed, given when the rounds
-  ran. It stays true when taking part depends on the models that were released before.
+* The *enforced* guarantee holds for every pattern of participation that the rules in force allowed,
+  given when the rounds ran. It stays true when taking part depends on the models that were released
+  before.
 * The *claimed* guarantee follows from the participation that somebody states, whoever ensures it.
 """
 
@@ -28,7 +30,8 @@ from mechanisms.strategy import Sensitivity, Strategy
 
 SCOPES = {
     "observed": "this run as it happened, for the recorded rounds of each device",
-    "enforced": "every run whose rounds ran at these times under these rules, whichever devices took part",
+    "enforced": "every run whose rounds ran at these times under these rules, whichever devices "
+    "took part",
     "claimed": "every run with the participation that is claimed, whether or not it was enforced",
 }
 
@@ -37,13 +40,17 @@ OBSERVED_CANNOT_BE_RESTED_ON = (
     "released models; that cannot be seen in a trace"
 )
 
-REPEATED = "a device contributed more than once to one round, and (min-sep, participations) figures assume at most once"
+REPEATED = (
+    "a device contributed more than once to one round, and (min-sep, participations) figures "
+    "assume at most once"
+)
 """Why no limits are proven for such a trace; its own sensitivity is exact all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The participation that a set of rules allows: a (min-sep, max participations) schema, and why.
+    """The participation that a set of rules allows: a (min-sep, max participations) schema, and
+    why.
 
     schema: None where nothing is known of the rules.
     reason: one sentence; why the schema holds, or why there is none.
@@ -62,8 +69,10 @@ class Guarantee:
     name: "observed", "enforced" or "claimed"; `SCOPES` says what each is a statement about.
     participation: the (b, k) schema; of the observed guarantee, the one that the trace obeys.
     sensitivity: at clip norm 1; None where it is not known, and `reason` says why.
-    noise_multiplier: None where the trace does not tell and none was given; then mu, rho and epsilon are None.
-    may_rest_on: whether a DP guarantee may rest on it even if participation depends on released models.
+    noise_multiplier: None where the trace does not tell and none was given; then mu, rho and
+        epsilon are None.
+    may_rest_on: whether a DP guarantee may rest on it even if participation depends on released
+        models.
     """
 
     name: str
@@ -129,7 +138,9 @@ class Guarantee:
         }
 
 
-def observed(found: TraceSensitivity, schema: MinSep | None, noise_multiplier: float | None, delta: float) -> Guarantee:
+def observed(
+    found: TraceSensitivity, schema: MinSep | None, noise_multiplier: float | None, delta: float
+) -> Guarantee:
     """The guarantee of the trace itself."""
     pattern = found.rounds
     sensitivity = Sensitivity(
@@ -139,7 +150,15 @@ def observed(found: TraceSensitivity, schema: MinSep | None, noise_multiplier: f
         found.value if found.is_exact else 0.0,
         pattern,
     )
-    return Guarantee("observed", schema, sensitivity, noise_multiplier, delta, False, OBSERVED_CANNOT_BE_RESTED_ON)
+    return Guarantee(
+        "observed",
+        schema,
+        sensitivity,
+        noise_multiplier,
+        delta,
+        False,
+        OBSERVED_CANNOT_BE_RESTED_ON,
+    )
 
 
 def of_limits(
@@ -170,11 +189,14 @@ def of_limits(
     )
 
 
-def enforced_limits(trace: Trace | ImportedTrace, scenario: Scenario | None, claim: Claim | None, patterns: Patterns) -> Limits:
+def enforced_limits(
+    trace: Trace | ImportedTrace, scenario: Scenario | None, claim: Claim | None, patterns: Patterns
+) -> Limits:
     """What the rules that were in force allow, given when the rounds ran.
 
-    Of our own traces the scenario knows the rules. A log knows none; where it has times, the timer that a claim names is
-    taken for enforced, and the result says so. Rules that a device of the trace did not keep ensure nothing.
+    Of our own traces the scenario knows the rules. A log knows none; where it has times, the timer
+    that a claim names is taken for enforced, and the result says so. Rules that a device of the
+    trace did not keep ensure nothing.
     """
     if isinstance(trace, ImportedTrace):
         limits = _limits_of_log(trace, claim)
@@ -189,13 +211,17 @@ def enforced_limits(trace: Trace | ImportedTrace, scenario: Scenario | None, cla
     return Limits(
         None,
         "devices of this trace took part more often, or closer together, than the rules allow "
-        f"(min-sep {patterns.min_sep:,} for {schema.min_sep:,}, {patterns.max_participations:,} participations for "
+        f"(min-sep {patterns.min_sep:,} for {schema.min_sep:,}, {patterns.max_participations:,} "
+        "participations for "
         f"{schema.max_participations:,}), so the rules were not kept",
     )
 
 
 def _is_kept(schema: MinSep, patterns: Patterns) -> bool:
-    return patterns.min_sep >= schema.min_sep and patterns.max_participations <= schema.max_participations
+    return (
+        patterns.min_sep >= schema.min_sep
+        and patterns.max_participations <= schema.max_participations
+    )
 
 
 def allowed(
@@ -207,23 +233,29 @@ def allowed(
 ) -> MinSep:
     """The tightest (b, k) that a timer, a separation in rounds and a cap on participations ensure.
 
-    A device that takes part in round r starts its timer at `earliest[r]` [n seconds] or later. It takes part in round s at
-    `latest[s]` [n seconds] or before, and only once the timer has run out. So s may follow r only if
-    `latest[s] >= earliest[r] + timer_seconds` and `s >= r + round_separation`. The least s - r of such a pair is b. The
-    longest chain of rounds in which each may follow the one before is k; going to the earliest permitted round each time
-    gives it, because the earliest permitted round never falls as r grows. It is at most
-    floor(duration / timer_seconds) + 1.
+    A device that takes part in round r starts its timer at `earliest[r]` [n seconds] or later. It
+    takes part in round s at `latest[s]` [n seconds] or before, and only once the timer has run out.
+    So s may follow r only if `latest[s] >= earliest[r] + timer_seconds` and `s >= r +
+    round_separation`. The least s - r of such a pair is b. The longest chain of rounds in which
+    each may follow the one before is k; going to the earliest permitted round each time gives it,
+    because the earliest permitted round never falls as r grows. It is at most floor(duration /
+    timer_seconds) + 1.
     """
     n = earliest.size
     rounds = np.arange(n)
-    # Rounds of a log may overlap, and a device may be in a later round first: a timer of any later round counts too.
+    # Rounds of a log may overlap, and a device may be in a later round first: a timer of any later
+    # round counts too.
     earliest = np.minimum.accumulate(earliest[::-1])[::-1]
     following = np.maximum(rounds + 1, rounds + round_separation)
     if timer_seconds > 0:
         # The first round whose running maximum reaches a time is the first that reaches it.
-        in_time = np.searchsorted(np.maximum.accumulate(latest), earliest + timer_seconds, side="left")
+        in_time = np.searchsorted(
+            np.maximum.accumulate(latest), earliest + timer_seconds, side="left"
+        )
         following = np.maximum(following, in_time)
-    following = np.minimum.accumulate(following[::-1])[::-1]  # where records of times overlap: the safe side
+    following = np.minimum.accumulate(following[::-1])[
+        ::-1
+    ]  # where records of times overlap: the safe side
     inside = following < n
     b = int((following - rounds)[inside].min(initial=n))
     k, at = 1, int(following[0])
@@ -243,7 +275,8 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
     rules, unkept = [], ""
     if timer > 0:
         rules.append(
-            f"a timer of {participation.timer_hours:g} h from each {_RESET[participation.timer_resets_on]}, and the times "
+            f"a timer of {participation.timer_hours:g} h from each "
+            f"{_RESET[participation.timer_resets_on]}, and the times "
             "at which rounds started"
         )
     elif participation.timer_hours > 0:
@@ -252,14 +285,19 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
         rules.append(f"a separation of {participation.round_separation:,} rounds")
     if most is not None:
         rules.append(f"at most {most:,} participations of a device")
-    assumptions = ["The times of the rounds are as recorded, and do not depend on what a single device holds."]
+    assumptions = [
+        "The times of the rounds are as recorded, and do not depend on what a single device holds."
+    ]
     if rules:
         assumptions.append(f"Every device kept the rules: {'; '.join(rules)}.")
     reasons = [unkept] if unkept else []
     if rules:
         reasons.append(f"it follows from {'; '.join(rules)}")
     else:
-        reasons.append(f"no rule that ensures anything was in force, so a device might have taken part in each of the {n:,} rounds")
+        reasons.append(
+            "no rule that ensures anything was in force, so a device might have taken part in "
+            f"each of the {n:,} rounds"
+        )
     reason = "; ".join(reasons)
     return Limits(schema, reason, tuple(assumptions))
 
@@ -274,30 +312,43 @@ _RESET = {
 def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:
     timer = claim.timer_hours if claim is not None else None
     if not timer:
-        return Limits(None, "the log does not say which rules were in force; a claim may name a timer")
+        return Limits(
+            None, "the log does not say which rules were in force; a claim may name a timer"
+        )
     times, waits = round_times(trace), waits_between(trace)
     if times is None or waits is None:
         return Limits(
             None,
-            "a timer says nothing about rounds unless the times of the rounds are known; import the log with its times",
+            "a timer says nothing about rounds unless the times of the rounds are known; import "
+            "the log with its times",
         )
     least = min((float(seconds.min(initial=math.inf)) for seconds, _, _ in waits), default=math.inf)
     if least < 3600.0 * timer:
-        return Limits(None, f"the claimed timer of {timer:g} h was not kept: a device came back {down(least / 3600.0)} h later")
+        return Limits(
+            None,
+            f"the claimed timer of {timer:g} h was not kept: a device came back "
+            f"{down(least / 3600.0)} h later",
+        )
     return Limits(
         allowed(*times, 3600.0 * timer),
         f"it follows from the claimed timer of {timer:g} h and the recorded times of the rounds",
         (
-            f"Every device kept the claimed timer of {timer:g} h. The log cannot show what was enforced.",
-            "No participation in a round came before the first or after the last time that is recorded of that round.",
+            f"Every device kept the claimed timer of {timer:g} h. The log cannot show what was "
+            "enforced.",
+            "No participation in a round came before the first or after the last time that is "
+            "recorded of that round.",
         ),
     )
 
 
-def round_times(trace: Trace | ImportedTrace) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """(earliest, latest) [n seconds] time of a participation in each round, as `allowed` needs them; None if not known.
+def round_times(
+    trace: Trace | ImportedTrace,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """(earliest, latest) [n seconds] time of a participation in each round, as `allowed` needs
+    them; None if not known.
 
-    In a trace of ours both are the time at which the round started: a device checks in before, and reports after.
+    In a trace of ours both are the time at which the round started: a device checks in before, and
+    reports after.
     """
     if isinstance(trace, ImportedTrace):
         return trace.round_times()
@@ -308,18 +359,27 @@ def round_times(trace: Trace | ImportedTrace) -> tuple[NDArray[np.float64], NDAr
 def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     """The participation that a claim states, with what it leaves out put at what it implies.
 
-    A claimed timer implies limits where the times of the rounds are known, for the rounds that were recorded. Without a
-    claimed min-sep b is the timer's, or else 1. Without claimed participations k is ceil(rounds / b), or the timer's.
+    A claimed timer implies limits where the times of the rounds are known, for the rounds that were
+    recorded. Without a claimed min-sep b is the timer's, or else 1. Without claimed participations
+    k is ceil(rounds / b), or the timer's.
     """
     n = claim.rounds or trace.committed_rounds
     times = round_times(trace) if claim.timer_hours else None
-    stated = ", ".join(_stated(claim, _doubt_of_timer(trace, times is not None) if claim.timer_hours else ""))
+    stated = ", ".join(
+        _stated(claim, _doubt_of_timer(trace, times is not None) if claim.timer_hours else "")
+    )
     if not stated and n <= trace.committed_rounds:
         return Limits(None, "the claim says nothing of participation")
-    implied = allowed(*times, 3600.0 * claim.timer_hours) if times is not None and claim.timer_hours else None
+    implied = (
+        allowed(*times, 3600.0 * claim.timer_hours)
+        if times is not None and claim.timer_hours
+        else None
+    )
     is_silent = implied is None and claim.min_sep is None and claim.max_participations is None
     if is_silent and n <= trace.committed_rounds:
-        return Limits(None, "a timer says nothing about rounds unless the times of the rounds are known")
+        return Limits(
+            None, "a timer says nothing about rounds unless the times of the rounds are known"
+        )
     b, k = min(claim.min_sep or 1, n), claim.max_participations or n
     reason = f"it is claimed that {stated}" if stated else f"{n:,} rounds are claimed"
     if implied is not None and implied.rounds == n:
@@ -332,11 +392,15 @@ def described(schema: MinSep) -> str:
     """A schema in words."""
     if schema.max_participations == 1:
         return "each device at most once"
-    return f"min-sep {shown_min_sep(schema.min_sep)} and at most {schema.max_participations:,} participations"
+    return (
+        f"min-sep {shown_min_sep(schema.min_sep)} and at most {schema.max_participations:,} "
+        "participations"
+    )
 
 
 def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
-    """What holds if both hold. Enforced limits speak of the recorded rounds, and are no help for a claim of more.
+    """What holds if both hold. Enforced limits speak of the recorded rounds, and are no help for a
+    claim of more.
 
     rounds: that were recorded; without any limits a device may take part in each of them.
     """
@@ -346,7 +410,9 @@ def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
             enforced
             if enforced.schema is not None
             else Limits(
-                MinSep(rounds, 1, rounds), "neither the rules nor any claim that this trace leaves unbroken limits participation"
+                MinSep(rounds, 1, rounds),
+                "neither the rules nor any claim that this trace leaves unbroken limits "
+                "participation",
             )
         )
     if enforced.schema is None or enforced.schema.rounds != schema.rounds:
@@ -362,17 +428,25 @@ def _schema(rounds: int, min_sep: int, most: int) -> MinSep:
 
 
 def _doubt_of_timer(trace: Trace | ImportedTrace, has_round_times: bool) -> str:
-    """What is to be said of a claimed timer that the trace cannot show, in brackets; empty if it can."""
+    """What is to be said of a claimed timer that the trace cannot show, in brackets; empty if it
+    can."""
     if waits_between(trace) is not None:
         return ""
-    return " (claimed, not checked)" if has_round_times else " (claimed, not checked and not used, as no times are known)"
+    return (
+        " (claimed, not checked)"
+        if has_round_times
+        else " (claimed, not checked and not used, as no times are known)"
+    )
 
 
 def _stated(claim: Claim, doubt_of_timer: str) -> list[str]:
     """The claimed limits, each as `key = value`."""
     found = [
         f"{name} = {value:,}"
-        for name, value in (("min_sep", claim.min_sep), ("max_participations", claim.max_participations))
+        for name, value in (
+            ("min_sep", claim.min_sep),
+            ("max_participations", claim.max_participations),
+        )
         if value is not None
     ]
     if claim.timer_hours is not None:
@@ -381,7 +455,8 @@ def _stated(claim: Claim, doubt_of_timer: str) -> list[str]:
 
 
 def true_positive_rate(mu: float, false_positive_rate: float = 1e-3) -> float:
-    """The best power of any test for a device at that false-positive rate: Phi(mu - Phi^-1(1 - rate)).
+    """The best power of any test for a device at that false-positive rate: Phi(mu - Phi^-1(1 -
+    rate)).
 
     Dong, Roth and Su 2022 (Gaussian Differential Privacy), section 2: no test has more.
     """

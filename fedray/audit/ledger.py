@@ -33,6 +33,9 @@ def privacy_over_rounds(
     ledger = []
     for rounds in np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist():
         found = trace_sensitivity(strategy, patterns.before(rounds))
-        rho, epsilon = gaussian_rho(found.value, noise_multiplier), gaussian_epsilon(found.value, noise_multiplier, delta)
+        rho, epsilon = (
+            gaussian_rho(found.value, noise_multiplier),
+            gaussian_epsilon(found.value, noise_multiplier, delta),
+        )
         ledger.append(LedgerEntry(rounds, found.value, found.is_exact, rho, epsilon))
     return ledger

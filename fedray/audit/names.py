@@ -1,4 +1,5 @@
-"""How devices are called in what is printed: those of a log by a hash of their name, unless their names are asked for."""
+"""How devices are called in what is printed: those of a log by a hash of their name, unless their
+names are asked for."""
 
 import hashlib
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from fedray.trace.reader import Trace
 class DeviceNames:
     """Names of a trace's devices.
 
-    A log's device is shown as `#` and twelve hex digits of BLAKE2b over its name, keyed by the digest of the trace's list
-    of devices. Whoever holds the trace can find the device again; whoever sees the page alone cannot try names, unless
-    the whole list of devices can be guessed.
+    A log's device is shown as `#` and twelve hex digits of BLAKE2b over its name, keyed by the
+    digest of the trace's list of devices. Whoever holds the trace can find the device again;
+    whoever sees the page alone cannot try names, unless the whole list of devices can be guessed.
     Simulated devices belong to nobody and are shown by their ids.
     """
 

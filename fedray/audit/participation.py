@@ -12,14 +12,16 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 CHUNK = 1 << 18
-"""Devices that are looked at together, so that memory stays bounded; fewer where each took part more than 32 times."""
+"""Devices that are looked at together, so that memory stays bounded; fewer where each took part
+more than 32 times."""
 
 
 @dataclass(frozen=True)
 class Patterns:
     """Every participating device's rounds, device after device.
 
-    device_ids [P]: sorted. counts [P]: participations of each device, at least 1. rounds [A]: in order of (device, round).
+    device_ids [P]: sorted. counts [P]: participations of each device, at least 1. rounds [A]: in
+    order of (device, round).
     """
 
     committed_rounds: int
@@ -53,7 +55,9 @@ class Patterns:
     @cached_property
     def min_sep(self) -> int:
         """b: least gap; the number of committed rounds if nobody took part twice."""
-        differences = self.rounds[1:] - self.rounds[:-1]  # between devices they mean nothing, and may wrap
+        differences = (
+            self.rounds[1:] - self.rounds[:-1]
+        )  # between devices they mean nothing, and may wrap
         differences[self.starts[1:] - 1] = self.committed_rounds
         return int(differences.min(initial=self.committed_rounds))
 
@@ -63,12 +67,16 @@ class Patterns:
         return np.cumsum(self.counts) - self.counts
 
     def with_count(self, count: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """(places among the devices [Q], patterns [Q, count]) of those with exactly that many participations, in parts."""
+        """(places among the devices [Q], patterns [Q, count]) of those with exactly that many
+        participations, in parts."""
         places = np.flatnonzero(self.counts == count)
         step = max(1, min(CHUNK, 32 * CHUNK // count))
         for start in range(0, places.size, step):
             chosen = places[start : start + step]
-            yield chosen, self.rounds[self.starts[chosen][:, None] + np.arange(count)].astype(np.int64)
+            yield (
+                chosen,
+                self.rounds[self.starts[chosen][:, None] + np.arange(count)].astype(np.int64),
+            )
 
     def before(self, round_index: int) -> "Patterns":
         """The participations in rounds 0 .. round_index - 1; devices without any are left out."""
@@ -79,13 +87,26 @@ class Patterns:
 
 
 def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
-    """The patterns of a trace. Raises TraceError if no round was committed, TraceCorrupt if its rows break an invariant."""
+    """The patterns of a trace. Raises TraceError if no round was committed, TraceCorrupt if its
+    rows break an invariant."""
     if trace.committed_rounds == 0:
-        raise TraceError(f"trace {str(trace.path)!r} has no committed round, so nothing was released; there is nothing to audit")
+        raise TraceError(
+            f"trace {str(trace.path)!r} has no committed round, so nothing was released; there is "
+            "nothing to audit"
+        )
     device_ids, counts, rounds = [], [], []
     for part in trace.accepted():
-        starts = np.flatnonzero(np.concatenate([[True], part.device_ids[1:] != part.device_ids[:-1]])[: part.device_ids.size])
+        starts = np.flatnonzero(
+            np.concatenate([[True], part.device_ids[1:] != part.device_ids[:-1]])[
+                : part.device_ids.size
+            ]
+        )
         device_ids.append(part.device_ids[starts])
         counts.append(np.diff(np.append(starts, part.device_ids.size)))
         rounds.append(part.rounds)
-    return Patterns(trace.committed_rounds, np.concatenate(device_ids), np.concatenate(counts), np.concatenate(rounds))
+    return Patterns(
+        trace.committed_rounds,
+        np.concatenate(device_ids),
+        np.concatenate(counts),
+        np.concatenate(rounds),
+    )

@@ -13,18 +13,22 @@ from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import TriangularStrategy
 
 MOST_OF_MATRICES = 8_000
-"""Participations of one device that are audited with a matrix: at 8,000 that takes 30 s and 1.7 GB."""
+"""Participations of one device that are audited with a matrix: at 8,000 that takes 30 s and 1.7
+GB."""
 MOST_CERTIFICATES = 200
-"""Patterns with negative Gram entries whose bound is made exact; were more needed, the bound stands."""
+"""Patterns with negative Gram entries whose bound is made exact; were more needed, the bound
+stands."""
 MOST_COMPARED = 256
 """Participations up to which the schema's sensitivity is asked for, to stop early."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSensitivity:
-    """At clip norm 1; no (b, k) schema that this trace obeys gives less. With a device and the rounds that attain it.
+    """At clip norm 1; no (b, k) schema that this trace obeys gives less. With a device and the
+    rounds that attain it.
 
-    is_exact: False marks an upper bound, which only strategies with negative Gram entries can leave.
+    is_exact: False marks an upper bound, which only strategies with negative Gram entries can
+        leave.
     """
 
     value: float
@@ -34,23 +38,29 @@ class TraceSensitivity:
 
 
 def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivity:
-    """The largest sensitivity over all devices; of equal ones the first in order of (more participations, device id).
+    """The largest sensitivity over all devices; of equal ones the first in order of (more
+    participations, device id).
 
-    Devices are looked at by number of participations, most first. Devices with c participations obey the (b, c) schema, so
-    once its sensitivity is no larger than one already found, neither theirs nor those of devices with fewer can be. (Of whole
-    matrices, of Toeplitz ones outside Theorem 3.1, and of many participations, the schema's bound costs more than looking at
-    every device. Where no theorem gives it, every device is looked at.)
+    Devices are looked at by number of participations, most first. Devices with c participations
+    obey the (b, c) schema, so once its sensitivity is no larger than one already found, neither
+    theirs nor those of devices with fewer can be. (Of whole matrices, of Toeplitz ones outside
+    Theorem 3.1, and of many participations, the schema's bound costs more than looking at every
+    device. Where no theorem gives it, every device is looked at.)
     """
     n, b = patterns.committed_rounds, patterns.min_sep
     if isinstance(strategy, TriangularStrategy) and patterns.max_participations > MOST_OF_MATRICES:
         raise ValueError(
-            f"a device took part {patterns.max_participations:,} times; with a {strategy.kind} matrix at most "
-            f"{MOST_OF_MATRICES:,} are audited, since its Gram matrix would need gigabytes and many minutes; use a mechanism with "
+            f"a device took part {patterns.max_participations:,} times; with a {strategy.kind} "
+            "matrix at most "
+            f"{MOST_OF_MATRICES:,} are audited, since its Gram matrix would need gigabytes and "
+            "many minutes; use a mechanism with "
             "a structure, such as a blt or a tree"
         )
     sensitivities = PatternSensitivities(strategy, n)
     best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
-    can_stop = not isinstance(strategy, TriangularStrategy) and b >= 1  # b is 0 if a device contributed twice to a round
+    can_stop = (
+        not isinstance(strategy, TriangularStrategy) and b >= 1
+    )  # b is 0 if a device contributed twice to a round
     if isinstance(strategy, ToeplitzStrategy):
         can_stop = can_stop and strategy.is_non_increasing(n)
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
@@ -61,7 +71,9 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
             except SensitivityUnknown:
                 can_stop = False
         for places, rounds in patterns.with_count(int(count)):
-            best, certificates = _larger(best, sensitivities, patterns.device_ids[places], rounds, certificates)
+            best, certificates = _larger(
+                best, sensitivities, patterns.device_ids[places], rounds, certificates
+            )
     return best
 
 
@@ -72,11 +84,14 @@ def _larger(
     rounds: NDArray[np.int64],
     certificates: int,
 ) -> tuple[TraceSensitivity, int]:
-    """The larger of what was found so far and these devices' largest, and how many certificates are left."""
+    """The larger of what was found so far and these devices' largest, and how many certificates are
+    left."""
     found = sensitivities.of(rounds)
     if found.is_exact.all():
         place = int(found.values.argmax())
-        larger = TraceSensitivity(float(found.values[place]), True, int(device_ids[place]), tuple(rounds[place].tolist()))
+        larger = TraceSensitivity(
+            float(found.values[place]), True, int(device_ids[place]), tuple(rounds[place].tolist())
+        )
         return (larger if larger.value > best.value else best), certificates
     tried: set[tuple[int, ...]] = set()
     for place in np.argsort(-found.values, kind="stable").tolist():
@@ -84,11 +99,15 @@ def _larger(
             break
         pattern = tuple(rounds[place].tolist())
         if len(tried) == certificates:
-            best = TraceSensitivity(float(found.values[place]), False, int(device_ids[place]), pattern)
+            best = TraceSensitivity(
+                float(found.values[place]), False, int(device_ids[place]), pattern
+            )
             break
         if pattern not in tried:
             tried.add(pattern)
             exact = sensitivities.exact(rounds[place])
             if exact.value > best.value:
-                best = TraceSensitivity(exact.value, exact.is_exact, int(device_ids[place]), pattern)
+                best = TraceSensitivity(
+                    exact.value, exact.is_exact, int(device_ids[place]), pattern
+                )
     return best, certificates - len(tried)

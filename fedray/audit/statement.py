@@ -1,7 +1,8 @@
 """A privacy statement that can be published, line by line, each with its evidence.
 
-The order follows the reporting checklist of Ponomareva et al. 2023 ("How to DP-fy ML", section 5.3.3): the setting, what is
-protected, how it was accounted for, the guarantee, and what it does not cover. A line that a trace cannot support says so.
+The order follows the reporting checklist of Ponomareva et al. 2023 ("How to DP-fy ML", section
+5.3.3): the setting, what is protected, how it was accounted for, the guarantee, and what it does
+not cover. A line that a trace cannot support says so.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ FALSE_POSITIVE_RATE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a statement. what: the item of the checklist. says: the statement. evidence: what supports it."""
+    """One line of a statement. what: the item of the checklist. says: the statement. evidence: what
+    supports it."""
 
     what: str
     says: str
@@ -42,36 +44,56 @@ class Statement:
 
     def to_markdown(self) -> str:
         """A document with one table."""
-        head = f"# Privacy statement: {_cell(self.title)}\n\n| | Statement | Evidence |\n|---|---|---|\n"
-        rows = [f"| {_cell(line.what)} | {_cell(line.says)} | {_cell(line.evidence)} |" for line in self.lines]
+        head = (
+            f"# Privacy statement: {_cell(self.title)}\n\n| | Statement | Evidence "
+            "|\n|---|---|---|\n"
+        )
+        rows = [
+            f"| {_cell(line.what)} | {_cell(line.says)} | {_cell(line.evidence)} |"
+            for line in self.lines
+        ]
         return head + "\n".join(rows) + "\n"
 
 
 def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
     """The statement of an audited trace, for the first mechanism of the audit.
 
-    The figures are those of the enforced guarantee. Where that is not known they are those of the claimed one, else of the
-    observed one, and the lines say which.
+    The figures are those of the enforced guarantee. Where that is not known they are those of the
+    claimed one, else of the observed one, and the lines say which.
 
     Raises:
-        InputError: where no mechanism or no noise multiplier is known, where the log is not complete, and where the claim
-            names another mechanism or more noise than the run had: then there is nothing to state.
+        InputError: where no mechanism or no noise multiplier is known, where the log is not
+            complete, and where the claim names another mechanism or more noise than the run had:
+            then there is nothing to state.
     """
     if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None:
         raise InputError(
-            f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no privacy to state; give "
+            f"trace {str(trace.path)!r} has no mechanism with a noise multiplier, so there is no "
+            "privacy to state; give "
             "a claim, or a mechanism and a noise multiplier"
         )
     if audit.incompleteness:
-        raise InputError(f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Import the whole log")
-    broken = [each for each in audit.findings if each.statement in NOISE_STATEMENTS and each.verdict is Verdict.BROKEN]
+        raise InputError(
+            f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Import "
+            "the whole log"
+        )
+    broken = [
+        each
+        for each in audit.findings
+        if each.statement in NOISE_STATEMENTS and each.verdict is Verdict.BROKEN
+    ]
     if broken:
         raise InputError(
-            f"the claim's {broken[0].statement} is not that of the run ({broken[0].explanation}), so there is no such statement "
+            f"the claim's {broken[0].statement} is not that of the run ({broken[0].explanation}), "
+            "so there is no such statement "
             f"to make; it should say {broken[0].should_say}"
         )
     mechanism = audit.mechanisms[0]
-    stated = next(each for each in (mechanism.enforced, mechanism.claimed, mechanism.observed) if each.sensitivity is not None)
+    stated = next(
+        each
+        for each in (mechanism.enforced, mechanism.claimed, mechanism.observed)
+        if each.sensitivity is not None
+    )
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
         *_setting(audit),
@@ -95,7 +117,9 @@ def _setting(audit: Audit) -> list[Line]:
         Line(
             "What is released",
             f"the model after each of {audit.rounds:,} rounds",
-            "committed rounds of the trace" if is_ours else "the rounds that the import names as released",
+            "committed rounds of the trace"
+            if is_ours
+            else "the rounds that the import names as released",
         ),
         Line("Who is trusted", trust, "assumed; " + UNSEEN),
     ]
@@ -103,9 +127,15 @@ def _setting(audit: Audit) -> list[Line]:
 
 def _mechanism(audit: Audit, mechanism: MechanismAudit) -> list[Line]:
     scenario = audit.scenario
-    source = "the scenario that was run" if scenario is not None and mechanism.is_own else "given to the audit"
+    source = (
+        "the scenario that was run"
+        if scenario is not None and mechanism.is_own
+        else "given to the audit"
+    )
     if audit.claim is not None:
-        source = "the claim" + ("; compared with the scenario below" if scenario is not None else f"; {UNSEEN}")
+        source = "the claim" + (
+            "; compared with the scenario below" if scenario is not None else f"; {UNSEEN}"
+        )
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
     return [
         Line("Mechanism", _described(mechanism), source),
@@ -136,8 +166,16 @@ def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -
 
 def _sampling(audit: Audit) -> Line:
     if audit.scenario is None:
-        return Line("Sampling", "none is assumed, so nothing is amplified", f"how devices were chosen {UNSEEN}")
-    return Line("Sampling", "none is used: devices choose when they come, so nothing is amplified", "the simulation's rules")
+        return Line(
+            "Sampling",
+            "none is assumed, so nothing is amplified",
+            f"how devices were chosen {UNSEEN}",
+        )
+    return Line(
+        "Sampling",
+        "none is used: devices choose when they come, so nothing is amplified",
+        "the simulation's rules",
+    )
 
 
 def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
@@ -164,13 +202,16 @@ def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
         ),
         Line(
             "Best attack",
-            f"a test for a device that errs with probability {FALSE_POSITIVE_RATE:g} finds it with probability at most {up(rate)}",
+            f"a test for a device that errs with probability {FALSE_POSITIVE_RATE:g} finds it with "
+            f"probability at most {up(rate)}",
             "Phi(mu - Phi^-1(1 - 0.001)), Dong, Roth and Su 2022",
         ),
         Line("What the figures are a statement about", stated.scope, _rests(stated)),
     ]
     if others:
-        lines.append(Line("The other guarantees", "; ".join(others), "the same mechanism and noise"))
+        lines.append(
+            Line("The other guarantees", "; ".join(others), "the same mechanism and noise")
+        )
     return lines
 
 
@@ -182,7 +223,11 @@ def _verdicts(audit: Audit) -> list[Line]:
 
 
 def _findings(audit: Audit, what: str) -> str:
-    chosen = [each for each in audit.findings if (each.statement in PRIVACY_STATEMENTS) == (what == "privacy")]
+    chosen = [
+        each
+        for each in audit.findings
+        if (each.statement in PRIVACY_STATEMENTS) == (what == "privacy")
+    ]
     return "; ".join(f"{each.statement}: {each.verdict} ({each.explanation})" for each in chosen)
 
 
@@ -216,13 +261,21 @@ def _provenance(trace: Trace | ImportedTrace, audit: Audit) -> list[Line]:
         digests.append(f"scenario {audit.scenario.digest}")
     versions: Mapping[str, str] = trace.run["packages"]
     return [
-        Line("Digests", ", ".join(digests), "recomputed from the columns when the trace is verified"),
-        Line("Versions", ", ".join(f"{name} {version}" for name, version in versions.items()), "run.json of the trace"),
+        Line(
+            "Digests", ", ".join(digests), "recomputed from the columns when the trace is verified"
+        ),
+        Line(
+            "Versions",
+            ", ".join(f"{name} {version}" for name, version in versions.items()),
+            "run.json of the trace",
+        ),
     ]
 
 
 def _described(mechanism: MechanismAudit) -> str:
-    shown = ", ".join(f"{name} = {_shortened(value)}" for name, value in mechanism.strategy.parameters.items())
+    shown = ", ".join(
+        f"{name} = {_shortened(value)}" for name, value in mechanism.strategy.parameters.items()
+    )
     return f"{mechanism.name} ({mechanism.strategy.paper})" + (f"; {shown}" if shown else "")
 
 

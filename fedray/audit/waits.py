@@ -15,9 +15,9 @@ Waits = Iterator[tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint3
 def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
     """Every pair of consecutive participations of a device, part by part of the trace.
 
-    Each item is (seconds between [A], device ids [A], the two rounds [A, 2]). In a trace of ours the seconds are those
-    from the accepted report to the next check-in, which is what a timer rules. In a log they are the differences of the
-    recorded times.
+    Each item is (seconds between [A], device ids [A], the two rounds [A, 2]). In a trace of ours
+    the seconds are those from the accepted report to the next check-in, which is what a timer
+    rules. In a log they are the differences of the recorded times.
 
     Returns:
         None for a log that was imported without times.
@@ -30,7 +30,9 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
 def _of_run(trace: Trace) -> Waits:
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
-        is_participation = (columns["outcome"] == Outcome.ACCEPTED) & (columns["round"] < trace.committed_rounds)
+        is_participation = (columns["outcome"] == Outcome.ACCEPTED) & (
+            columns["round"] < trace.committed_rounds
+        )
         rows = np.flatnonzero(is_participation)
         devices, rounds = columns["device_id"][rows], columns["round"][rows]
         waits = columns["checkin_time"][rows][1:] - columns["report_time"][rows][:-1]

@@ -20,16 +20,28 @@ from fedray.errors import InputError
 MechanismOption = Annotated[
     list[Path] | None,
     typer.Option(
-        "--mechanism", metavar="FILE", help="Instead of the run's own: a mechanism as JSON or .npy. Several may be given."
+        "--mechanism",
+        metavar="FILE",
+        help="Instead of the run's own: a mechanism as JSON or .npy. Several may be given.",
     ),
 ]
 ClaimOption = Annotated[
-    Path | None, typer.Option("--claim", metavar="FILE", help="A claim as TOML, to be checked; README.md has its keys.")
+    Path | None,
+    typer.Option(
+        "--claim", metavar="FILE", help="A claim as TOML, to be checked; README.md has its keys."
+    ),
 ]
-MultiplierOption = Annotated[float | None, typer.Option(metavar="Z", help="Instead of the run's own; a log has none.")]
-OwnDeltaOption = Annotated[float | None, typer.Option(metavar="D", help="Instead of the run's own; a log has 1e-10.")]
+MultiplierOption = Annotated[
+    float | None, typer.Option(metavar="Z", help="Instead of the run's own; a log has none.")
+]
+OwnDeltaOption = Annotated[
+    float | None, typer.Option(metavar="D", help="Instead of the run's own; a log has 1e-10.")
+]
 ShowDevicesFlag = Annotated[
-    bool, typer.Option("--show-devices", help="Name the devices of a log; else they are shown by a keyed hash.")
+    bool,
+    typer.Option(
+        "--show-devices", help="Name the devices of a log; else they are shown by a keyed hash."
+    ),
 ]
 
 
@@ -49,13 +61,16 @@ def audit(
     mechanism: MechanismOption = None,
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the audit as an HTML page.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the audit as an HTML page.")
+    ] = None,
     figures: FiguresOption = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Audit a trace: what was observed, what was enforced, what is claimed; or a claim, statement by statement.
+    """Audit a trace: what was observed, what was enforced, what is claimed; or a claim, statement
+    by statement.
 
     With --claim the exit code is 1 unless every statement that can be checked
     holds, and at least one can. A rho or epsilon that is claimed and cannot be
@@ -73,7 +88,14 @@ def audit(
         written["figures"] = _write_figures(opened, result, figures)
     if as_json:
         document = result.to_json_in_full() if claim is not None else result.to_json()
-        print_json({**document, "integrity": opened.integrity, "digest_verified": verify is True, **written})
+        print_json(
+            {
+                **document,
+                "integrity": opened.integrity,
+                "digest_verified": verify is True,
+                **written,
+            }
+        )
     else:
         print_audit(result)
         print_text("  * ", opened.integrity)
@@ -128,7 +150,10 @@ def _audited(
 
 def report(
     trace: TraceArgument,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write; default: report.html in the trace.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page to write; default: report.html in the trace."),
+    ] = None,
     claim: ClaimOption = None,
     mechanism: MechanismOption = None,
     noise_multiplier: MultiplierOption = None,
@@ -163,13 +188,16 @@ def statement(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Directory for statement.md and statement.json, made if there is none; default: the trace."
+            metavar="DIR",
+            help="Directory for statement.md and statement.json, made if there is none; default: "
+            "the trace.",
         ),
     ] = None,
     verify: VerifyFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a privacy statement that can be published, as Markdown and JSON: every line with its evidence.
+    """Write a privacy statement that can be published, as Markdown and JSON: every line with its
+    evidence.
 
     It states the enforced guarantee where that is known, else the claimed one,
     else the observed one, for the run's own mechanism, the one that is claimed,
@@ -199,7 +227,9 @@ def _write_statement(found: Any, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"--out {str(folder)!r} is no directory that can be made ({reason}); name another") from None
+        raise InputError(
+            f"--out {str(folder)!r} is no directory that can be made ({reason}); name another"
+        ) from None
     document = json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
     for name, content in (("statement.md", found.to_markdown()), ("statement.json", document)):
         write_whole(folder / name, content.encode(), f"{name} in {str(folder)!r}", InputError)
@@ -208,22 +238,35 @@ def _write_statement(found: Any, folder: Path) -> None:
 def canary(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file.")],
     trace: Annotated[
-        Path | None, typer.Option(metavar="TRACE", help="Take the pattern from this trace; default: the scenario is simulated.")
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="Take the pattern from this trace; default: the scenario is simulated.",
+        ),
     ] = None,
-    coordinates: Annotated[int, typer.Option(metavar="D", help="Parameters of the model; half of them get a canary.")] = 8192,
+    coordinates: Annotated[
+        int, typer.Option(metavar="D", help="Parameters of the model; half of them get a canary.")
+    ] = 8192,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. seed=7.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. seed=7."
+        ),
     ] = None,
     verify: VerifyFlag = None,
     trust_code: TrustFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check by experiment that the aggregator's noise is what is claimed: canaries in the real aggregator. Exit code 1 if not."""
+    """Check by experiment that the aggregator's noise is what is claimed: canaries in the real
+    aggregator. Exit code 1 if not."""
     from fedray.canary import CONFIDENCE, run_canary
     from fedray.scenario import Scenario
 
     if verify is not None and trace is None:
-        raise InputError("--verify and --no-verify are about a recorded trace; name it by --trace, or leave them out")
+        raise InputError(
+            "--verify and --no-verify are about a recorded trace; name it by --trace, or leave "
+            "them out"
+        )
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     opened = _opened(trace, verify) if trace is not None else None
     with status_line("running canaries"):
@@ -231,12 +274,24 @@ def canary(
     if as_json:
         print_json(result.to_json())
     else:
-        typer.echo(f"mechanism  {result.mechanism}, noise multiplier {result.noise_multiplier:g}, {result.rounds:,} rounds")
+        typer.echo(
+            f"mechanism  {result.mechanism}, noise multiplier {result.noise_multiplier:g}, "
+            f"{result.rounds:,} rounds"
+        )
         typer.echo(f"pattern    rounds {', '.join(map(str, result.pattern))}")
-        typer.echo(f"mu         claimed {result.claimed_mu:.4f}, expected of the released rounds {result.expected_mu:.4f}")
-        typer.echo(f"           measured {result.mu:.4f} [{result.mu_low:.4f}, {result.mu_high:.4f}] ({100 * CONFIDENCE:g} %)")
+        typer.echo(
+            f"mu         claimed {result.claimed_mu:.4f}, expected of the released rounds "
+            f"{result.expected_mu:.4f}"
+        )
+        typer.echo(
+            f"           measured {result.mu:.4f} [{result.mu_low:.4f}, {result.mu_high:.4f}] "
+            f"({100 * CONFIDENCE:g} %)"
+        )
         typer.echo(f"signal     {result.signal:.4f} of what it should be; noise {result.noise:.4f}")
-        typer.echo(f"p-values   size of the noise {result.noise_p:.3g}, independence of rounds {result.independence_p:.3g}")
+        typer.echo(
+            f"p-values   size of the noise {result.noise_p:.3g}, independence of rounds "
+            f"{result.independence_p:.3g}"
+        )
         for problem in result.problems:
             typer.echo(f"WRONG      {problem}")
     if result.problems:

@@ -14,85 +14,127 @@ _FILES = "Files and memory"
 
 
 def import_(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="A CSV or Parquet file, or a directory of them; in any order.")],
+    log: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LOG", help="A CSV or Parquet file, or a directory of them; in any order."
+        ),
+    ],
     device_column: Annotated[
         list[str],
         typer.Option(
             metavar="D",
-            help="Column of the device: whole numbers, strings or bytes. Given several times, each combination of the columns is "
+            help="Column of the device: whole numbers, strings or bytes. Given several times, each "
+            "combination of the columns is "
             "what is protected, such as a device in a month.",
         ),
     ],
-    round_column: Annotated[str, typer.Option(metavar="R", help="Column of the round: whole numbers.")],
+    round_column: Annotated[
+        str, typer.Option(metavar="R", help="Column of the round: whole numbers.")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New directory for the trace.")],
     rounds: Annotated[
         int | None,
-        typer.Option(metavar="N", rich_help_panel=_ROUNDS, help="All of 0 .. N-1 did. Refused if one of them does not occur."),
+        typer.Option(
+            metavar="N",
+            rich_help_panel=_ROUNDS,
+            help="All of 0 .. N-1 did. Refused if one of them does not occur.",
+        ),
     ] = None,
     renumber: Annotated[
         bool,
         typer.Option(
-            "--renumber", rich_help_panel=_ROUNDS,
-            help="Those that occur in the log did, in order of their numbers, and no others: gaps are closed.",
+            "--renumber",
+            rich_help_panel=_ROUNDS,
+            help="Those that occur in the log did, in order of their numbers, and no others: gaps "
+            "are closed.",
         ),
     ] = False,
     rounds_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", rich_help_panel=_ROUNDS,
-            help="Those in this file did, in its order: a number per line, or CSV or Parquet with a column named as R or "
-            "'round', and 'time' if there are times of rounds. Rows in other rounds released nothing and are left out, reported.",
+            metavar="FILE",
+            rich_help_panel=_ROUNDS,
+            help="Those in this file did, in its order: a number per line, or CSV or Parquet with "
+            "a column named as R or "
+            "'round', and 'time' if there are times of rounds. Rows in other rounds released "
+            "nothing and are left out, reported.",
         ),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="COLUMN=VALUE", rich_help_panel=_ROWS,
-            help="Only rows with this value are participations, e.g. outcome=accepted. May be repeated: values of one column are "
+            metavar="COLUMN=VALUE",
+            rich_help_panel=_ROWS,
+            help="Only rows with this value are participations, e.g. outcome=accepted. May be "
+            "repeated: values of one column are "
             "alternatives, and all columns must match.",
         ),
     ] = None,
     repeats: Annotated[
         str,
         typer.Option(
-            metavar="refuse|once|each", rich_help_panel=_ROWS,
-            help="What rows of one device in one round again are: records of one contribution (once), or contributions of "
+            metavar="refuse|once|each",
+            rich_help_panel=_ROWS,
+            help="What rows of one device in one round again are: records of one contribution "
+            "(once), or contributions of "
             "their own (each), which cost more privacy.",
         ),
     ] = "refuse",
     leave_out_invalid: Annotated[
         bool,
         typer.Option(
-            "--leave-out-invalid", rich_help_panel=_ROWS,
-            help="Leave out rows without a device or a round, and report them; claims about the trace are then unchecked.",
+            "--leave-out-invalid",
+            rich_help_panel=_ROWS,
+            help="Leave out rows without a device or a round, and report them; claims about the "
+            "trace are then unchecked.",
         ),
     ] = False,
     time_column: Annotated[
         str | None,
         typer.Option(
-            metavar="T", rich_help_panel=_TIMES,
-            help="Column of times, so that timers can be checked: ISO 8601 (UTC unless it has an offset), or Unix numbers.",
+            metavar="T",
+            rich_help_panel=_TIMES,
+            help="Column of times, so that timers can be checked: ISO 8601 (UTC unless it has an "
+            "offset), or Unix numbers.",
         ),
     ] = None,
     time_unit: Annotated[
         str | None,
         typer.Option(
-            metavar="UNIT", rich_help_panel=_TIMES,
-            help="Of times that are numbers which do not count from 1970: seconds, milliseconds, microseconds or nanoseconds.",
+            metavar="UNIT",
+            rich_help_panel=_TIMES,
+            help="Of times that are numbers which do not count from 1970: seconds, milliseconds, "
+            "microseconds or nanoseconds.",
         ),
     ] = None,
     file_format: Annotated[
-        str | None, typer.Option("--format", metavar="csv|parquet", rich_help_panel=_FILES, help="Default: by the suffix.")
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="csv|parquet",
+            rich_help_panel=_FILES,
+            help="Default: by the suffix.",
+        ),
     ] = None,
     delimiter: Annotated[
         str | None,
-        typer.Option(metavar="C", rich_help_panel=_FILES, help="Between columns of CSV: one character, or tab. Default: a comma."),
+        typer.Option(
+            metavar="C",
+            rich_help_panel=_FILES,
+            help="Between columns of CSV: one character, or tab. Default: a comma.",
+        ),
     ] = None,
     memory: Annotated[
-        int, typer.Option(metavar="MiB", rich_help_panel=_FILES, help="Memory of the sort; more than that goes to disk.")
+        int,
+        typer.Option(
+            metavar="MiB",
+            rich_help_panel=_FILES,
+            help="Memory of the sort; more than that goes to disk.",
+        ),
     ] = 2048,
     as_json: JsonFlag = False,
-) -> None:  # fmt: skip
+) -> None:
     """Make a trace of a log of participations, to be audited.
 
     The log has a row per device and round, in any order. A participation is
@@ -108,11 +150,23 @@ def import_(
 
     with status_line("importing") as on_status:
         trace = import_log(
-            log, device_column, round_column, rounds, out, file_format,
-            renumber=renumber, rounds_file=rounds_file, repeats=repeats, time_column=time_column, time_unit=time_unit,
-            where=where or (), delimiter=delimiter, leave_out_invalid=leave_out_invalid, memory_mebibytes=memory,
+            log,
+            device_column,
+            round_column,
+            rounds,
+            out,
+            file_format,
+            renumber=renumber,
+            rounds_file=rounds_file,
+            repeats=repeats,
+            time_column=time_column,
+            time_unit=time_unit,
+            where=where or (),
+            delimiter=delimiter,
+            leave_out_invalid=leave_out_invalid,
+            memory_mebibytes=memory,
             on_progress=on_status,
-        )  # fmt: skip
+        )
     if as_json:
         print_json({name: value for name, value in trace.run.items() if name != "parts"})
         return
@@ -128,17 +182,33 @@ def _rows(trace: Any) -> list[tuple[str, str]]:
 
     run = trace.run
     rows = [
-        ("participations", f"{run['rows']:,} of {run['devices']:,} devices, from {run['rows_read']:,} rows"),
+        (
+            "participations",
+            f"{run['rows']:,} of {run['devices']:,} devices, from {run['rows_read']:,} rows",
+        ),
         ("unit", f"one {trace.unit}"),
-        ("rounds", f"{run['rounds']:,}, the log's {trace.round_label(0)} to {trace.round_label(run['rounds'] - 1)}"),
-        *([("filtered", f"{run['filtered_rows']:,} rows without {' and '.join(run['where'])}")] if run["where"] else []),
-        *[("left out", f"{each.rows:,} rows: {each.reason}, such as {each.example}") for each in trace.left_out],
+        (
+            "rounds",
+            f"{run['rounds']:,}, the log's {trace.round_label(0)} to "
+            f"{trace.round_label(run['rounds'] - 1)}",
+        ),
+        *(
+            [("filtered", f"{run['filtered_rows']:,} rows without {' and '.join(run['where'])}")]
+            if run["where"]
+            else []
+        ),
+        *[
+            ("left out", f"{each.rows:,} rows: {each.reason}, such as {each.example}")
+            for each in trace.left_out
+        ],
     ]
     times = trace.round_times()
     if times is not None:
         form = run["times"]["form"] or run["times"]["rounds_file_form"]
         known = np.concatenate(times)
         known = run["times"]["origin"] + known[np.isfinite(known)]
-        rows.append(("times", f"{form}; from {shown_time(known.min())} to {shown_time(known.max())}"))
+        rows.append(
+            ("times", f"{form}; from {shown_time(known.min())} to {shown_time(known.max())}")
+        )
     rows += [("rests on", text) for text in trace.assumptions]
     return [*rows, ("trace", str(trace.path))]

@@ -40,11 +40,15 @@ CheckpointOption = Annotated[
 ]
 WorkerTimeoutOption = Annotated[
     float,
-    typer.Option(metavar="S", help="Seconds without an answer after which a worker is started anew."),
+    typer.Option(
+        metavar="S", help="Seconds without an answer after which a worker is started anew."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."
+    ),
 ]
 
 
@@ -67,18 +71,25 @@ def interrupts_explained() -> Any:
 
 
 def train(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace directory that `fedray run` wrote.")],
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A trace directory that `fedray run` wrote.")
+    ],
     scenario: Annotated[
         Path | None,
         typer.Argument(
             metavar="[SCENARIO]",
-            help="A scenario file, whose tables training and privacy are taken; default: what the trace was simulated with.",
+            help="A scenario file, whose tables training and privacy are taken; default: what the "
+            "trace was simulated with.",
             show_default=False,
         ),
     ] = None,
     overrides: SetOption = None,
-    out: Annotated[Path | None, typer.Option(help="New directory for the model; default: one under runs/.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training: its --out.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="New directory for the model; default: one under runs/.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted training: its --out.")
+    ] = False,
     in_process: InProcessFlag = None,
     trainers: TrainersOption = None,
     address: AddressOption = None,

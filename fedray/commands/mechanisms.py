@@ -21,34 +21,57 @@ from fedray.commands.output import (
 def optimize(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help="blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or identity."),
+        typer.Argument(
+            metavar="KIND",
+            help="blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or "
+            "identity.",
+        ),
     ],
     rounds: RoundsOption = None,
     min_sep: MinSepOption = None,
     max_participations: MaxParticipationsOption = None,
-    buffers: Annotated[int | None, typer.Option(metavar="D", help="Buffers of a blt; default: 4.")] = None,
-    bands: Annotated[
-        int | None, typer.Option(metavar="B", help="Bands; default: min-sep; for band-fhu and bisr those of least loss.")
+    buffers: Annotated[
+        int | None, typer.Option(metavar="D", help="Buffers of a blt; default: 4.")
     ] = None,
-    objective: Annotated[str | None, typer.Option(metavar="max|rms", help="Which loss; default: max for blt, else rms.")] = None,
+    bands: Annotated[
+        int | None,
+        typer.Option(
+            metavar="B", help="Bands; default: min-sep; for band-fhu and bisr those of least loss."
+        ),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(metavar="max|rms", help="Which loss; default: max for blt, else rms."),
+    ] = None,
     targets: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="JSON list of weighted outcomes (rounds, min_sep, max_participations, weight) for a blt."
+            metavar="FILE",
+            help="JSON list of weighted outcomes (rounds, min_sep, max_participations, weight) for "
+            "a blt.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the mechanism as JSON (a matrix beside it as .npy).")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the mechanism as JSON (a matrix beside it as .npy)."
+        ),
     ] = None,
     noise_multiplier: NoiseMultiplierOption = None,
     delta: DeltaOption = 1e-10,
-    has_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse results under ~/.cache/fedray.")] = True,
+    has_cache: Annotated[
+        bool,
+        typer.Option("--cache/--no-cache", help="Keep and reuse results under ~/.cache/fedray."),
+    ] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Optimise a noise mechanism for (rounds, min-sep, max participations), or for weighted outcomes; or build one."""
+    """Optimise a noise mechanism for (rounds, min-sep, max participations), or for weighted
+    outcomes; or build one."""
     from fedray.design import find_mechanism, read_request
 
-    request = read_request(kind, rounds, min_sep, max_participations, buffers, bands, objective, targets)
+    request = read_request(
+        kind, rounds, min_sep, max_participations, buffers, bands, objective, targets
+    )
     with status_line(f"optimising {kind}") as on_progress:
         found = find_mechanism(request, noise_multiplier, delta, out, has_cache, on_progress)
     if as_json:
@@ -62,15 +85,27 @@ def optimize(
 
 
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A mechanism as JSON (`fedray optimize --out` writes one), or a matrix as .npy.")
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A mechanism as JSON (`fedray optimize --out` writes one), or a matrix as .npy.",
+    ),
 ]
 SamplingOption = Annotated[
     float | None,
-    typer.Option("--sampling", metavar="P", help="Hypothetical: each device is drawn with this probability in its turn."),
+    typer.Option(
+        "--sampling",
+        metavar="P",
+        help="Hypothetical: each device is drawn with this probability in its turn.",
+    ),
 ]
 PartitionsOption = Annotated[
     int | None,
-    typer.Option("--partitions", metavar="M", help="With --sampling: parts of the population that take turns; default: 1."),
+    typer.Option(
+        "--partitions",
+        metavar="M",
+        help="With --sampling: parts of the population that take turns; default: 1.",
+    ),
 ]
 
 
@@ -85,13 +120,16 @@ def mechanism(
     partitions: PartitionsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Loss and sensitivity of a mechanism at any setting; with a noise multiplier rho and epsilon too.
+    """Loss and sensitivity of a mechanism at any setting; with a noise multiplier rho and epsilon
+    too.
 
     --rounds, --min-sep and --max-participations are required.
     """
     from fedray.design import evaluate_mechanism
 
-    figures = evaluate_mechanism(file, rounds, min_sep, max_participations, noise_multiplier, delta, sampling, partitions)
+    figures = evaluate_mechanism(
+        file, rounds, min_sep, max_participations, noise_multiplier, delta, sampling, partitions
+    )
     if as_json:
         print_json(figures.to_json())
     else:
@@ -100,8 +138,12 @@ def mechanism(
 
 def calibrate(
     file: FileArgument,
-    epsilon: Annotated[float | None, typer.Option(metavar="E", help="Most epsilon, at delta.")] = None,
-    rho: Annotated[float | None, typer.Option(metavar="R", help="Most rho (zCDP), instead of epsilon.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(metavar="E", help="Most epsilon, at delta.")
+    ] = None,
+    rho: Annotated[
+        float | None, typer.Option(metavar="R", help="Most rho (zCDP), instead of epsilon.")
+    ] = None,
     delta: DeltaOption = 1e-10,
     rounds: RoundsOption = None,
     min_sep: MinSepOption = None,
@@ -117,7 +159,9 @@ def calibrate(
     """
     from fedray.design import calibrate_mechanism
 
-    figures = calibrate_mechanism(file, rounds, min_sep, max_participations, delta, epsilon, rho, sampling, partitions)
+    figures = calibrate_mechanism(
+        file, rounds, min_sep, max_participations, delta, epsilon, rho, sampling, partitions
+    )
     if as_json:
         print_json(figures.to_json())
     else:

@@ -11,31 +11,48 @@ import typer
 
 from fedray.rounding import down, up
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")
+]
 FiguresOption = Annotated[
     Path | None,
     typer.Option(
         "--figures",
         metavar="DIR",
-        help="Also write every figure of the page as SVG and CSV into this directory, made if there is none.",
+        help="Also write every figure of the page as SVG and CSV into this directory, made if "
+        "there is none.",
     ),
 ]
 TraceArgument = Annotated[
-    Path, typer.Argument(metavar="TRACE", help="A trace: the directory that `fedray run` or `fedray import` wrote.")
+    Path,
+    typer.Argument(
+        metavar="TRACE", help="A trace: the directory that `fedray run` or `fedray import` wrote."
+    ),
 ]
 TrustFlag = Annotated[
     bool,
-    typer.Option("--trust-code", help="Run Python code of a custom availability that came with a trace or an interrupted run."),
+    typer.Option(
+        "--trust-code",
+        help="Run Python code of a custom availability that came with a trace or an interrupted "
+        "run.",
+    ),
 ]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", metavar="N", help="Rounds n.")]
 MinSepOption = Annotated[
-    int | None, typer.Option("--min-sep", metavar="B", help="Min-sep b: least difference of two rounds of one device.")
+    int | None,
+    typer.Option(
+        "--min-sep", metavar="B", help="Min-sep b: least difference of two rounds of one device."
+    ),
 ]
 MaxParticipationsOption = Annotated[
-    int | None, typer.Option("--max-participations", metavar="K", help="Most participations k of one device.")
+    int | None,
+    typer.Option("--max-participations", metavar="K", help="Most participations k of one device."),
 ]
 NoiseMultiplierOption = Annotated[
-    float | None, typer.Option("--noise-multiplier", metavar="Z", help="Noise multiplier for mu, rho and epsilon.")
+    float | None,
+    typer.Option(
+        "--noise-multiplier", metavar="Z", help="Noise multiplier for mu, rho and epsilon."
+    ),
 ]
 DeltaOption = Annotated[float, typer.Option("--delta", metavar="D", help="Delta of epsilon.")]
 
@@ -58,7 +75,12 @@ def print_table(title: str, rows: list[list[str]], first_is_head: bool = True) -
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False, markup=False, emoji=False)
+    console = Console(
+        width=None if sys.stdout.isatty() else WIDTH_OF_FILES,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     if sum(widths) + 3 * len(widths) + 1 > console.width:
         _print_records(title, rows, first_is_head)
@@ -108,7 +130,11 @@ def print_text(lead: str, text: str) -> None:
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
     indent = " " * len(lead)
-    typer.echo(textwrap.fill(text, width, initial_indent=lead, subsequent_indent=indent, break_long_words=False))
+    typer.echo(
+        textwrap.fill(
+            text, width, initial_indent=lead, subsequent_indent=indent, break_long_words=False
+        )
+    )
 
 
 def print_figures(figures: Any) -> None:
@@ -120,7 +146,8 @@ def print_figures(figures: Any) -> None:
 
 @contextlib.contextmanager
 def status_line(title: str) -> Iterator[Callable[[str], None]]:
-    """A line on standard error that says how far a long computation is, where somebody may be watching."""
+    """A line on standard error that says how far a long computation is, where somebody may be
+    watching."""
     from rich.console import Console
     from rich.text import Text
 
@@ -130,18 +157,32 @@ def status_line(title: str) -> Iterator[Callable[[str], None]]:
 
 
 def print_audit(result: Any) -> None:
-    """Left-out rows, participation, the guarantees of each mechanism, the comparison, the claim, and what it rests on."""
+    """Left-out rows, participation, the guarantees of each mechanism, the comparison, the claim,
+    and what it rests on."""
     for each in result.left_out:
         print_text("left out  ", f"{each.rows:,} rows {each.reason}, such as {each.example}")
     if result.filtered_rows:
-        print_text("left out  ", f"{result.filtered_rows:,} rows that do not meet the conditions of the import")
+        print_text(
+            "left out  ",
+            f"{result.filtered_rows:,} rows that do not meet the conditions of the import",
+        )
     if result.incompleteness:
-        print_text("WARNING   ", f"{result.incompleteness} The figures below are of what is left, and no upper bounds.")
-    print_table(f"Audit of {result.path}", [list(row) for row in result.participation_rows()], first_is_head=False)
+        print_text(
+            "WARNING   ",
+            f"{result.incompleteness} The figures below are of what is left, and no upper bounds.",
+        )
+    print_table(
+        f"Audit of {result.path}",
+        [list(row) for row in result.participation_rows()],
+        first_is_head=False,
+    )
     for mechanism in result.mechanisms:
         noise = mechanism.noise_multiplier
         known = f"noise multiplier {noise!r}" if noise is not None else "without noise multiplier"
-        print_table(f"{mechanism.name}, {known}, delta {mechanism.observed.delta:g}", result.guarantee_rows(mechanism))
+        print_table(
+            f"{mechanism.name}, {known}, delta {mechanism.observed.delta:g}",
+            result.guarantee_rows(mechanism),
+        )
     if result.mechanisms:
         _print_what_to_rest_on(result.mechanisms[0])
     else:
@@ -154,7 +195,11 @@ def print_audit(result: Any) -> None:
     if result.utility:
         typer.echo("")
         basis = result.utility_basis.name
-        print_table(f"Error of the prefix sums when each mechanism has the same rho ({basis} participation)", result.utility_rows())
+        print_table(
+            f"Error of the prefix sums when each mechanism has the same rho ({basis} "
+            "participation)",
+            result.utility_rows(),
+        )
         from mechanisms.comparison import NOT_COMPARABLE
 
         print_text("", NOT_COMPARABLE)
@@ -166,19 +211,30 @@ def print_audit(result: Any) -> None:
 
 
 def _print_what_to_rest_on(mechanism: Any) -> None:
-    print_text("", "observed limits: what holds for every trace with this min-sep and this many participations.")
-    print_text("observed  ", f"is a statement about {mechanism.observed.scope}; {mechanism.observed.reason}.")
+    print_text(
+        "",
+        "observed limits: what holds for every trace with this min-sep and this many "
+        "participations.",
+    )
+    print_text(
+        "observed  ",
+        f"is a statement about {mechanism.observed.scope}; {mechanism.observed.reason}.",
+    )
     enforced = mechanism.enforced
     if enforced.sensitivity is None:
         print_text("enforced  ", f"is not known: {enforced.reason}.")
     elif enforced.may_rest_on:
-        print_text("enforced  ", f"holds for {enforced.scope}; a guarantee may rest on it. Why: {enforced.reason}.")
+        print_text(
+            "enforced  ",
+            f"holds for {enforced.scope}; a guarantee may rest on it. Why: {enforced.reason}.",
+        )
     else:
         print_text("enforced  ", f"cannot be rested on by itself: {enforced.reason}.")
 
 
 def print_findings(result: Any) -> None:
-    """The claim: verdicts first, then every statement, its evidence, and the distribution over devices."""
+    """The claim: verdicts first, then every statement, its evidence, and the distribution over
+    devices."""
     typer.echo("")
     print_text("", result.claim_sentence)
     typer.echo("")
@@ -199,23 +255,38 @@ def print_findings(result: Any) -> None:
         if each.evidence_note:
             print_text("  ", f"{each.statement}: {each.evidence_note}")
         for shown in each.evidence:
-            rounds = ", ".join(map(str, shown.rounds[:12])) + (", ..." if len(shown.rounds) > 12 else "")
-            print_text("  ", f"{each.statement}: device {shown.device}, rounds {rounds}: {shown.shows}")
+            rounds = ", ".join(map(str, shown.rounds[:12])) + (
+                ", ..." if len(shown.rounds) > 12 else ""
+            )
+            print_text(
+                "  ", f"{each.statement}: device {shown.device}, rounds {rounds}: {shown.shows}"
+            )
     privacy = result.device_privacy
     if privacy is not None:
         shares = {each.share: up(each.rho, 6) for each in privacy.quantiles}
         print_text(
             "  ",
-            f"observed, in this trace only: rho of the median device {shares[0.5]}, of 99 % at most {shares[0.99]}, of all at most "
+            f"observed, in this trace only: rho of the median device {shares[0.5]}, of 99 % at "
+            f"most {shares[0.99]}, of all at most "
             f"{shares[1.0]}",
         )
     if result.frontier is not None:
         bound = up(result.frontier.sensitivity, 6)
-        print_text("  ", f"observed, in this trace only: sensitivity by the frontier of (min-sep, participations) at most {bound}")
+        print_text(
+            "  ",
+            "observed, in this trace only: sensitivity by the frontier of (min-sep, "
+            f"participations) at most {bound}",
+        )
 
 
 def _claimed(finding: Any) -> str:
-    return finding.claimed if isinstance(finding.claimed, str) else "" if finding.claimed is None else repr(finding.claimed)
+    return (
+        finding.claimed
+        if isinstance(finding.claimed, str)
+        else ""
+        if finding.claimed is None
+        else repr(finding.claimed)
+    )
 
 
 def _found(finding: Any) -> str:
@@ -224,4 +295,6 @@ def _found(finding: Any) -> str:
         return finding.found or ""
     if finding.statement in ("rho", "epsilon"):
         return up(finding.found, 6)
-    return down(finding.found, 4) if finding.statement == "timer_hours" else f"{finding.found:,.10g}"
+    return (
+        down(finding.found, 4) if finding.statement == "timer_hours" else f"{finding.found:,.10g}"
+    )

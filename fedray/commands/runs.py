@@ -34,9 +34,16 @@ from fedray.errors import InputError, RunFailed
 
 def run(
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; `fedray scenarios` lists some.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="A scenario file; `fedray scenarios` lists some.",
+            show_default=False,
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="New directory for the trace; default: one under runs/.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New directory for the trace; default: one under runs/.")
+    ] = None,
     overrides: SetOption = None,
     resume: Annotated[
         Path | None,
@@ -81,9 +88,15 @@ def run(
     if scenario is not None:
         value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     if resume is None and value is None:
-        raise InputError("SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or --resume DIR")
+        raise InputError(
+            "SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or "
+            "--resume DIR"
+        )
     if resume is not None and (out is not None or (value is None and overrides)):
-        raise InputError("--resume goes on with a run as it was started: leave out --out, and --set unless SCENARIO is given too")
+        raise InputError(
+            "--resume goes on with a run as it was started: leave out --out, and --set unless "
+            "SCENARIO is given too"
+        )
     with (
         run_progress(is_shown=not as_json) as on_progress,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
@@ -100,7 +113,10 @@ def run(
     try:
         report = str(write_report(trace, audit, trace.path / REPORT_FILE))
     except InputError as error:  # such as a full disk: the trace is whole all the same
-        problem = f"the trace {str(trace.path)!r} is whole, but has no page: {error}; `fedray report` writes it later"
+        problem = (
+            f"the trace {str(trace.path)!r} is whole, but has no page: {error}; `fedray report` "
+            "writes it later"
+        )
     if as_json:
         figures = ("wall_seconds", "shard_use", "driver_peak_mebibytes", "restarts")
         document = {**audit.to_json(), "report": report}
@@ -128,7 +144,8 @@ def _say_supply(scenario: Any) -> None:
 
     supply, target = eligible_at_once(scenario), scenario.rounds.selection_target
     typer.echo(
-        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, {supply.least:,} to "
+        f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, "
+        f"{supply.least:,} to "
         f"{supply.most:,} over the first week, timers aside; a round selects {target:,}"
         + ("; that many are never there at once" if supply.most < target else ""),
         err=True,
@@ -140,22 +157,37 @@ def reproduce(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="gboard: the runs of Xu et al. 2023, simulated; gboard-privacy: their rho and epsilon, no simulation.",
+            help="gboard: the runs of Xu et al. 2023, simulated; gboard-privacy: their rho and "
+            "epsilon, no simulation.",
         ),
     ],
     rows: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Locales or rows, comma-separated: en-GB,otf-de-DE; default: all.")
+        str | None,
+        typer.Option(
+            metavar="LIST", help="Locales or rows, comma-separated: en-GB,otf-de-DE; default: all."
+        ),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key in every scenario, e.g. seed=7.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a key in every scenario, e.g. seed=7."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="New directory for the traces, results.json and report.html.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="New directory for the traces, results.json and report.html."),
+    ] = None,
     figures: FiguresOption = None,
-    shards: Annotated[int | None, typer.Option(help="Population shards; default: one per CPU.")] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join; default: a local one.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Population shards; default: one per CPU.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to join; default: a local one.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Simulate published runs at full size: observed beside published min-sep, participations, rho and epsilon."""
+    """Simulate published runs at full size: observed beside published min-sep, participations, rho
+    and epsilon."""
     from fedray.placement import Placement
     from fedray.report.files import write_figure_files
     from fedray.report.page import render_reproduction, reproduction_figures, write_page
@@ -164,13 +196,20 @@ def reproduce(
 
     if what == "gboard-privacy":
         if (overrides, out, figures, shards, address) != (None, None, None, None, None):
-            raise InputError("gboard-privacy simulates nothing: leave out --set, --out, --figures, --shards and --address")
+            raise InputError(
+                "gboard-privacy simulates nothing: leave out --set, --out, --figures, --shards and "
+                "--address"
+            )
         _reproduce_privacy(rows, as_json)
         return
     if what != "gboard":
-        raise InputError(f"{what!r} is no set of published runs; there are gboard and gboard-privacy")
+        raise InputError(
+            f"{what!r} is no set of published runs; there are gboard and gboard-privacy"
+        )
     if out is not None and out.exists():
-        raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
+        raise InputError(
+            f"output {str(out)!r} exists already; name a new directory, or remove it first"
+        )
     placement = Placement(shards=shards, address=address)
     documents: list[dict[str, Any]] = []
     table: list[list[str]] = []
@@ -178,12 +217,20 @@ def reproduce(
 
         def keep(results: list[Any]) -> None:
             """After every row, so that what took long is not lost with what comes after."""
-            on_status(f"{results[-1].name} done, min-sep {shown_min_sep(results[-1].min_sep.observed)}")
+            on_status(
+                f"{results[-1].name} done, min-sep {shown_min_sep(results[-1].min_sep.observed)}"
+            )
             documents[:], table[:] = [result.to_json() for result in results], table_rows(results)
             if out is not None:
-                note = "Full-size simulations of the published federated runs of Gboard's language models; one reach per locale. "
+                note = (
+                    "Full-size simulations of the published federated runs of Gboard's "
+                    "language models; one reach per locale. "
+                )
                 note += GAP_NOTE
-                write_page(render_reproduction("Gboard runs, reproduced", note, table, documents), out / "report.html")
+                write_page(
+                    render_reproduction("Gboard runs, reproduced", note, table, documents),
+                    out / "report.html",
+                )
                 write_page(json.dumps(documents, indent=2) + "\n", out / "results.json")
             if figures is not None:
                 write_figure_files(reproduction_figures(documents), figures)
@@ -203,9 +250,14 @@ def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
 
     results = published_privacy(rows)
     if as_json:
-        print_json({"note": f"{GAP_NOTE} {TREE_NOTE}", "rows": [result.to_json() for result in results]})
+        print_json(
+            {"note": f"{GAP_NOTE} {TREE_NOTE}", "rows": [result.to_json() for result in results]}
+        )
     else:
-        print_table("Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)", privacy_table(results))
+        print_table(
+            "Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)",
+            privacy_table(results),
+        )
         typer.echo(f"{GAP_NOTE}\n{TREE_NOTE}")
     if not all(result.agrees for result in results):
         raise typer.Exit(1)
@@ -213,26 +265,52 @@ def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
 
 def fit(
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file; else give --population, --timer, --rounds.")
+        Path | None,
+        typer.Argument(
+            metavar="[SCENARIO]", help="A scenario file; else give --population, --timer, --rounds."
+        ),
     ] = None,
     min_sep: Annotated[
         int | None,
-        typer.Option("--min-sep", metavar="B", help="Observed min-sep: the gap, least difference of two rounds of one device."),
+        typer.Option(
+            "--min-sep",
+            metavar="B",
+            help="Observed min-sep: the gap, least difference of two rounds of one device.",
+        ),
     ] = None,
     rounds_between: Annotated[
-        int | None, typer.Option(metavar="M", help="The same as rounds strictly between, as published (MinS); B is M + 1.")
+        int | None,
+        typer.Option(
+            metavar="M",
+            help="The same as rounds strictly between, as published (MinS); B is M + 1.",
+        ),
     ] = None,
-    population: Annotated[int | None, typer.Option(metavar="P", help="Devices in the population.")] = None,
-    timer: Annotated[float | None, typer.Option(metavar="HOURS", help="Participation timer, hours.")] = None,
+    population: Annotated[
+        int | None, typer.Option(metavar="P", help="Devices in the population.")
+    ] = None,
+    timer: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="Participation timer, hours.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N", help="Committed rounds.")] = None,
-    report_goal: Annotated[int | None, typer.Option(metavar="G", help="Reports that close a round; default: 6500.")] = None,
-    vary: Annotated[str, typer.Option(metavar="KEY", help="What is fitted: reach or checkins.")] = "reach",
+    report_goal: Annotated[
+        int | None, typer.Option(metavar="G", help="Reports that close a round; default: 6500.")
+    ] = None,
+    vary: Annotated[
+        str, typer.Option(metavar="KEY", help="What is fitted: reach or checkins.")
+    ] = "reach",
     scale: Annotated[
-        float, typer.Option(metavar="S", help="Shrink population and report goal: 0.1 is ten times as fast and 1-2 % off.")
+        float,
+        typer.Option(
+            metavar="S",
+            help="Shrink population and report goal: 0.1 is ten times as fast and 1-2 % off.",
+        ),
     ] = 0.1,
-    tolerance: Annotated[float, typer.Option(metavar="T", help="Relative error of min-sep at which the search ends.")] = 0.01,
+    tolerance: Annotated[
+        float, typer.Option(metavar="T", help="Relative error of min-sep at which the search ends.")
+    ] = 0.01,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -241,7 +319,10 @@ def fit(
     from mechanisms.participation import gap_of
 
     if (min_sep is None) == (rounds_between is None):
-        raise InputError("give what was observed: either --min-sep B, the gap, or --rounds-between M, as published")
+        raise InputError(
+            "give what was observed: either --min-sep B, the gap, or --rounds-between M, as "
+            "published"
+        )
     gap = min_sep if min_sep is not None else gap_of(rounds_between or 0)
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
@@ -263,11 +344,15 @@ def fit(
         "Runs",
         [
             [keys[vary], "min-sep (gap)", "max part."],
-            *([f"{r.value:g}", r.shown_min_sep, str(r.max_participations or "-")] for r in found.runs),
+            *(
+                [f"{r.value:g}", r.shown_min_sep, str(r.max_participations or "-")]
+                for r in found.runs
+            ),
         ],
     )
     typer.echo(
-        f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {gap} ({100 * found.relative_error:+.1f} %)"
+        f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {gap} "
+        f"({100 * found.relative_error:+.1f} %)"
     )
 
 

@@ -21,19 +21,31 @@ from fedray.errors import InputError
 
 def stress(
     sweep: Annotated[
-        str | None, typer.Argument(metavar="[SWEEP]", help="A shipped sweep, or a TOML file; none: list those that ship.")
+        str | None,
+        typer.Argument(
+            metavar="[SWEEP]", help="A shipped sweep, or a TOML file; none: list those that ship."
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="New directory for results.parquet, results.json and report.html.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="New directory for results.parquet, results.json and report.html."
+        ),
     ] = None,
     figures: FiguresOption = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join; default: a local one.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to join; default: a local one.")
+    ] = None,
     has_cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Keep and reuse cells and mechanisms under ~/.cache/fedray.")
+        bool,
+        typer.Option(
+            "--cache/--no-cache", help="Keep and reuse cells and mechanisms under ~/.cache/fedray."
+        ),
     ] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Sweep settings or simulated runs, and see how mechanisms fare that were made for a guess. May be interrupted, and goes on."""
+    """Sweep settings or simulated runs, and see how mechanisms fare that were made for a guess. May
+    be interrupted, and goes on."""
     from fedray.placement import Placement
     from fedray.stress.sweep import Sweep, find_sweep, shipped_sweeps
 
@@ -43,9 +55,18 @@ def stress(
         return
     value, scenario = find_sweep(sweep)
     if out is not None and (out.exists() or out.is_symlink()):
-        raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
+        raise InputError(
+            f"output {str(out)!r} exists already; name a new directory, or remove it first"
+        )
     from fedray.report.files import write_figure_files
-    from fedray.stress.page import crossing_rows, sweep_constants, sweep_figures, sweep_notes, sweep_page, sweep_rows
+    from fedray.stress.page import (
+        crossing_rows,
+        sweep_constants,
+        sweep_figures,
+        sweep_notes,
+        sweep_page,
+        sweep_rows,
+    )
     from fedray.stress.run import run_sweep, write_results
 
     with status_line(f"sweeping {value.name}") as on_status, contextlib.redirect_stdout(sys.stderr):
@@ -73,53 +94,105 @@ def plan(
     epsilon: Annotated[float, typer.Option(metavar="E", help="Most epsilon.")],
     scenario: Annotated[
         Path | None,
-        typer.Argument(metavar="[SCENARIO]", help="A scenario file whose other keys hold; else give --population, --rounds."),
+        typer.Argument(
+            metavar="[SCENARIO]",
+            help="A scenario file whose other keys hold; else give --population, --rounds.",
+        ),
     ] = None,
-    population: Annotated[int | None, typer.Option(metavar="P", help="Devices in the population.")] = None,
+    population: Annotated[
+        int | None, typer.Option(metavar="P", help="Devices in the population.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N", help="Rounds to commit.")] = None,
     delta: DeltaOption = 1e-10,
     noise_per_report: Annotated[
-        float, typer.Option(metavar="X", help="Noise multiplier over report goal; default: 7 / 6500, as published.")
+        float,
+        typer.Option(
+            metavar="X", help="Noise multiplier over report goal; default: 7 / 6500, as published."
+        ),
     ] = 7.0 / 6500.0,
-    timers: Annotated[str, typer.Option(metavar="LIST", help="Timers to try, hours, comma-separated.")] = "24,48,72,96",
+    timers: Annotated[
+        str, typer.Option(metavar="LIST", help="Timers to try, hours, comma-separated.")
+    ] = "24,48,72,96",
     rounds_per_day: Annotated[
-        float | None, typer.Option(metavar="R", help="Most rounds in a day; default: each starts as soon as it can.")
+        float | None,
+        typer.Option(
+            metavar="R", help="Most rounds in a day; default: each starts as soon as it can."
+        ),
     ] = None,
-    buffers: Annotated[int, typer.Option(metavar="D", help="Buffers of the blt that is planned for.")] = 4,
-    seeds: Annotated[int, typer.Option(metavar="S", help="Simulated runs of each candidate; their spread is the margin.")] = 3,
+    buffers: Annotated[
+        int, typer.Option(metavar="D", help="Buffers of the blt that is planned for.")
+    ] = 4,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="S", help="Simulated runs of each candidate; their spread is the margin."
+        ),
+    ] = 3,
     scale: Annotated[
-        float, typer.Option(metavar="S", help="Size of the simulations of the search; the plan is confirmed at full size.")
+        float,
+        typer.Option(
+            metavar="S",
+            help="Size of the simulations of the search; the plan is confirmed at full size.",
+        ),
     ] = 0.1,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="New directory for scenario.toml, mechanism.json, claim.toml, plan.json and report.html."),
+        typer.Option(
+            metavar="DIR",
+            help="New directory for scenario.toml, mechanism.json, claim.toml, plan.json and "
+            "report.html.",
+        ),
     ] = None,
     figures: FiguresOption = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1 if nothing meets it."""
+    """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1
+    if nothing meets it."""
     from fedray.atomic import write_directory
     from fedray.fit import scenario_to_fit
     from fedray.report.files import write_figure_files
     from fedray.stress.plan import Target, make_plan
-    from fedray.stress.plan_page import plan_figure, plan_files, plan_rows, plan_sentence, timer_rows
+    from fedray.stress.plan_page import (
+        plan_figure,
+        plan_files,
+        plan_rows,
+        plan_sentence,
+        timer_rows,
+    )
 
     try:
         hours = [float(each) for each in timers.split(",")]
     except ValueError:
-        raise InputError(f"--timers={timers!r} must be numbers of hours with commas between, such as 24,48") from None
+        raise InputError(
+            f"--timers={timers!r} must be numbers of hours with commas between, such as 24,48"
+        ) from None
     if scenario is None and (population is None or rounds is None):
         raise InputError("--population and --rounds must be given, or a scenario file")
     if rounds_per_day is not None and not 0 < rounds_per_day <= 1440:
-        raise InputError(f"--rounds-per-day={rounds_per_day} must be above 0 and at most 1440; leave it out for the fastest pace")
+        raise InputError(
+            f"--rounds-per-day={rounds_per_day} must be above 0 and at most 1440; leave it out for "
+            "the fastest pace"
+        )
     if out is not None and (out.exists() or out.is_symlink()):
-        raise InputError(f"output {str(out)!r} exists already; name a new directory, or remove it first")
-    pace = [] if rounds_per_day is None else [f"rounds.min_minutes_between={1440.0 / rounds_per_day!r}"]
+        raise InputError(
+            f"output {str(out)!r} exists already; name a new directory, or remove it first"
+        )
+    pace = (
+        []
+        if rounds_per_day is None
+        else [f"rounds.min_minutes_between={1440.0 / rounds_per_day!r}"]
+    )
     value = scenario_to_fit(
-        scenario, population, hours[0], rounds, None if scenario is not None else 1, [*pace, *(overrides or ())]
+        scenario,
+        population,
+        hours[0],
+        rounds,
+        None if scenario is not None else 1,
+        [*pace, *(overrides or ())],
     )
     target = Target(epsilon, delta, noise_per_report, buffers)
     with status_line("planning") as on_status, contextlib.redirect_stdout(sys.stderr):

@@ -1,4 +1,5 @@
-"""What a figure is: a value that the page, an SVG file and a CSV file are all made of, so that they cannot differ."""
+"""What a figure is: a value that the page, an SVG file and a CSV file are all made of, so that they
+cannot differ."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,20 +12,23 @@ from numpy.typing import NDArray
 from fedray.rounding import up
 
 LOG_LINES = 5.0
-"""Lines get a logarithmic axis where the largest value is more than so many times the least: on a linear one the low half of
-what is told apart by a factor would lie in the lowest fifth."""
+"""Lines get a logarithmic axis where the largest value is more than so many times the least: on a
+linear one the low half of what is told apart by a factor would lie in the lowest fifth."""
 LOG_BARS = 100.0
-"""Bars do from here on, where the least would no longer be seen: min-sep and max participations are told by the least bars."""
+"""Bars do from here on, where the least would no longer be seen: min-sep and max participations are
+told by the least bars."""
 
 PLOT, CHARACTER, MARGIN = (260.0, 200.0), (6.0, 12.0), 12.0
-"""Pixels by which labels are placed: a narrow plot (width, height), a character of a label, and the room beyond the points."""
+"""Pixels by which labels are placed: a narrow plot (width, height), a character of a label, and the
+room beyond the points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
     """An axis with a title.
 
-    decimals: values are shown rounded up to so many, as privacy losses and errors are; None shows them as they are.
+    decimals: values are shown rounded up to so many, as privacy losses and errors are; None shows
+        them as they are.
     starts_at_zero: of linear axes.
     """
 
@@ -44,8 +48,9 @@ class Axis:
 class Series:
     """Points (x, y) [m] under a name.
 
-    kind: `line` joins them; `steps` holds each y from its x to its `until` and leaves a gap where the next x is later; `bars`
-    counts the whole numbers from x to until - 1; `points` stand alone. until [m]: for steps and bars. labels [m]: names of points.
+    kind: `line` joins them; `steps` holds each y from its x to its `until` and leaves a gap where
+    the next x is later; `bars` counts the whole numbers from x to until - 1; `points` stand alone.
+    until [m]: for steps and bars. labels [m]: names of points.
     is_reference: a line to compare with, not data.
     """
 
@@ -59,7 +64,8 @@ class Series:
 
     @property
     def has_markers(self) -> bool:
-        """Whether its points are marked: steps are where one stands alone and is too short to be seen."""
+        """Whether its points are marked: steps are where one stands alone and is too short to be
+        seen."""
         if self.kind != "steps" or self.until is None:
             return self.kind != "bars"
         if not self.x.size:
@@ -70,13 +76,21 @@ class Series:
         return bool((is_alone & (self.until - self.x <= whole / 300)).any())
 
     def path(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-        """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap; place is the point's in x."""
+        """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap;
+        place is the point's in x."""
         assert self.until is not None
         is_gap = self.x[1:] > self.until[:-1] + 1e-9 * np.abs(self.until[:-1])
         breaks = np.flatnonzero(is_gap) + 1
         place = np.repeat(np.arange(self.x.size), 2)
-        x, y = np.stack([self.x, self.until], axis=1).ravel(), np.repeat(self.y, 2).astype(np.float64)
-        return np.insert(x, 2 * breaks, x[2 * breaks]), np.insert(y, 2 * breaks, np.nan), np.insert(place, 2 * breaks, breaks)
+        x, y = (
+            np.stack([self.x, self.until], axis=1).ravel(),
+            np.repeat(self.y, 2).astype(np.float64),
+        )
+        return (
+            np.insert(x, 2 * breaks, x[2 * breaks]),
+            np.insert(y, 2 * breaks, np.nan),
+            np.insert(place, 2 * breaks, breaks),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +116,11 @@ class Figure:
     marks: tuple[Mark, ...] = ()
 
     def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
-        """Where its logarithmic axis has numbers. Bars are drawn from below one, so that theirs begin there."""
-        values = np.concatenate([each.x if which == "x" else each.y for each in self.series] or [np.ones(1)])
+        """Where its logarithmic axis has numbers. Bars are drawn from below one, so that theirs
+        begin there."""
+        values = np.concatenate(
+            [each.x if which == "x" else each.y for each in self.series] or [np.ones(1)]
+        )
         values = np.append(values, [mark.at for mark in self.marks if mark.axis == which])
         if which == "y" and any(each.kind == "bars" for each in self.series):
             values = np.append(values, 1.0)
@@ -111,15 +128,19 @@ class Figure:
         return log_ticks(float(known.min()), float(known.max())) if known.size else []
 
     def label_places(self, series: Series) -> list[tuple[int, int] | None]:
-        """Where the label of each point of a series stands: (0, 1) above, (0, -1) below, (1, 0) right, (-1, 0) left of it; None
-        where it would cover another label or point, or leave the plot. Measured in a plot as narrow as a telephone's."""
+        """Where the label of each point of a series stands: (0, 1) above, (0, -1) below, (1, 0)
+        right, (-1, 0) left of it; None where it would cover another label or point, or leave the
+        plot. Measured in a plot as narrow as a telephone's."""
         columns = []
         for axis, own, size in (
             (self.x, [each.x for each in self.series], PLOT[0]),
             (self.y, [each.y for each in self.series], PLOT[1]),
         ):
             measured = [np.log10(each) if axis.is_log else each for each in own]
-            low, high = min(each.min() for each in measured if each.size), max(each.max() for each in measured if each.size)
+            low, high = (
+                min(each.min() for each in measured if each.size),
+                max(each.max() for each in measured if each.size),
+            )
             values = measured[self.series.index(series)]
             columns.append((values - low) / (high - low or 1.0) * size)
         points = np.stack(columns, axis=1)
@@ -129,7 +150,10 @@ class Figure:
             width, height = CHARACTER[0] * len(label), CHARACTER[1]
             places.append(None)
             for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
-                left, bottom = x + right * (width / 2 + 5.0) - width / 2, y + above * (height / 2 + 5.0) - height / 2
+                left, bottom = (
+                    x + right * (width / 2 + 5.0) - width / 2,
+                    y + above * (height / 2 + 5.0) - height / 2,
+                )
                 box = (left, bottom, left + width, bottom + height)
                 is_inside = box[0] >= -MARGIN and box[2] <= PLOT[0] + MARGIN
                 if is_inside and not any(_overlap(box, each) for each in taken):
@@ -141,7 +165,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A value (z) at each of a grid of (x, y). values: by (x, y); what is not in it was not computed."""
+    """A value (z) at each of a grid of (x, y). values: by (x, y); what is not in it was not
+    computed."""
 
     name: str
     title: str
@@ -185,24 +210,38 @@ def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ...; over more than two decades 1, 3, 10, ...; over
-    more than three powers of ten, and one more where the first of them is far above low; over less than a factor of five, as
-    many as a linear axis."""
+    """Where a logarithmic axis from low to high has numbers: 1, 2, 5, 10, ...; over more than two
+    decades 1, 3, 10, ...; over more than three powers of ten, and one more where the first of them
+    is far above low; over less than a factor of five, as many as a linear axis."""
     if high < LOG_LINES * low:
         step = float(f"1e{math.floor(math.log10(max(high - low, 0.1 * low)))}")
         step *= next((each for each in (0.2, 0.5, 1.0) if (high - low) <= 6 * each * step), 2.0)
-        return [round(place * step, 12) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+        return [
+            round(place * step, 12)
+            for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        ]
     steps = (1, 2, 5) if high <= 100.0 * low else (1, 3) if high <= 1000.0 * low else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{step}e{power}") for power in powers for step in steps]
     ticks = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
     if ticks[0] > 2.0 * low:
-        ticks.insert(0, next(tick for power in powers for step in (1, 2, 5) if (tick := float(f"{step}e{power}")) >= low))
+        ticks.insert(
+            0,
+            next(
+                tick
+                for power in powers
+                for step in (1, 2, 5)
+                if (tick := float(f"{step}e{power}")) >= low
+            ),
+        )
     return ticks
 
 
-def needs_log(values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES) -> bool:
-    """Whether all finite values are positive, and the largest is more than `factor` times the least."""
+def needs_log(
+    values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES
+) -> bool:
+    """Whether all finite values are positive, and the largest is more than `factor` times the
+    least."""
     parts = [np.ravel(np.asarray(each, np.float64)) for each in values]
     together = np.concatenate(parts) if parts else np.empty(0)
     finite = together[np.isfinite(together)]

@@ -16,8 +16,15 @@ MOST_BINS = 120
 
 
 def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
-    """All figures of a trace and its audit, in the page's order; without a mechanism, those of participation alone."""
-    of_run: list[Callable[[Trace], Figure | None]] = [eligible_devices, eligible_by_hour, round_durations, accuracy, loss]
+    """All figures of a trace and its audit, in the page's order; without a mechanism, those of
+    participation alone."""
+    of_run: list[Callable[[Trace], Figure | None]] = [
+        eligible_devices,
+        eligible_by_hour,
+        round_durations,
+        accuracy,
+        loss,
+    ]
     of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps]
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
@@ -32,7 +39,8 @@ def eligible_devices(trace: Trace) -> Figure:
     return Figure(
         "eligible",
         "Eligible devices",
-        "Charging, idle, on wifi: who could take part. Counted at the start of each look-ahead window in which a round started; "
+        "Charging, idle, on wifi: who could take part. Counted at the start of each look-ahead "
+        "window in which a round started; "
         "where the line has a gap nothing was counted.",
         x,
         Axis("Devices", needs_log([counts])),
@@ -41,18 +49,22 @@ def eligible_devices(trace: Trace) -> Figure:
 
 
 def eligible_by_hour(trace: Trace) -> Figure:
-    """Mean number of eligible devices by hour of the day, UTC; each hour of each day weighs the same."""
+    """Mean number of eligible devices by hour of the day, UTC; each hour of each day weighs the
+    same."""
     start, _, counts = _censuses(trace)
     each_hour, place = np.unique((start // HOUR).astype(np.int64), return_inverse=True)
     mean = np.bincount(place, weights=counts) / np.maximum(np.bincount(place), 1)
     of_day = each_hour % 24
     days = np.bincount(of_day, minlength=24)
     hours = np.flatnonzero(days).astype(np.float64)
-    by_hour = (np.bincount(of_day, weights=mean, minlength=24)[days > 0] / days[days > 0]).astype(np.float64)
+    by_hour = (np.bincount(of_day, weights=mean, minlength=24)[days > 0] / days[days > 0]).astype(
+        np.float64
+    )
     return Figure(
         "diurnal",
         "Eligible devices by hour",
-        "The mean of the same counts by hour of the day. An hour with a gap had no round on any day, so nothing is known of it.",
+        "The mean of the same counts by hour of the day. An hour with a gap had no round on any "
+        "day, so nothing is known of it.",
         Axis("Hour of the day (UTC)"),
         Axis("Devices", needs_log([by_hour])),
         (Series("eligible", "steps", hours, by_hour, hours + np.float64(1.0)),),
@@ -60,11 +72,18 @@ def eligible_by_hour(trace: Trace) -> Figure:
 
 
 def _censuses(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(start [w], end [w], devices [w]) of the look-ahead windows in which an attempt at a round started: at each one's start
-    the simulator counts, and the trace has the count with every attempt of the window."""
+    """(start [w], end [w], devices [w]) of the look-ahead windows in which an attempt at a round
+    started: at each one's start the simulator counts, and the trace has the count with every
+    attempt of the window."""
     window = 60.0 * trace.scenario["rounds"]["look_ahead_minutes"]
-    numbers, first = np.unique((trace.rounds["started"] // window).astype(np.int64), return_index=True)
-    return numbers * window, (numbers + 1) * window, trace.rounds["eligible_estimate"][first].astype(np.float64)
+    numbers, first = np.unique(
+        (trace.rounds["started"] // window).astype(np.int64), return_index=True
+    )
+    return (
+        numbers * window,
+        (numbers + 1) * window,
+        trace.rounds["eligible_estimate"][first].astype(np.float64),
+    )
 
 
 def round_durations(trace: Trace) -> Figure:
@@ -76,7 +95,8 @@ def round_durations(trace: Trace) -> Figure:
     return Figure(
         "durations",
         "Time per round",
-        "A step for each committed round, from the commit before it (the first: from the start of the run) to its own.",
+        "A step for each committed round, from the commit before it (the first: from the start of "
+        "the run) to its own.",
         x,
         Axis("Minutes", needs_log([minutes])),
         (Series("minutes", "steps", before / unit, minutes, closed / unit),),
@@ -105,9 +125,19 @@ def _evaluation(trace: Trace, name: str, title: str, y_title: str) -> Figure | N
     values = metrics[f"evaluation_{name}"]
     is_known = ~np.isnan(values)
     x = metrics["round"][is_known] + 1.0
-    note = "On text of devices that are in no population, at the rounds that are marked; the lines between only join them."
+    note = (
+        "On text of devices that are in no population, at the rounds that are marked; the "
+        "lines between only join them."
+    )
     series = Series(name, "line", x, values[is_known].astype(np.float64))
-    return Figure(name, title, note, Axis("Rounds"), Axis(y_title, starts_at_zero=name == "accuracy"), (series,))
+    return Figure(
+        name,
+        title,
+        note,
+        Axis("Rounds"),
+        Axis(y_title, starts_at_zero=name == "accuracy"),
+        (series,),
+    )
 
 
 def participations_per_device(audit: Audit) -> Figure:
@@ -125,8 +155,8 @@ def participations_per_device(audit: Audit) -> Figure:
 
 
 def gaps(audit: Audit) -> Figure | None:
-    """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds, with min-sep marked; None if
-    no device took part twice."""
+    """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds,
+    with min-sep marked; None if no device took part twice."""
     values = audit.patterns.gaps
     if not values.size:
         return None
@@ -139,13 +169,24 @@ def gaps(audit: Audit) -> Figure | None:
         "From one round of a device to its next; the least is the min-sep.",
         Axis("Gap (rounds)"),
         Axis("Pairs", needs_log([heights], LOG_BARS)),
-        (Series("pairs", "bars", edges[:-1][is_seen].astype(np.float64), heights, edges[1:][is_seen].astype(np.float64)),),
+        (
+            Series(
+                "pairs",
+                "bars",
+                edges[:-1][is_seen].astype(np.float64),
+                heights,
+                edges[1:][is_seen].astype(np.float64),
+            ),
+        ),
         (Mark(float(values.min()), f"min-sep {values.min():,}"),),
     )
 
 
-def gap_bins(values: NDArray[np.int64], most: int = MOST_BINS) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(edges [m + 1], counts [m]): bins [edge, next edge) of equal whole width, the first starting at the least value."""
+def gap_bins(
+    values: NDArray[np.int64], most: int = MOST_BINS
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(edges [m + 1], counts [m]): bins [edge, next edge) of equal whole width, the first starting
+    at the least value."""
     if not values.size:
         return np.array([0, 1]), np.array([0])
     low, high = int(values.min()), int(values.max())
@@ -157,21 +198,39 @@ def gap_bins(values: NDArray[np.int64], most: int = MOST_BINS) -> tuple[NDArray[
 def epsilon_over_rounds(audit: Audit) -> Figure:
     """Epsilon of the mechanism asked about once so many rounds had been released."""
     y = Axis(f"Epsilon at delta = {audit.mechanisms[0].observed.delta:g}", decimals=4)
-    return _over_rounds(audit, "privacy", "Epsilon over rounds", y, [entry.epsilon for entry in audit.ledger])
+    return _over_rounds(
+        audit, "privacy", "Epsilon over rounds", y, [entry.epsilon for entry in audit.ledger]
+    )
 
 
 def rho_over_rounds(audit: Audit) -> Figure:
     """rho of the mechanism asked about once so many rounds had been released."""
-    return _over_rounds(audit, "rho", "rho over rounds", Axis("rho (zCDP)", decimals=6), [entry.rho for entry in audit.ledger])
+    return _over_rounds(
+        audit,
+        "rho",
+        "rho over rounds",
+        Axis("rho (zCDP)", decimals=6),
+        [entry.rho for entry in audit.ledger],
+    )
 
 
 def _over_rounds(audit: Audit, name: str, title: str, y: Axis, values: list[float]) -> Figure:
-    """Privacy is lost with every round, so the value at the next computed round bounds those before it."""
+    """Privacy is lost with every round, so the value at the next computed round bounds those before
+    it."""
     is_exact = all(entry.sensitivity_is_exact for entry in audit.ledger)
-    kind = "Exact for the trace" if is_exact else "An upper bound for the trace, at some rounds at least,"
-    note = f"{kind} at the right end of each step; before it the step is an upper bound. Observed: it holds for this run's pattern."
+    kind = (
+        "Exact for the trace"
+        if is_exact
+        else "An upper bound for the trace, at some rounds at least,"
+    )
+    note = (
+        f"{kind} at the right end of each step; before it the step is an upper bound. Observed: "
+        "it holds for this run's pattern."
+    )
     ends = np.array([entry.rounds for entry in audit.ledger], np.float64)
-    series = Series(title.split()[0], "steps", np.concatenate([[0.0], ends])[:-1], np.array(values), ends)
+    series = Series(
+        title.split()[0], "steps", np.concatenate([[0.0], ends])[:-1], np.array(values), ends
+    )
     return Figure(name, title, note, Axis("Rounds released"), y, (series,))
 
 
@@ -185,22 +244,41 @@ def device_privacy(audit: Audit) -> Figure:
     return Figure(
         "devices",
         "What the devices got",
-        "Devices that took part, from the least rho to the largest: so many per cent of them have at most this rho." + kind,
+        "Devices that took part, from the least rho to the largest: so many per cent of them have "
+        "at most this rho." + kind,
         Axis("Devices (%)"),
         Axis("rho (zCDP)", needs_log([rhos]), decimals=6),
         (Series("rho", "steps", shares[:-1], rhos, shares[1:]),),
     )
 
 
-def observed_beside_published(results: list[dict[str, Any]], figure_name: str, title: str, note: str) -> Figure:
+def observed_beside_published(
+    results: list[dict[str, Any]], figure_name: str, title: str, note: str
+) -> Figure:
     """One point per reproduced run, with the line of agreement; logarithmic axes."""
-    points = [(each["name"], each[figure_name]["published"], each[figure_name]["observed"]) for each in results]
+    points = [
+        (each["name"], each[figure_name]["published"], each[figure_name]["observed"])
+        for each in results
+    ]
     points = [point for point in points if None not in point]
     names, published, observed = zip(*points, strict=True) if points else ((), (), ())
     both = np.array([*published, *observed] or [1.0], np.float64)
     ends = np.array([0.9 * both.min(), 1.1 * both.max()])
     agreement = Series("agreement", "line", ends, ends, is_reference=True)
-    runs = Series("runs", "points", np.array(published, np.float64), np.array(observed, np.float64), labels=tuple(names))
+    runs = Series(
+        "runs",
+        "points",
+        np.array(published, np.float64),
+        np.array(observed, np.float64),
+        labels=tuple(names),
+    )
     name = figure_name.replace("_", "-")
     note += " Where names would cover one another some are left out; pointing at a run names it."
-    return Figure(name, title, note, Axis("Published", is_log=True), Axis("Simulated", is_log=True), (agreement, runs))
+    return Figure(
+        name,
+        title,
+        note,
+        Axis("Published", is_log=True),
+        Axis("Simulated", is_log=True),
+        (agreement, runs),
+    )

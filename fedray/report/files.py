@@ -19,20 +19,24 @@ from fedray.trace.reader import Trace
 
 
 def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of every figure of a trace's page; their paths. Raises InputError."""
+    """Writes NAME.svg and NAME.csv of every figure of a trace's page; their paths. Raises
+    InputError."""
     from fedray.report.figures import figures_of
 
     return write_figure_files(figures_of(trace, audit), directory)
 
 
 def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of each into a directory, which is made if it is not there; their paths. Raises InputError."""
+    """Writes NAME.svg and NAME.csv of each into a directory, which is made if it is not there;
+    their paths. Raises InputError."""
     place = Path(directory)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = error.strerror or error
-        raise InputError(f"figures {str(directory)!r} is no directory that can be made ({problem}); name another") from None
+        raise InputError(
+            f"figures {str(directory)!r} is no directory that can be made ({problem}); name another"
+        ) from None
     written = []
     for figure in figures:
         for suffix, content in ((".svg", figure_svg(figure)), (".csv", figure_csv(figure))):
@@ -43,12 +47,15 @@ def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[
 
 
 def figure_csv(figure: Shown) -> str:
-    """A row per point, unrounded: series, x, until where there is one, y; then a row per mark. Of a plane: x, y, value."""
+    """A row per point, unrounded: series, x, until where there is one, y; then a row per mark. Of a
+    plane: x, y, value."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if isinstance(figure, Plane):
         writer.writerow([figure.x.title, figure.y.title, figure.z.title])
-        writer.writerows([_plain(x), _plain(y), _plain(z)] for (x, y), z in sorted(figure.values.items()))
+        writer.writerows(
+            [_plain(x), _plain(y), _plain(z)] for (x, y), z in sorted(figure.values.items())
+        )
         return out.getvalue()
     data = [each for each in figure.series if not each.is_reference]
     has_until = any(each.until is not None for each in (*data, *figure.marks))
@@ -59,17 +66,33 @@ def figure_csv(figure: Shown) -> str:
         for point in range(each.x.size):
             x, y = _plain(each.x[point]), _plain(each.y[point])
             end = [_plain(each.until[point])] if each.until is not None else [""] * has_until
-            writer.writerow([each.name, *([each.labels[point]] if each.labels else [""] * has_labels), x, *end, y])
+            writer.writerow(
+                [
+                    each.name,
+                    *([each.labels[point]] if each.labels else [""] * has_labels),
+                    x,
+                    *end,
+                    y,
+                ]
+            )
     for mark in figure.marks:
         at, end = _plain(mark.at), "" if mark.until is None else _plain(mark.until)
-        cells = [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *([""] * has_until), at]
+        cells = (
+            [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *([""] * has_until), at]
+        )
         writer.writerow([f"mark: {mark.text}", *([""] * has_labels), *cells])
     return out.getvalue()
 
 
 def _plain(value: Any) -> str:
     number = float(value)
-    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else "" if np.isnan(number) else repr(number)
+    return (
+        str(int(number))
+        if number.is_integer() and abs(number) < 2**53
+        else ""
+        if np.isnan(number)
+        else repr(number)
+    )
 
 
 def figure_svg(figure: Shown) -> str:
@@ -111,14 +134,23 @@ def _draw(axes: Any, figure: Figure) -> None:
     elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
     for mark in figure.marks:
-        line, zone = (axes.axvline, axes.axvspan) if mark.axis == "x" else (axes.axhline, axes.axhspan)
+        line, zone = (
+            (axes.axvline, axes.axvspan) if mark.axis == "x" else (axes.axhline, axes.axhspan)
+        )
         if mark.until is None:
             line(mark.at, color=GREY, linestyle=":", linewidth=1)
         else:
             zone(mark.at, mark.until, color=GREY, alpha=0.15, linewidth=0)
         across = axes.get_xaxis_transform() if mark.axis == "x" else axes.get_yaxis_transform()
         at = (mark.at, 1.0) if mark.axis == "x" else (1.0, mark.at)
-        axes.text(*at, mark.text, transform=across, fontsize=8, va="bottom", ha="left" if mark.axis == "x" else "right")
+        axes.text(
+            *at,
+            mark.text,
+            transform=across,
+            fontsize=8,
+            va="bottom",
+            ha="left" if mark.axis == "x" else "right",
+        )
     if sum(not each.is_reference for each in figure.series) > 1:
         axes.legend(frameon=False, fontsize=8)
 
@@ -141,10 +173,21 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
         axes.plot(series.x, series.y, color=GREY, linestyle="--", linewidth=1)
     elif series.kind == "bars":
         assert series.until is not None
-        axes.bar((series.x + series.until - 1) / 2, series.y, width=0.92 * (series.until - series.x), color=color, label=label)
+        axes.bar(
+            (series.x + series.until - 1) / 2,
+            series.y,
+            width=0.92 * (series.until - series.x),
+            color=color,
+            label=label,
+        )
     elif series.kind == "steps":
         x, y, _ = series.path()
-        style = {"color": color, "linestyle": dash, "marker": "." if series.has_markers else None, "markersize": 3}
+        style = {
+            "color": color,
+            "linestyle": dash,
+            "marker": "." if series.has_markers else None,
+            "markersize": 3,
+        }
         axes.plot(x, y, linewidth=1.2, solid_joinstyle="miter", label=label, **style)
     elif series.kind == "points":
         axes.plot(series.x, series.y, "o", color=color, label=label)
@@ -153,9 +196,17 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
         for x, y, name, stands in zip(series.x, series.y, series.labels, places, strict=False):
             if stands is not None:
                 style = {"ha": across[stands[0]], "va": along[stands[1]], "fontsize": 7}
-                axes.annotate(name, (x, y), xytext=(5 * stands[0], 4 * stands[1]), textcoords="offset points", **style)
+                axes.annotate(
+                    name,
+                    (x, y),
+                    xytext=(5 * stands[0], 4 * stands[1]),
+                    textcoords="offset points",
+                    **style,
+                )
     else:
-        axes.plot(series.x, series.y, color=color, marker="o", markersize=3, linestyle=dash, label=label)
+        axes.plot(
+            series.x, series.y, color=color, marker="o", markersize=3, linestyle=dash, label=label
+        )
 
 
 def plane_svg(plane: Plane) -> str:
@@ -163,7 +214,8 @@ def plane_svg(plane: Plane) -> str:
     xs, ys, wide, high, left, top = plane.xs, plane.ys, 74, 26, 96, 64
     width, height = left + wide * len(xs) + 16, top + high * len(ys) + 40
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="11" text-anchor="middle">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         f'<text x="12" y="22" font-size="14" text-anchor="start">{escape(plane.title)}</text>',
@@ -172,16 +224,21 @@ def plane_svg(plane: Plane) -> str:
     middle = left + wide * len(xs) / 2
     parts.append(f'<text x="{middle}" y="{height - 10}">{escape(plane.x.title)}</text>')
     for column, x in enumerate(xs):
-        parts.append(f'<text x="{left + wide * (column + 0.5)}" y="{height - 28}">{escape(plane.x.text(x))}</text>')
+        center = left + wide * (column + 0.5)
+        parts.append(f'<text x="{center}" y="{height - 28}">{escape(plane.x.text(x))}</text>')
     for row, y in enumerate(ys):
         at = top + high * row
-        parts.append(f'<text x="{left - 8}" y="{at + 17}" text-anchor="end">{escape(plane.y.text(y))}</text>')
+        parts.append(
+            f'<text x="{left - 8}" y="{at + 17}" text-anchor="end">{escape(plane.y.text(y))}</text>'
+        )
         for column, x in enumerate(xs):
             value = plane.values.get((x, y))
             if value is not None:
                 place, shade = left + wide * column, 0.6 * plane.shade(value)
                 parts.append(
-                    f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
+                    f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" '
+                    f'fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
                 )
-                parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{escape(plane.z.text(value))}</text>')
+                text = escape(plane.z.text(value))
+                parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{text}</text>')
     return "\n".join([*parts, "</svg>\n"])

@@ -1,4 +1,5 @@
-"""One self-contained HTML page for a trace and its audit: no network, light and dark, phone and print."""
+"""One self-contained HTML page for a trace and its audit: no network, light and dark, phone and
+print."""
 
 import base64
 import gzip
@@ -30,12 +31,14 @@ PLOTLY_FILE = "plotly-basic.min.js"
 
 
 def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) -> Path:
-    """Writes the page to `out`, whole or not at all; its path. Raises InputError when it cannot be written."""
+    """Writes the page to `out`, whole or not at all; its path. Raises InputError when it cannot be
+    written."""
     return write_page(render(trace, audit), out)
 
 
 def write_page(content: str, out: str | Path) -> Path:
-    """Writes a page to `out`, whole or not at all; its path. Raises InputError when it cannot be written."""
+    """Writes a page to `out`, whole or not at all; its path. Raises InputError when it cannot be
+    written."""
     path = Path(os.path.abspath(out))
     if not path.name or path.is_dir():
         raise InputError(f"report {str(out)!r} is a directory; name a file in it")
@@ -47,14 +50,17 @@ def render(trace: Trace | ImportedTrace, audit: Audit) -> str:
     """The page of a trace and its audit as text."""
     from fedray.report.figures import figures_of
 
-    return render_audit(audit.to_json_in_full(), figures_of(trace, audit), _about(trace), _statement(trace, audit))
+    return render_audit(
+        audit.to_json_in_full(), figures_of(trace, audit), _about(trace), _statement(trace, audit)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class About:
     """What a page says of its trace, beside the audit.
 
-    run: what the mechanism was run with, by name. outcomes: selected devices by what became of them; empty for a log.
+    run: what the mechanism was run with, by name. outcomes: selected devices by what became of
+        them; empty for a log.
     integrity: what protects the trace against damage, a sentence.
     """
 
@@ -74,7 +80,9 @@ def _about(trace: Trace | ImportedTrace) -> About:
     if isinstance(trace, ImportedTrace):
         log = trace.run["log"]
         description = f"Imported from {log}: {trace.run['rows_read']:,} rows read."
-        return About(Path(log).name, description, None, written, packages, {}, {}, None, trace.integrity)
+        return About(
+            Path(log).name, description, None, written, packages, {}, {}, None, trace.integrity
+        )
     scenario = trace.scenario
     run = {
         "clip norm": scenario["privacy"]["clip_norm"],
@@ -84,18 +92,31 @@ def _about(trace: Trace | ImportedTrace) -> About:
     }
     description, toml = scenario.get("description", ""), tomli_w.dumps(scenario)
     seed, outcomes = trace.run["seed"], trace.outcome_counts()
-    return About(scenario["name"], description, seed, written, packages, run, outcomes, toml, trace.integrity)
+    return About(
+        scenario["name"], description, seed, written, packages, run, outcomes, toml, trace.integrity
+    )
 
 
 def _statement(trace: Trace | ImportedTrace, audit: Audit) -> list[dict[str, str]]:
-    """The lines; none where there is no noise, or where the claim that they would state does not hold."""
-    if not audit.mechanisms or audit.mechanisms[0].noise_multiplier is None or not audit.claim_holds:
+    """The lines; none where there is no noise, or where the claim that they would state does not
+    hold."""
+    if (
+        not audit.mechanisms
+        or audit.mechanisms[0].noise_multiplier is None
+        or not audit.claim_holds
+    ):
         return []
     return privacy_statement(trace, audit).to_json()["lines"]
 
 
-def render_audit(audit: dict[str, Any], figures: Sequence[Shown], about: About, statement: Sequence[dict[str, str]] = ()) -> str:
-    """The page of an audit's document (`Audit.to_json_in_full`) as text. statement: its lines, or none."""
+def render_audit(
+    audit: dict[str, Any],
+    figures: Sequence[Shown],
+    about: About,
+    statement: Sequence[dict[str, str]] = (),
+) -> str:
+    """The page of an audit's document (`Audit.to_json_in_full`) as text. statement: its lines, or
+    none."""
     used = audit["mechanisms"][0] if audit["mechanisms"] else None
     shown = []
     if statement:
@@ -121,7 +142,9 @@ def render_audit(audit: dict[str, Any], figures: Sequence[Shown], about: About, 
         findings=tables.findings_table(audit["findings"]),
         evidence=tables.evidence_table(audit["findings"]),
         mechanism=_mechanism_table(used, about) if used is not None else None,
-        mechanism_note=_mechanism_note(used, about, bool(audit["findings"])) if used is not None else "",
+        mechanism_note=_mechanism_note(used, about, bool(audit["findings"]))
+        if used is not None
+        else "",
         tables=shown,
         outcomes=tables.outcomes_table(about.outcomes) if about.outcomes else None,
         scenario_toml=about.scenario_toml,
@@ -132,7 +155,9 @@ def render_audit(audit: dict[str, Any], figures: Sequence[Shown], about: About, 
 def _mechanism_table(used: dict[str, Any], about: About) -> PageTable:
     noise = used["noise_multiplier"]
     given = {"noise multiplier": "not known" if noise is None else noise}
-    return tables.parameters_table({"kind": used["name"], **used["parameters"], **given, **about.run})
+    return tables.parameters_table(
+        {"kind": used["name"], **used["parameters"], **given, **about.run}
+    )
 
 
 def _mechanism_note(used: dict[str, Any], about: About, is_claimed: bool) -> str:
@@ -144,8 +169,11 @@ def _mechanism_note(used: dict[str, Any], about: About, is_claimed: bool) -> str
     return f"{source}; what was run is in the scenario below."
 
 
-def render_reproduction(title: str, note: str, rows: list[list[str]], results: list[dict[str, Any]]) -> str:
-    """The page of reproduced runs as text: plots, a table (heading first), and `results` as JSON."""
+def render_reproduction(
+    title: str, note: str, rows: list[list[str]], results: list[dict[str, Any]]
+) -> str:
+    """The page of reproduced runs as text: plots, a table (heading first), and `results` as
+    JSON."""
     table = PageTable("Observed / published", rows)
     return render_study(title, note, reproduction_figures(results), [table], results)
 
@@ -156,7 +184,9 @@ def reproduction_figures(results: list[dict[str, Any]]) -> list[Shown]:
 
     seen = "For the (min-sep, max participations) seen."
     return [
-        observed_beside_published(results, "min_sep", "Min-sep", "On the line, simulated and published agree."),
+        observed_beside_published(
+            results, "min_sep", "Min-sep", "On the line, simulated and published agree."
+        ),
         observed_beside_published(results, "rho", "rho of tree aggregation", seen),
     ]
 
@@ -173,7 +203,12 @@ def render_study(
 
     note: what the page shows. assumptions: what its figures rest on.
     """
-    given = {"note": note, "tables": tables, "assumptions": assumptions, "results_json": _script_safe(results)}
+    given = {
+        "note": note,
+        "tables": tables,
+        "assumptions": assumptions,
+        "results_json": _script_safe(results),
+    }
     return _render("study.html.j2", figures, title=title, **given)
 
 
@@ -186,10 +221,16 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
-    environment.globals |= {name: getattr(tables, name) for name in ("epsilon", "fine", "shown_min_sep", "style_of")}
+    environment.globals |= {
+        name: getattr(tables, name) for name in ("epsilon", "fine", "shown_min_sep", "style_of")
+    }
     return environment.get_template(template).render(
         figures=[_for_template(figure) for figure in figures],
-        packed_figures=_packed(json.dumps({figure.name: _for_script(figure) for figure in figures}, allow_nan=False).encode()),
+        packed_figures=_packed(
+            json.dumps(
+                {figure.name: _for_script(figure) for figure in figures}, allow_nan=False
+            ).encode()
+        ),
         packed_plotly=_packed_plotly(),
         **values,
     )
@@ -198,7 +239,13 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
 def _for_template(figure: Shown) -> dict[str, Any]:
     plane = figure if isinstance(figure, Plane) else None
     rows = tables.plane_rows(plane) if plane is not None else None
-    return {"name": figure.name, "title": figure.title, "note": figure.note, "plane": plane, "plane_rows": rows}
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "note": figure.note,
+        "plane": plane,
+        "plane_rows": rows,
+    }
 
 
 def _for_script(figure: Shown) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Figures as what plotly.js draws: data and layout, without colours of text and rules, which are the page's."""
+"""Figures as what plotly.js draws: data and layout, without colours of text and rules, which are
+the page's."""
 
 import math
 from html import escape
@@ -12,7 +13,12 @@ from fedray.report.figure import Axis, Figure, Mark, Series
 COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
 DASHES = ("solid", "dash", "dot")
 GREY = "#8a8f94"
-_POSITIONS = {(0, 1): "top center", (0, -1): "bottom center", (1, 0): "middle right", (-1, 0): "middle left"}
+_POSITIONS = {
+    (0, 1): "top center",
+    (0, -1): "bottom center",
+    (1, 0): "middle right",
+    (-1, 0): "middle left",
+}
 LEGEND_CHARACTERS = 38
 """In a line of a legend, so that it stands on a telephone's screen."""
 
@@ -41,30 +47,65 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
 def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
     if series.is_reference:
-        points = {"x": _numbers(series.x), "y": _numbers(series.y), "line": {"color": GREY, "dash": "dash", "width": 1}}
-        return {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False, **points}
+        points = {
+            "x": _numbers(series.x),
+            "y": _numbers(series.y),
+            "line": {"color": GREY, "dash": "dash", "width": 1},
+        }
+        return {
+            "type": "scatter",
+            "mode": "lines",
+            "hoverinfo": "skip",
+            "showlegend": False,
+            **points,
+        }
     name = "<br>".join(escape(line) for line in wrap(series.name, LEGEND_CHARACTERS))
     common = {"name": name, "hoverinfo": "text+name" if len(figure.series) > 1 else "text"}
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
         assert series.until is not None
         middles, widths = (series.x + series.until - 1) / 2, 0.92 * (series.until - series.x)
-        bars = {"x": _numbers(middles), "y": _numbers(series.y), "width": _numbers(widths), "marker": {"color": color}}
+        bars = {
+            "x": _numbers(middles),
+            "y": _numbers(series.y),
+            "width": _numbers(widths),
+            "marker": {"color": color},
+        }
         return {"type": "bar", **bars, "hovertext": hover, **common}
     line = {"color": color, "dash": dash}
     if series.kind == "steps":
         x, y, places = series.path()
         hover = [hover[each] for each in places]
-        mode, marker = "lines+markers" if series.has_markers else "lines", {"color": color, "size": 3}
-        drawn = {"x": _numbers(x), "y": _numbers(y), "hovertext": hover, "line": line, "marker": marker}
+        mode, marker = (
+            "lines+markers" if series.has_markers else "lines",
+            {"color": color, "size": 3},
+        )
+        drawn = {
+            "x": _numbers(x),
+            "y": _numbers(y),
+            "hovertext": hover,
+            "line": line,
+            "marker": marker,
+        }
         return {"type": "scatter", "mode": mode, **drawn, **common}
-    mode = "lines+markers" if series.kind == "line" else "markers+text" if series.labels else "markers"
+    mode = (
+        "lines+markers" if series.kind == "line" else "markers+text" if series.labels else "markers"
+    )
     marker = {"color": color, "size": 5 if series.kind == "line" else 7}
     places = figure.label_places(series) if series.labels else []
-    points = {"x": _numbers(series.x), "y": _numbers(series.y), "hovertext": hover, "marker": marker, "line": line}
+    points = {
+        "x": _numbers(series.x),
+        "y": _numbers(series.y),
+        "hovertext": hover,
+        "marker": marker,
+        "line": line,
+    }
     named = (
         {
-            "text": [escape(label) if place else "" for label, place in zip(series.labels, places, strict=True)],
+            "text": [
+                escape(label) if place else ""
+                for label, place in zip(series.labels, places, strict=True)
+            ],
             "textposition": [_POSITIONS.get(place or (0, 1)) for place in places],
             "textfont": {"size": 10},
         }
@@ -91,7 +132,10 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         ticks = figure.log_ticks(which)
         drawn |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
         if which == "y" and bars:  # from a half, so that one is seen
-            drawn["range"] = [math.log10(0.5), math.log10(2.0 * max(float(each.y.max()) for each in bars))]
+            drawn["range"] = [
+                math.log10(0.5),
+                math.log10(2.0 * max(float(each.y.max()) for each in bars)),
+            ]
     elif bars and which == "x":  # whole numbers, with room for half a bar at each end
         low = min(float(each.x.min()) for each in bars)
         high = max(float(each.until.max()) for each in bars if each.until is not None)
@@ -107,17 +151,43 @@ def _shape(mark: Mark) -> dict[str, Any]:
     place = {f"{mark.axis}ref": mark.axis, f"{mark.axis}0": mark.at, f"{mark.axis}1": end}
     whole = {f"{across}ref": "paper", f"{across}0": 0, f"{across}1": 1}
     if mark.until is None:
-        return {"type": "line", **place, **whole, "line": {"color": GREY, "dash": "dot", "width": 1.5}}
-    return {"type": "rect", **place, **whole, "line": {"width": 0}, "fillcolor": GREY, "opacity": 0.15, "layer": "below"}
+        return {
+            "type": "line",
+            **place,
+            **whole,
+            "line": {"color": GREY, "dash": "dot", "width": 1.5},
+        }
+    return {
+        "type": "rect",
+        **place,
+        **whole,
+        "line": {"width": 0},
+        "fillcolor": GREY,
+        "opacity": 0.15,
+        "layer": "below",
+    }
 
 
 def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
-    """Its text; on logarithmic axes plotly places text by the logarithm, though shapes by the value."""
+    """Its text; on logarithmic axes plotly places text by the logarithm, though shapes by the
+    value."""
     axis = figure.x if mark.axis == "x" else figure.y
     at = math.log10(mark.at) if axis.is_log else mark.at
-    text = {"text": escape(mark.text), "showarrow": False, "yanchor": "bottom", "font": {"size": 11}}
+    text = {
+        "text": escape(mark.text),
+        "showarrow": False,
+        "yanchor": "bottom",
+        "font": {"size": 11},
+    }
     if mark.axis == "x":
-        return {**text, "x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": -14 * (_near_before(figure, mark) % 3)}
+        return {
+            **text,
+            "x": at,
+            "xanchor": "left",
+            "y": 1,
+            "yref": "paper",
+            "yshift": -14 * (_near_before(figure, mark) % 3),
+        }
     return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
 
 
@@ -127,7 +197,10 @@ def _near_before(figure: Figure, mark: Mark) -> int:
     values = np.concatenate([each.x for each in figure.series] or [np.zeros(1)])
     span = measure(values.max()) - measure(values.min()) if values.size else 0.0
     before = figure.marks[: figure.marks.index(mark)]
-    return sum(each.axis == "x" and abs(measure(each.at) - measure(mark.at)) < 0.2 * span for each in before)
+    return sum(
+        each.axis == "x" and abs(measure(each.at) - measure(mark.at)) < 0.2 * span
+        for each in before
+    )
 
 
 def _numbers(values: Any) -> list[float | None]:

@@ -6,13 +6,22 @@ import time
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from fedray.messages import Progress as HowFar
 from fedray.messages import ProgressListener, RunProgress, TrainingProgress
 
 BAR, WIDE = 24, 120
-"""Characters of the bar itself, and of the least terminal in which it leaves room for what is told."""
+"""Characters of the bar itself, and of the least terminal in which it leaves room for what is
+told."""
 
 
 @contextlib.contextmanager

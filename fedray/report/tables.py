@@ -1,4 +1,5 @@
-"""The tables of pages. Privacy figures are rounded to the safe side: losses up, min-sep, spans and given noise down."""
+"""The tables of pages. Privacy figures are rounded to the safe side: losses up, min-sep, spans and
+given noise down."""
 
 import re
 from collections.abc import Sequence
@@ -12,8 +13,11 @@ EPSILON_DECIMALS = 4
 FINE_DECIMALS = 6
 """Of rho and sensitivities."""
 NARROW, MEDIUM, PROSE = 36, 64, 100
-"""Characters: a row that stands on a telephone's screen, a row that need not fill a page, and a cell that is prose."""
-_NUMBER = re.compile(r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|")
+"""Characters: a row that stands on a telephone's screen, a row that need not fill a page, and a
+cell that is prose."""
+_NUMBER = re.compile(
+    r"(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)( ?%| h| days?)?|-|none( \(k = 1\))?|"
+)
 _DOWN = ("min_sep", "timer_hours", "noise_multiplier", "rounds")
 """Statements whose figure protects the more the larger it is."""
 
@@ -22,7 +26,8 @@ _DOWN = ("min_sep", "timer_hours", "noise_multiplier", "rounds")
 class PageTable:
     """A table of a page: heading first. On a narrow screen every row is a card.
 
-    row_styles: `used` or `marked` (bold), or a verdict (coloured), for each row after the heading; empty: none.
+    row_styles: `used` or `marked` (bold), or a verdict (coloured), for each row after the heading;
+        empty: none.
     """
 
     title: str
@@ -32,14 +37,19 @@ class PageTable:
 
     @property
     def kinds(self) -> list[str]:
-        """Per column: `number`, set to the right with its heading, or `text`, set to the left as the first column is."""
+        """Per column: `number`, set to the right with its heading, or `text`, set to the left as
+        the first column is."""
         columns = list(zip(*self.rows[1:], strict=True))[1:]
-        found = ["number" if all(_NUMBER.fullmatch(cell) for cell in column) else "text" for column in columns]
+        found = [
+            "number" if all(_NUMBER.fullmatch(cell) for cell in column) else "text"
+            for column in columns
+        ]
         return ["text", *(found or ["text"] * (len(self.rows[0]) - 1))]
 
     @property
     def style(self) -> str:
-        """Names of styles: how wide it is set, and whether its rows are cards on a narrow screen."""
+        """Names of styles: how wide it is set, and whether its rows are cards on a narrow
+        screen."""
         columns = len(self.rows[0])
         longest = [max(len(row[place]) for row in self.rows) for place in range(columns)]
         styles = ["cards"] if columns > 2 and sum(longest) > NARROW else []
@@ -55,32 +65,67 @@ class PageTable:
 def parameters_table(parameters: dict[str, Any]) -> PageTable:
     """What a mechanism, or what was run, is made of: a row per parameter, exactly."""
     given = {name: value for name, value in parameters.items() if value not in (None, [], ())}
-    return PageTable("", [["parameter", "value"], *([name.replace("_", " "), _exactly(value)] for name, value in given.items())])
+    return PageTable(
+        "",
+        [
+            ["parameter", "value"],
+            *([name.replace("_", " "), _exactly(value)] for name, value in given.items()),
+        ],
+    )
 
 
 def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
     """Every guarantee of every mechanism: a row each."""
-    heading = ["guarantee", "mechanism", "min-sep", "participations", "sensitivity", "is", "rho", "epsilon", "may be rested on"]
+    heading = [
+        "guarantee",
+        "mechanism",
+        "min-sep",
+        "participations",
+        "sensitivity",
+        "is",
+        "rho",
+        "epsilon",
+        "may be rested on",
+    ]
     rows, styles = [heading], []
     for mechanism in mechanisms:
         seen, *others = mechanism["guarantees"]
-        named = [("observed", seen), ("observed limits", mechanism["observed_limits"]), *((each["name"], each) for each in others)]
+        named = [
+            ("observed", seen),
+            ("observed limits", mechanism["observed_limits"]),
+            *((each["name"], each) for each in others),
+        ]
         for name, each in named:
             if name == "claimed" and each["max_participations"] is None:
                 continue  # nothing is claimed
-            rows.append([name, mechanism["name"], *_guarantee_cells(each), "yes" if each["may_rest_on"] else "no"])
+            rows.append(
+                [
+                    name,
+                    mechanism["name"],
+                    *_guarantee_cells(each),
+                    "yes" if each["may_rest_on"] else "no",
+                ]
+            )
             styles.append("used" if mechanism is mechanisms[0] else "")
     note = (
-        "Observed: this trace's own patterns. Observed limits: all patterns with its min-sep and participations. Sensitivities are "
-        f"at clip norm 1; a bound may be larger than the truth, never smaller. {_binding(mechanisms[0])}"
+        "Observed: this trace's own patterns. Observed limits: all patterns with its min-sep and "
+        "participations. Sensitivities are "
+        "at clip norm 1; a bound may be larger than the truth, never smaller. "
+        f"{_binding(mechanisms[0])}"
     )
     return PageTable("Figures of each mechanism", rows, note, styles)
 
 
 def _binding(mechanism: dict[str, Any]) -> str:
-    is_exact, rounds = mechanism["guarantees"][0]["is_exact"], ", ".join(map(str, mechanism["binding_rounds"]))
+    is_exact, rounds = (
+        mechanism["guarantees"][0]["is_exact"],
+        ", ".join(map(str, mechanism["binding_rounds"])),
+    )
     how = "is that" if is_exact else "is bounded by the bound"
-    return f"The observed sensitivity of {mechanism['name']} {how} of device {mechanism['binding_device']}, of rounds {rounds}."
+    return (
+        f"The observed sensitivity of {mechanism['name']} {how} of device "
+        f"{mechanism['binding_device']}, of rounds {rounds}."
+    )
 
 
 def _guarantee_cells(guarantee: dict[str, Any]) -> list[str]:
@@ -90,22 +135,46 @@ def _guarantee_cells(guarantee: dict[str, Any]) -> list[str]:
     if guarantee["sensitivity"] is None:
         return [*limits, "-", "not proven", "-", "-"]
     kind = "exact" if guarantee["is_exact"] else "bound"
-    return [*limits, fine(guarantee["sensitivity"]), kind, fine(guarantee["rho"]), epsilon(guarantee["epsilon"])]
+    return [
+        *limits,
+        fine(guarantee["sensitivity"]),
+        kind,
+        fine(guarantee["rho"]),
+        epsilon(guarantee["epsilon"]),
+    ]
 
 
 def utility_table(audit: dict[str, Any]) -> PageTable:
     """Mechanisms by the error of their prefix sums at equal rho."""
-    heading = ["mechanism", "rms error", "max error", "noise multiplier needed", "RmsLoss", "MaxLoss", "sensitivity"]
+    heading = [
+        "mechanism",
+        "rms error",
+        "max error",
+        "noise multiplier needed",
+        "RmsLoss",
+        "MaxLoss",
+        "sensitivity",
+    ]
     rows = [
         [
             each["name"],
-            *(fine(each[key]) for key in ("rms_prefix_error", "max_prefix_error", "noise_multiplier", "rms_loss", "max_loss")),
+            *(
+                fine(each[key])
+                for key in (
+                    "rms_prefix_error",
+                    "max_prefix_error",
+                    "noise_multiplier",
+                    "rms_loss",
+                    "max_loss",
+                )
+            ),
             fine(each["sensitivity"]),
         ]
         for each in audit["utility"]
     ]
     note = (
-        f"{audit['utility_note']} Here every mechanism has rho = {fine(audit['utility_rho'])}; the errors are of prefix sums at "
+        f"{audit['utility_note']} Here every mechanism has rho = {fine(audit['utility_rho'])}; the "
+        "errors are of prefix sums at "
         "clip norm 1, and the best comes first."
     )
     used = audit["mechanisms"][0]["name"] if audit["mechanisms"] else ""
@@ -127,7 +196,11 @@ def findings_table(findings: Sequence[dict[str, Any]]) -> PageTable:
         ]
         for each in findings
     ]
-    return PageTable("Statement by statement", [heading, *rows], row_styles=[style_of(each["verdict"]) for each in findings])
+    return PageTable(
+        "Statement by statement",
+        [heading, *rows],
+        row_styles=[style_of(each["verdict"]) for each in findings],
+    )
 
 
 def style_of(verdict: str) -> str:
@@ -155,41 +228,72 @@ def evidence_table(findings: Sequence[dict[str, Any]]) -> PageTable:
         if each["evidence_note"]:
             notes.append(f"Of {each['statement']} {each['evidence_note']}.")
         for shown in each["evidence"]:
-            rows.append([each["statement"], shown["device"], ", ".join(map(str, shown["rounds"])), shown["shows"]])
+            rows.append(
+                [
+                    each["statement"],
+                    shown["device"],
+                    ", ".join(map(str, shown["rounds"])),
+                    shown["shows"],
+                ]
+            )
     return PageTable("Evidence", rows, " ".join(notes))
 
 
 def statement_table(statement: Sequence[dict[str, str]]) -> PageTable:
     """The privacy statement: a row per line, with what it rests on."""
-    rows = [["what", "says", "evidence"], *([each["what"], each["says"], each["evidence"]] for each in statement)]
-    return PageTable("Privacy statement", rows, "In the order of the checklist of Ponomareva et al. 2023, ready to be published.")
+    rows = [
+        ["what", "says", "evidence"],
+        *([each["what"], each["says"], each["evidence"]] for each in statement),
+    ]
+    return PageTable(
+        "Privacy statement",
+        rows,
+        "In the order of the checklist of Ponomareva et al. 2023, ready to be published.",
+    )
 
 
 def devices_table(device_privacy: dict[str, Any]) -> PageTable:
     """rho over devices, at a few shares."""
     rows = [["share of devices", "sensitivity at most", "rho at most"]]
-    rows += [[f"{100 * each['share']:g} %", fine(each["sensitivity"]), fine(each["rho"])] for each in device_privacy["quantiles"]]
+    rows += [
+        [f"{100 * each['share']:g} %", fine(each["sensitivity"]), fine(each["rho"])]
+        for each in device_privacy["quantiles"]
+    ]
     bounds = "" if device_privacy["is_exact"] else " Some are upper bounds."
-    note = f"rho of the devices that took part; the mean is {fine(device_privacy['mean_rho'])}.{bounds}"
+    note = (
+        "rho of the devices that took part; the mean is "
+        f"{fine(device_privacy['mean_rho'])}.{bounds}"
+    )
     return PageTable("What each device got", rows, note)
 
 
 def frontier_table(frontier: dict[str, Any]) -> PageTable:
     """Devices by number of participations, with the limits that all of a row obey."""
-    heading = ["participations", "devices", "min-sep", "least span of 2, 3, ... participations", "sensitivity", "is"]
+    heading = [
+        "participations",
+        "devices",
+        "min-sep",
+        "least span of 2, 3, ... participations",
+        "sensitivity",
+        "is",
+    ]
     rows = [
         [
-            str(each["most"]) if each["fewest"] == each["most"] else f"{each['fewest']} to {each['most']}",
+            str(each["most"])
+            if each["fewest"] == each["most"]
+            else f"{each['fewest']} to {each['most']}",
             f"{each['devices']:,}",
             "none (k = 1)" if each["most"] == 1 else f"{each['min_sep']:,}",
-            (", ".join(map(str, each["spans"][:12])) + (", ..." if len(each["spans"]) > 12 else "")) or "-",
+            (", ".join(map(str, each["spans"][:12])) + (", ..." if len(each["spans"]) > 12 else ""))
+            or "-",
             fine(each["sensitivity"]),
             "exact" if each["is_exact"] else "bound",
         ]
         for each in frontier["entries"]
     ]
     note = (
-        "All devices of a row obey its own min-sep and participations, so the sensitivity of the trace is at most "
+        "All devices of a row obey its own min-sep and participations, so the sensitivity of the "
+        "trace is at most "
         f"{fine(frontier['sensitivity'])}."
     )
     return PageTable("By number of participations", [heading, *rows], note)
@@ -204,7 +308,8 @@ def outcomes_table(counts: dict[str, int]) -> PageTable:
 
 @dataclass(frozen=True, slots=True)
 class PlaneCell:
-    """A cell of a drawn plane: its value as text, empty if it was not computed, and its shade in per cent."""
+    """A cell of a drawn plane: its value as text, empty if it was not computed, and its shade in
+    per cent."""
 
     text: str
     shade: int
@@ -215,7 +320,12 @@ def plane_rows(plane: Plane) -> list[tuple[str, list[PlaneCell]]]:
     rows = []
     for y in plane.ys:
         values = [plane.values.get((x, y)) for x in plane.xs]
-        cells = [PlaneCell("", 0) if z is None else PlaneCell(plane.z.text(z), round(60 * plane.shade(z))) for z in values]
+        cells = [
+            PlaneCell("", 0)
+            if z is None
+            else PlaneCell(plane.z.text(z), round(60 * plane.shade(z)))
+            for z in values
+        ]
         rows.append((plane.y.text(y), cells))
     return rows
 

@@ -1,1 +1,2 @@
-"""What happens if the guess was wrong: sweeps of settings or simulated runs, and how mechanisms made for the guess fare there."""
+"""What happens if the guess was wrong: sweeps of settings or simulated runs, and how mechanisms
+made for the guess fare there."""

@@ -1,4 +1,5 @@
-"""What happens in a cell, and how mechanisms fare there. Plain functions; fedray/stress/run.py calls them in tasks."""
+"""What happens in a cell, and how mechanisms fare there. Plain functions; fedray/stress/run.py
+calls them in tasks."""
 
 import math
 import tempfile
@@ -27,7 +28,8 @@ from mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What happened, or is assumed to happen, in a cell. patterns: of a simulated run. note: why there is none."""
+    """What happened, or is assumed to happen, in a cell. patterns: of a simulated run. note: why
+    there is none."""
 
     schema: MinSep | None
     patterns: Patterns | None = None
@@ -52,7 +54,8 @@ class Row:
     noise_multiplier: float
     """z of the cell, the same for all its mechanisms; rho and epsilon are at it."""
     sensitivity: float | None = None
-    """Of the simulated trace where there is one, else under the cell's (b, k): the one that losses, rho and epsilon are of."""
+    """Of the simulated trace where there is one, else under the cell's (b, k): the one that losses,
+    rho and epsilon are of."""
     sensitivity_of: str | None = None
     """"trace" or "(b, k)"."""
     sensitivity_is_exact: bool | None = None
@@ -70,11 +73,13 @@ class Row:
     regret: float | None = None
     """rms_loss over the least in the cell, minus 1."""
     common_rho: float | None = None
-    """A rho that all mechanisms of the cell have in the comparison: that of the sweep's first mechanism at z."""
+    """A rho that all mechanisms of the cell have in the comparison: that of the sweep's first
+    mechanism at z."""
     needed_noise_multiplier: float | None = None
     """The noise multiplier that this mechanism needs for it."""
     rms_prefix_error: float | None = None
-    """Deviation of the noise on prefix sums at that multiplier, root mean square over rounds; tables are sorted by it."""
+    """Deviation of the noise on prefix sums at that multiplier, root mean square over rounds;
+    tables are sorted by it."""
     max_prefix_error: float | None = None
     """The same, of the worst round."""
     rho: float | None = None
@@ -104,7 +109,11 @@ def simulated(scenario: Scenario) -> Truth:
     """What happens in a run of a scenario, in this process."""
     with tempfile.TemporaryDirectory(prefix="fedray-stress-") as folder:
         try:
-            trace = simulate(scenario, Placement(1, "in-process", checkpoint_seconds=math.inf), Path(folder) / "trace")
+            trace = simulate(
+                scenario,
+                Placement(1, "in-process", checkpoint_seconds=math.inf),
+                Path(folder) / "trace",
+            )
             patterns = read_patterns(trace)
         except (Starved, TraceError) as error:  # without a round there is nothing to judge
             return Truth(None, note=str(error))
@@ -114,9 +123,15 @@ def simulated(scenario: Scenario) -> Truth:
 
 
 def judge(
-    sweep: Sweep, cell: Cell, scenario: Scenario | None, truth: Truth, distribution: tuple[MinSep, ...], designs: Path | None
+    sweep: Sweep,
+    cell: Cell,
+    scenario: Scenario | None,
+    truth: Truth,
+    distribution: tuple[MinSep, ...],
+    designs: Path | None,
 ) -> list[Row]:
-    """A row for every mechanism and what it is made for. distribution: the schemas of all cells. designs: cache of mechanisms."""
+    """A row for every mechanism and what it is made for. distribution: the schemas of all cells.
+    designs: cache of mechanisms."""
     z = noise_multiplier_of(sweep, cell, scenario)
     judged = [
         _row(sweep, spec, made_for, truth, distribution, z, designs)
@@ -124,9 +139,17 @@ def judge(
         for made_for in (spec.made_for if spec.needs_optimising else spec.made_for[:1])
     ]
     common_rho = next((row.rho for row, _ in judged if row.rho is not None), None)
-    rows = [row if strategy is None else _with_utility(row, strategy, common_rho) for row, strategy in judged]
+    rows = [
+        row if strategy is None else _with_utility(row, strategy, common_rho)
+        for row, strategy in judged
+    ]
     best = min((row.rms_loss for row in rows if row.rms_loss is not None), default=None)
-    return [row if row.rms_loss is None or best is None else replace(row, regret=row.rms_loss / best - 1.0) for row in rows]
+    return [
+        row
+        if row.rms_loss is None or best is None
+        else replace(row, regret=row.rms_loss / best - 1.0)
+        for row in rows
+    ]
 
 
 def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> float:
@@ -134,7 +157,9 @@ def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> 
     if sweep.noise_per_report is not None:
         goal = scenario.rounds.report_goal if scenario is not None else cell.get("report_goal")
         return sweep.noise_per_report * goal
-    return sweep.noise_multiplier or (scenario.privacy.noise_multiplier if scenario is not None else 1.0)
+    return sweep.noise_multiplier or (
+        scenario.privacy.noise_multiplier if scenario is not None else 1.0
+    )
 
 
 def _row(
@@ -205,19 +230,29 @@ def _with_utility(row: Row, strategy: Strategy, common_rho: float | None) -> Row
 
 
 def _request(
-    sweep: Sweep, spec: MechanismSpec, made_for: MadeFor, truth: MinSep, distribution: tuple[MinSep, ...]
+    sweep: Sweep,
+    spec: MechanismSpec,
+    made_for: MadeFor,
+    truth: MinSep,
+    distribution: tuple[MinSep, ...],
 ) -> MechanismRequest:
     if made_for == "estimate" and sweep.estimate is not None and spec.needs_optimising:
         schema, targets = sweep.estimate.schema_(), ()
     elif made_for == "distribution":
         schemas, weights = np.unique(
-            [(s.rounds, s.min_sep, s.max_participations) for s in distribution], axis=0, return_counts=True
+            [(s.rounds, s.min_sep, s.max_participations) for s in distribution],
+            axis=0,
+            return_counts=True,
         )
-        targets = tuple(Target(MinSep(*map(int, s)), float(w)) for s, w in zip(schemas, weights, strict=True))
+        targets = tuple(
+            Target(MinSep(*map(int, s)), float(w)) for s, w in zip(schemas, weights, strict=True)
+        )
         schema = max(targets, key=lambda target: target.weight).schema
     else:
         schema, targets = truth, ()
-    return MechanismRequest(spec.kind, schema, spec.buffers, spec.bands, sweep.objective_of(spec), targets)
+    return MechanismRequest(
+        spec.kind, schema, spec.buffers, spec.bands, sweep.objective_of(spec), targets
+    )
 
 
 @lru_cache(maxsize=8)

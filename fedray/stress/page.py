@@ -36,9 +36,21 @@ _COLUMNS = {
     "days": "days",
     "note": "note",
 }
-_BRIEF = ("min_sep", "max_participations", "rms_loss", "max_loss", "needed_noise_multiplier", "rms_prefix_error", "epsilon", "note")
+_BRIEF = (
+    "min_sep",
+    "max_participations",
+    "rms_loss",
+    "max_loss",
+    "needed_noise_multiplier",
+    "rms_prefix_error",
+    "epsilon",
+    "note",
+)
 """Columns of the terminal: a page, a table or JSON has all."""
-_BOUNDS = {"sensitivity": "sensitivity_is_exact", "schema_sensitivity": "schema_sensitivity_is_exact"}
+_BOUNDS = {
+    "sensitivity": "sensitivity_is_exact",
+    "schema_sensitivity": "schema_sensitivity_is_exact",
+}
 _TITLES = {
     **_COLUMNS,
     "min_sep": "min-sep",
@@ -53,33 +65,60 @@ _OF_THE_CELL = ("min_sep", "noise_multiplier")
 
 
 def sweep_rows(result: SweepResult, is_brief: bool = False) -> list[list[str]]:
-    """A heading, then a row per cell and mechanism, in a cell the least error first. Columns that say the same in all rows are
-    left out; `sweep_constants` has them. is_brief: as it is printed."""
-    table, shown = result.table(), [name for name in _shown(result) if not is_brief or name in _BRIEF]
+    """A heading, then a row per cell and mechanism, in a cell the least error first. Columns that
+    say the same in all rows are left out; `sweep_constants` has them. is_brief: as it is
+    printed."""
+    table, shown = (
+        result.table(),
+        [name for name in _shown(result) if not is_brief or name in _BRIEF],
+    )
     varied = _varied(result)
-    heading = [*(key.split(".")[-1] for key in varied), "mechanism", *(_COLUMNS[name] for name in shown)]
-    return [heading, *([*(str(row[f"cell.{key}"]) for key in varied), row["mechanism"], *_cells(row, shown)] for row in table)]
+    heading = [
+        *(key.split(".")[-1] for key in varied),
+        "mechanism",
+        *(_COLUMNS[name] for name in shown),
+    ]
+    return [
+        heading,
+        *(
+            [*(str(row[f"cell.{key}"]) for key in varied), row["mechanism"], *_cells(row, shown)]
+            for row in table
+        ),
+    ]
 
 
 def sweep_constants(result: SweepResult) -> str:
     """What is the same in all rows, in words."""
     table = result.table()
     same = [name for name in _COLUMNS if len({_cell(row, name) for row in table}) == 1]
-    said = [f"{_COLUMNS[name]} {_cell(table[0], name)}" for name in same if _cell(table[0], name) not in ("-", "")]
+    said = [
+        f"{_COLUMNS[name]} {_cell(table[0], name)}"
+        for name in same
+        if _cell(table[0], name) not in ("-", "")
+    ]
     return f"In all rows: {', '.join(said)}." if said and len(table) > 1 else ""
 
 
 def sweep_notes(result: SweepResult) -> list[str]:
     """What a reader has to know, a sentence each."""
-    of = {row.sensitivity_of for each in result.cells for row in each.rows if row.sensitivity_of is not None}
+    of = {
+        row.sensitivity_of
+        for each in result.cells
+        for row in each.rows
+        if row.sensitivity_of is not None
+    }
     rests = {"trace": "that of the simulated trace", "(b, k)": "that of the cell's (b, k)"}
     notes = (
-        [f"Losses, rho and epsilon of a row rest on one sensitivity, {' or '.join(rests[each] for each in sorted(of))}."]
+        [
+            "Losses, rho and epsilon of a row rest on one sensitivity, "
+            f"{' or '.join(rests[each] for each in sorted(of))}."
+        ]
         if of
         else []
     )
     notes.append(
-        "RmsLoss and MaxLoss are errors of the prefix sums at mu = 1. The last errors are those where all mechanisms of a cell "
+        "RmsLoss and MaxLoss are errors of the prefix sums at mu = 1. The last errors are those "
+        "where all mechanisms of a cell "
         "have the same rho, that of the sweep's first mechanism; the least comes first."
     )
     notes.append(NOT_COMPARABLE)
@@ -91,7 +130,9 @@ def sweep_notes(result: SweepResult) -> list[str]:
 def crossing_rows(result: SweepResult) -> list[list[str]]:
     """Where the better of two mechanisms changes."""
     rows = [["better before", "better after", f"between {result.sweep.x}", "and", "interpolated"]]
-    return rows + [[c.before, c.after, f"{c.low:g}", f"{c.high:g}", f"{c.at:.1f}"] for c in result.crossings()]
+    return rows + [
+        [c.before, c.after, f"{c.low:g}", f"{c.high:g}", f"{c.at:.1f}"] for c in result.crossings()
+    ]
 
 
 def sweep_page(result: SweepResult) -> str:
@@ -104,7 +145,12 @@ def sweep_page(result: SweepResult) -> str:
     notes = [*sweep_notes(result), sweep_constants(result)]
     tables.append(PageTable("Cells", sweep_rows(result), " ".join(note for note in notes if note)))
     return render_study(
-        result.sweep.name, result.sweep.description, sweep_figures(result), tables, result.to_json(), OF_EVERY_AUDIT
+        result.sweep.name,
+        result.sweep.description,
+        sweep_figures(result),
+        tables,
+        result.to_json(),
+        OF_EVERY_AUDIT,
     )
 
 
@@ -132,7 +178,10 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
     if is_simulated:
         note += "Every point is a simulated run; between them nothing was observed."
     elif any(each.kind == "steps" for each in series):
-        note += "Participations change in steps, so each value is held until the next that was computed."
+        note += (
+            "Participations change in steps, so each value is held until the next that was "
+            "computed."
+        )
     every_y = [float(y) for each in series for y in each.y if math.isfinite(y)]
     return [
         Figure(
@@ -148,7 +197,8 @@ def sweep_figures(result: SweepResult) -> list[Shown]:
 
 
 def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
-    """A line only where neighbouring values of the sweep were computed and k is the same there; simulated runs are points."""
+    """A line only where neighbouring values of the sweep were computed and k is the same there;
+    simulated runs are points."""
     every_x = np.array(sorted({float(each.cell.get(result.sweep.x)) for each in result.cells}))
     values = [getattr(rows[x], result.sweep.y) if x in rows else None for x in every_x]
     y = np.array([math.nan if value is None else float(value) for value in values])
@@ -163,20 +213,26 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
 
 
 def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
-    """Rows with a figure by their place on the horizontal axis; by mechanism, what its sensitivity is of, and the other values."""
+    """Rows with a figure by their place on the horizontal axis; by mechanism, what its sensitivity
+    is of, and the other values."""
     sweep, lines = result.sweep, {}
     for each in result.cells:
         others = _others(result, each.cell.values, (sweep.x,))
         for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
             if getattr(row, sweep.y) is not None:
-                lines.setdefault(", ".join([_legend(sweep.y, row), *others]), {})[float(each.cell.get(sweep.x))] = row
+                lines.setdefault(", ".join([_legend(sweep.y, row), *others]), {})[
+                    float(each.cell.get(sweep.x))
+                ] = row
     return lines
 
 
 def _legend(y: str, row: Row) -> str:
     if y in _OF_THE_CELL:
         return _TITLES[y]
-    return f"{row.mechanism}; sensitivity of {'the trace' if row.sensitivity_of == 'trace' else '(b, k)'}"
+    return (
+        f"{row.mechanism}; sensitivity of "
+        f"{'the trace' if row.sensitivity_of == 'trace' else '(b, k)'}"
+    )
 
 
 def _planes(result: SweepResult) -> dict[str, dict[tuple[float, float], float]]:
@@ -189,13 +245,21 @@ def _planes(result: SweepResult) -> dict[str, dict[tuple[float, float], float]]:
             value = getattr(row, sweep.y)
             if value is not None:
                 place = (float(each.cell.get(sweep.x)), float(each.cell.get(sweep.plane)))
-                planes.setdefault(", ".join([_legend(sweep.y, row), *others]), {})[place] = float(value)
+                planes.setdefault(", ".join([_legend(sweep.y, row), *others]), {})[place] = float(
+                    value
+                )
     return planes
 
 
-def _others(result: SweepResult, values: Sequence[tuple[str, Any]], axes: tuple[str, ...]) -> list[str]:
+def _others(
+    result: SweepResult, values: Sequence[tuple[str, Any]], axes: tuple[str, ...]
+) -> list[str]:
     """What else is varied, as words."""
-    return [f"{_key_title(key)} {value}" for key, value in values if key not in axes and len(result.sweep.vary[key]) > 1]
+    return [
+        f"{_key_title(key)} {value}"
+        for key, value in values
+        if key not in axes and len(result.sweep.vary[key]) > 1
+    ]
 
 
 def _key_title(key: str) -> str:
@@ -217,8 +281,14 @@ def _shown(result: SweepResult) -> list[str]:
     """Columns that tell rows apart, and are not among what is varied."""
     table, varied = result.table(), _varied(result)
     if len(table) <= 1:
-        return [name for name in _COLUMNS if any(_cell(row, name) not in ("-", "") for row in table)]
-    return [name for name in _COLUMNS if name not in varied and len({_cell(row, name) for row in table}) > 1]
+        return [
+            name for name in _COLUMNS if any(_cell(row, name) not in ("-", "") for row in table)
+        ]
+    return [
+        name
+        for name in _COLUMNS
+        if name not in varied and len({_cell(row, name) for row in table}) > 1
+    ]
 
 
 def _cells(row: dict[str, Any], shown: Sequence[str]) -> list[str]:

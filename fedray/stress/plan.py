@@ -1,17 +1,21 @@
-"""A plan: the report goal, timer and noise multiplier that meet a privacy target at the least cost, by simulated min-seps.
+"""A plan: the report goal, timer and noise multiplier that meet a privacy target at the least cost,
+by simulated min-seps.
 
-The signal-to-noise hypothesis (McMahan et al. 2018; the practice of DP-FTRL studies): models of equal quality need an equal ratio
-of noise multiplier to report goal. A larger goal then means more noise and less privacy loss, but devices come round sooner, and a
-run may starve. The common guess for min-sep, population / report goal, is what a population gives that is cycled through without a
+The signal-to-noise hypothesis (McMahan et al. 2018; the practice of DP-FTRL studies): models of
+equal quality need an equal ratio of noise multiplier to report goal. A larger goal then means more
+noise and less privacy loss, but devices come round sooner, and a run may starve. The common guess
+for min-sep, population / report goal, is what a population gives that is cycled through without a
 gap; here it is simulated.
 
-What is planned for is not what was seen but a margin below it: a lower prediction bound of the min-sep of one more run, from the
-spread of the seeds. Smaller simulations have fewer devices, so their least gap is a little larger; hence the plan is confirmed by
-a run of the full size, and corrected if that falls short.
+What is planned for is not what was seen but a margin below it: a lower prediction bound of the
+min-sep of one more run, from the spread of the seeds. Smaller simulations have fewer devices, so
+their least gap is a little larger; hence the plan is confirmed by a run of the full size, and
+corrected if that falls short.
 
-The scenario of a plan makes rules of its planned limits: devices keep the planned min-sep as a round separation, and the
-planned participations as a cap. So the planned epsilon rests on what is enforced. Devices seldom meet these rules, because
-they lie below what devices do by themselves; a second run of the full size, with the rules, shows what they cost.
+The scenario of a plan makes rules of its planned limits: devices keep the planned min-sep as a
+round separation, and the planned participations as a cap. So the planned epsilon rests on what is
+enforced. Devices seldom meet these rules, because they lie below what devices do by themselves; a
+second run of the full size, with the rules, shows what they cost.
 """
 
 import contextlib
@@ -38,7 +42,8 @@ from mechanisms.strategy import Strategy
 PRECISION = 0.05
 """Relative, of report goals: between a goal that fails and one that meets the target."""
 NEAR_STARVING = 0.25
-"""How near to a goal that starves others are tried, where none met the target: starving takes long to find out."""
+"""How near to a goal that starves others are tried, where none met the target: starving takes long
+to find out."""
 GROWTH = 2.0
 LEAST_SIMULATED_GOAL = 20
 """Smaller rounds are simulated at a larger scale."""
@@ -46,11 +51,13 @@ LEAST_SCALE = 0.05
 """Below, min-seps of simulations are further off than the margin covers."""
 MOST_CONFIRMATIONS = 8
 MISS_PROBABILITY = 0.05
-"""That one more run has a smaller min-sep than is planned for, if min-seps vary normally, as they did between seeds."""
+"""That one more run has a smaller min-sep than is planned for, if min-seps vary normally, as they
+did between seeds."""
 LEAST_DEVIATION = 0.5
 """Rounds: min-sep is a whole number, so that equal seeds do not mean no spread."""
 SLOWER = 0.05
-"""Relative: a run that takes so much longer with the planned limits as rules than without gets a warning."""
+"""Relative: a run that takes so much longer with the planned limits as rules than without gets a
+warning."""
 MOST_OF_THE_DEVICES = 0.95
 """Of usable devices that a round may select at once."""
 Progress = Callable[[str], None]
@@ -67,13 +74,21 @@ class Target:
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
-            raise InputError(f"epsilon={self.epsilon} must be positive and finite; 0 would need noise without end")
+            raise InputError(
+                f"epsilon={self.epsilon} must be positive and finite; 0 would need noise without "
+                "end"
+            )
         if not 0 < self.noise_per_report < math.inf:
-            raise InputError(f"noise_per_report={self.noise_per_report} must be positive; 7 / 6500 is that of Xu et al. 2023")
+            raise InputError(
+                f"noise_per_report={self.noise_per_report} must be positive; 7 / 6500 is that of "
+                "Xu et al. 2023"
+            )
         from mechanisms.optimize.blt import MOST_BUFFERS  # loads jax
 
         if not 1 <= self.buffers <= MOST_BUFFERS:
-            raise InputError(f"buffers={self.buffers} must be from 1 to {MOST_BUFFERS}; 4 are usual")
+            raise InputError(
+                f"buffers={self.buffers} must be from 1 to {MOST_BUFFERS}; 4 are usual"
+            )
         try:
             check_delta(self.delta)
         except ValueError as error:
@@ -137,7 +152,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """best: the answer, confirmed at full size; None if nothing meets the target. warnings: what the reader must know of it."""
+    """best: the answer, confirmed at full size; None if nothing meets the target. warnings: what
+    the reader must know of it."""
 
     target: Target
     scenario: Scenario
@@ -149,12 +165,24 @@ class Plan:
 
     @property
     def least_of_timers(self) -> dict[float, Candidate | None]:
-        """Of each timer the candidate of the least goal that meets the target: at full size where one was simulated."""
-        found: dict[float, Candidate | None] = dict.fromkeys(each.timer_hours for each in self.candidates)
+        """Of each timer the candidate of the least goal that meets the target: at full size where
+        one was simulated."""
+        found: dict[float, Candidate | None] = dict.fromkeys(
+            each.timer_hours for each in self.candidates
+        )
         for hours in found:
             all_of_it = [each for each in self.candidates if each.timer_hours == hours]
-            short = max((each.report_goal for each in all_of_it if each.is_full_size and not each.meets(self.target)), default=0)
-            meeting = [each for each in all_of_it if each.meets(self.target) and each.report_goal > short]
+            short = max(
+                (
+                    each.report_goal
+                    for each in all_of_it
+                    if each.is_full_size and not each.meets(self.target)
+                ),
+                default=0,
+            )
+            meeting = [
+                each for each in all_of_it if each.meets(self.target) and each.report_goal > short
+            ]
             full = [each for each in meeting if each.is_full_size]
             found[hours] = min(full or meeting, key=lambda each: each.report_goal, default=None)
         return found
@@ -164,7 +192,11 @@ class Plan:
         rounds = self.scenario.rounds.count
 
         def entry(candidate: Candidate) -> dict[str, Any]:
-            return {**asdict(candidate), "updates": candidate.updates(rounds), "meets_target": candidate.meets(self.target)}
+            return {
+                **asdict(candidate),
+                "updates": candidate.updates(rounds),
+                "meets_target": candidate.meets(self.target),
+            }
 
         return {
             "population": self.scenario.population.devices,
@@ -188,57 +220,90 @@ def make_plan(
     placement: Placement | None = None,
     on_progress: Progress | None = None,
 ) -> Plan:
-    """For every timer the least report goal that meets the target in small simulations; then the best of them at full size.
+    """For every timer the least report goal that meets the target in small simulations; then the
+    best of them at full size.
 
-    scenario: population, rounds and all but report goal and timer. seeds: simulations of each candidate, at least 2, since their
-    spread is the margin. scale: of population and goal in the search. Of goals within 5 % of the least, the fastest is the best.
+    scenario: population, rounds and all but report goal and timer. seeds: simulations of each
+    candidate, at least 2, since their spread is the margin. scale: of population and goal in the
+    search. Of goals within 5 % of the least, the fastest is the best.
     Raises InputError.
     """
     _check(scenario, timers, seeds, scale)
     least = max(1, math.ceil(LEAST_NOISE_MULTIPLIER / target.noise_per_report))
     most = int(
         min(
-            MOST_OF_THE_DEVICES * scenario.device_ids * scenario.usable_share / scenario.rounds.over_selection,
+            MOST_OF_THE_DEVICES
+            * scenario.device_ids
+            * scenario.usable_share
+            / scenario.rounds.over_selection,
             MOST_NOISE_MULTIPLIER / target.noise_per_report,
         )
     )
     if least > most:
         raise InputError(
-            f"population.devices={scenario.population.devices}: no report goal from {least:,} to {most:,} is possible; raise it, "
+            f"population.devices={scenario.population.devices}: no report goal from {least:,} to "
+            f"{most:,} is possible; raise it, "
             "or the noise per report"
         )
     placement = placement or Placement()
     with cluster(placement) if placement.backend == "ray" else contextlib.nullcontext():
-        planner = _Planner(scenario, target, seeds, scale, replace(placement, address=None), on_progress or (lambda _: None))
+        planner = _Planner(
+            scenario,
+            target,
+            seeds,
+            scale,
+            replace(placement, address=None),
+            on_progress or (lambda _: None),
+        )
         start = _first_goal(scenario, target, least, most)
         searches = {hours: _Search(least, most, start) for hours in timers}
         planner.search(searches)
         best = planner.confirm(searches)
-    candidates = sorted(planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale))
+    candidates = sorted(
+        planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
+    )
     warnings = (
         []
         if scale >= LEAST_SCALE
         else [
-            f"The search was simulated at {scale:g} of the size. Below {LEAST_SCALE:g} min-seps may be several per cent off; only "
+            f"The search was simulated at {scale:g} of the size. Below {LEAST_SCALE:g} min-seps "
+            "may be several per cent off; only "
             "what was run at full size can be relied on."
         ]
     )
-    if best is not None and best.days and best.enforced_days and best.enforced_days > (1 + SLOWER) * best.days:
-        warnings.append(f"With the planned limits as rules the run takes {best.enforced_days:.1f} days instead of {best.days:.1f}.")
+    if (
+        best is not None
+        and best.days
+        and best.enforced_days
+        and best.enforced_days > (1 + SLOWER) * best.days
+    ):
+        warnings.append(
+            f"With the planned limits as rules the run takes {best.enforced_days:.1f} days instead "
+            f"of {best.days:.1f}."
+        )
     if best is not None and best.report_goal == least:
-        warnings.append(f"Report goal {least:,} is the least that this noise per report allows, so that no smaller one was tried.")
+        warnings.append(
+            f"Report goal {least:,} is the least that this noise per report allows, so that no "
+            "smaller one was tried."
+        )
     return Plan(target, scenario, seeds, scale, best, tuple(candidates), tuple(warnings))
 
 
-def planned_scenario(scenario: Scenario, target: Target, best: Candidate) -> tuple[Scenario, Strategy]:
-    """The scenario of a candidate, with the mechanism made for its planned limits, which devices must keep."""
+def planned_scenario(
+    scenario: Scenario, target: Target, best: Candidate
+) -> tuple[Scenario, Strategy]:
+    """The scenario of a candidate, with the mechanism made for its planned limits, which devices
+    must keep."""
     strategy = _mechanism(_limits(scenario.rounds.count, best), target.buffers)
-    table = ", ".join(f"{name} = {_toml(value)}" for name, value in strategy.model_dump(mode="json").items())
+    table = ", ".join(
+        f"{name} = {_toml(value)}" for name, value in strategy.model_dump(mode="json").items()
+    )
     sample = min(scenario.training.cohort_sample, best.report_goal)
+    separation = best.planned_min_sep or scenario.participation.round_separation
     planned = scenario.with_overrides(
         f"rounds.report_goal={best.report_goal}",
         f"participation.timer_hours={best.timer_hours!r}",
-        f"participation.round_separation={best.planned_min_sep or scenario.participation.round_separation}",
+        f"participation.round_separation={separation}",
         f"participation.max_participations={best.planned_max_participations}",
         f"privacy.noise_multiplier={best.noise_multiplier!r}",
         f"privacy.delta={target.delta!r}",
@@ -257,16 +322,31 @@ class _Planner:
     """Simulates candidates, and keeps all of them."""
 
     def __init__(
-        self, scenario: Scenario, target: Target, seeds: int, scale: float, placement: Placement, on_progress: Progress
+        self,
+        scenario: Scenario,
+        target: Target,
+        seeds: int,
+        scale: float,
+        placement: Placement,
+        on_progress: Progress,
     ) -> None:
         self._scenario, self._target, self._seeds, self._scale = scenario, target, seeds, scale
         self._placement, self._tell = placement, on_progress
         self.candidates: list[Candidate] = []
 
     def search(self, searches: "dict[float, _Search]") -> None:
-        """Goes on with all timers at once until each knows its least goal, or that there is none."""
-        while asked := [(hours, goal) for hours, search in searches.items() if (goal := search.next_goal()) is not None]:
-            runs = [self._run_of(goal, hours, seed, self._scale) for hours, goal in asked for seed in range(self._seeds)]
+        """Goes on with all timers at once until each knows its least goal, or that there is
+        none."""
+        while asked := [
+            (hours, goal)
+            for hours, search in searches.items()
+            if (goal := search.next_goal()) is not None
+        ]:
+            runs = [
+                self._run_of(goal, hours, seed, self._scale)
+                for hours, goal in asked
+                for seed in range(self._seeds)
+            ]
             truths = dict(run_tasks(simulated, runs, self._placement))
             for place, (hours, goal) in enumerate(asked):
                 found = [truths[place * self._seeds + seed] for seed in range(self._seeds)]
@@ -281,7 +361,13 @@ class _Planner:
         proposals = {
             hours: min(meeting, key=lambda each: each.report_goal)
             for hours in searches
-            if (meeting := [each for each in self.candidates if each.timer_hours == hours and each.meets(self._target)])
+            if (
+                meeting := [
+                    each
+                    for each in self.candidates
+                    if each.timer_hours == hours and each.meets(self._target)
+                ]
+            )
         }
         for _ in range(MOST_CONFIRMATIONS):
             if not proposals:
@@ -291,7 +377,12 @@ class _Planner:
                 return proposal
             goal = proposal.report_goal
             self._tell(f"goal {goal:,}, timer {hours:g} h: at full size")
-            found = [truth for _, truth in run_tasks(simulated, [self._run_of(goal, hours, 0, 1.0)], self._placement)]
+            found = [
+                truth
+                for _, truth in run_tasks(
+                    simulated, [self._run_of(goal, hours, 0, 1.0)], self._placement
+                )
+            ]
             full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets(self._target):
                 full = self._with_rules(full)
@@ -305,9 +396,15 @@ class _Planner:
         return None
 
     def _with_rules(self, full: Candidate) -> Candidate:
-        """The candidate with what a run of its scenario takes, in which the planned limits are rules; it may starve then."""
-        self._tell(f"goal {full.report_goal:,}, timer {full.timer_hours:g} h: at full size, with the planned limits as rules")
-        run = planned_scenario(self._scenario, self._target, full)[0].with_overrides("training.enabled=false")
+        """The candidate with what a run of its scenario takes, in which the planned limits are
+        rules; it may starve then."""
+        self._tell(
+            f"goal {full.report_goal:,}, timer {full.timer_hours:g} h: at full size, with the "
+            "planned limits as rules"
+        )
+        run = planned_scenario(self._scenario, self._target, full)[0].with_overrides(
+            "training.enabled=false"
+        )
         ((_, truth),) = run_tasks(simulated, [run], self._placement)
         schema = truth.schema
         seen = schema.min_sep if schema is not None and schema.max_participations > 1 else None
@@ -327,8 +424,16 @@ class _Planner:
         )
         return scaled(full, _scale_of(goal, scale))
 
-    def _judged(self, goal: int, hours: float, scale: float, found: Sequence[Truth], before: Candidate | None) -> Candidate:
-        """What simulations of one size say of a goal. before: smaller simulations, whose spread and participations count too."""
+    def _judged(
+        self,
+        goal: int,
+        hours: float,
+        scale: float,
+        found: Sequence[Truth],
+        before: Candidate | None,
+    ) -> Candidate:
+        """What simulations of one size say of a goal. before: smaller simulations, whose spread and
+        participations count too."""
         n, target = self._scenario.rounds.count, self._target
         z, over = target.noise_per_report * goal, self._scenario.population.devices // goal
         schemas = [truth.schema for truth in found if truth.schema is not None]
@@ -340,13 +445,19 @@ class _Planner:
             noise_multiplier=z,
             scale=scale,
             population_over_goal=over,
-            min_seps=tuple(each.min_sep if each.max_participations > 1 else None for each in schemas),
+            min_seps=tuple(
+                each.min_sep if each.max_participations > 1 else None for each in schemas
+            ),
             max_participations=tuple(each.max_participations for each in schemas),
-            guessed_epsilon=_epsilon(_sensitivity(MinSep(n, guessed, -(-n // guessed)), target.buffers), z, target.delta),
+            guessed_epsilon=_epsilon(
+                _sensitivity(MinSep(n, guessed, -(-n // guessed)), target.buffers), z, target.delta
+            ),
             note=notes[0] if notes else "",
         )
         if not notes:
-            candidate = _with_limits(candidate, n, self._seeds, before, self._scenario.participation)
+            candidate = _with_limits(
+                candidate, n, self._seeds, before, self._scenario.participation
+            )
             limits = _limits(n, candidate)
             sensitivity = _sensitivity(limits, target.buffers)
             candidate = replace(
@@ -357,19 +468,27 @@ class _Planner:
                 epsilon=_epsilon(sensitivity, z, target.delta),
             )
         self.candidates.append(candidate)
-        shown = "starves" if notes else "no guarantee" if candidate.epsilon is None else f"epsilon {up(candidate.epsilon, 2)}"
+        shown = (
+            "starves"
+            if notes
+            else "no guarantee"
+            if candidate.epsilon is None
+            else f"epsilon {up(candidate.epsilon, 2)}"
+        )
         self._tell(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {shown}")
         return candidate
 
 
 class _Search:
-    """The least report goal that meets the target, of one timer: from a first guess by factors of two, down as well as up, then
-    bisection, between a goal that fails and one that meets the target, or starves."""
+    """The least report goal that meets the target, of one timer: from a first guess by factors of
+    two, down as well as up, then bisection, between a goal that fails and one that meets the
+    target, or starves."""
 
     def __init__(self, least: int, most: int, first: int) -> None:
         self._least, self._most, self._first = least, most, first
         self._low, self._high, self._starving = 0, 0, 0
-        """Largest goal that failed; smallest that met the target; smallest that starved. 0 for none."""
+        """Largest goal that failed; smallest that met the target; smallest that starved. 0 for
+        none."""
 
     def next_goal(self) -> int | None:
         """None when it is found, or there is none."""
@@ -403,11 +522,16 @@ def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float
     if not timers or min(timers) < 0:
         raise InputError(f"timers={list(timers)} must be hours, at least one; 24, 48, 72 are usual")
     if not 2 <= seeds <= 100:
-        raise InputError(f"seeds={seeds} must be from 2 to 100; their spread is the margin that is planned with")
+        raise InputError(
+            f"seeds={seeds} must be from 2 to 100; their spread is the margin that is planned with"
+        )
     if not 0 < scale <= 1:
         raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
     if scenario.population.devices * scale < LEAST_SIMULATED_GOAL:
-        raise InputError(f"population.devices={scenario.population.devices} is too small at scale={scale}; raise the scale")
+        raise InputError(
+            f"population.devices={scenario.population.devices} is too small at scale={scale}; "
+            "raise the scale"
+        )
 
 
 def _scale_of(goal: int, scale: float) -> float:
@@ -416,12 +540,15 @@ def _scale_of(goal: int, scale: float) -> float:
 
 
 def _first_goal(scenario: Scenario, target: Target, least: int, most: int) -> int:
-    """The least goal that meets the target if min-sep is population / goal; the sensitivity is guessed as 2 sqrt(k)."""
+    """The least goal that meets the target if min-sep is population / goal; the sensitivity is
+    guessed as 2 sqrt(k)."""
     n, devices = scenario.rounds.count, scenario.population.devices
 
     def meets(goal: int) -> bool:
         most_participations = math.ceil(n / max(1, min(n, devices // goal)))
-        epsilon = _epsilon(2.0 * math.sqrt(most_participations), target.noise_per_report * goal, target.delta)
+        epsilon = _epsilon(
+            2.0 * math.sqrt(most_participations), target.noise_per_report * goal, target.delta
+        )
         return epsilon is not None and epsilon <= target.epsilon
 
     low, high = least, max(least, most // 16)  # larger ones starve, which takes long to find out
@@ -434,12 +561,17 @@ def _first_goal(scenario: Scenario, target: Target, least: int, most: int) -> in
 def _best(proposals: dict[float, Candidate]) -> tuple[float, Candidate]:
     """Of goals that are the least, to the search's precision, the fastest."""
     least = min(each.report_goal for each in proposals.values())
-    near = {hours: each for hours, each in proposals.items() if each.report_goal <= least * (1 + PRECISION)}
+    near = {
+        hours: each
+        for hours, each in proposals.items()
+        if each.report_goal <= least * (1 + PRECISION)
+    }
     return min(near.items(), key=lambda item: (item[1].days or 0.0, item[1].report_goal))
 
 
 def _larger_goal(full: Candidate, target: Target) -> int | None:
-    """The next to try where a goal falls short: epsilon falls about as the root of the goal, or faster."""
+    """The next to try where a goal falls short: epsilon falls about as the root of the goal, or
+    faster."""
     if full.starves:
         return None
     ratio = math.inf if full.epsilon is None else (full.epsilon / target.epsilon) ** 2
@@ -447,27 +579,41 @@ def _larger_goal(full: Candidate, target: Target) -> int | None:
 
 
 def _with_limits(
-    candidate: Candidate, rounds: int, seeds: int, before: Candidate | None, rules: Participation | None = None
+    candidate: Candidate,
+    rounds: int,
+    seeds: int,
+    before: Candidate | None,
+    rules: Participation | None = None,
 ) -> Candidate:
-    """The limits that are planned for: a lower prediction bound of one more run's min-sep (Student's t), and one participation
-    more than the most that was seen where runs differ in that; no further than the rules of the scenario allow."""
+    """The limits that are planned for: a lower prediction bound of one more run's min-sep
+    (Student's t), and one participation more than the most that was seen where runs differ in that;
+    no further than the rules of the scenario allow."""
     from scipy import stats
 
     known = np.array([rounds if each is None else each for each in candidate.min_seps], float)
     deviation = before.deviation if before is not None else None
     if deviation is None:
         deviation = max(float(known.std(ddof=1)), LEAST_DEVIATION) / float(known.mean())
-    factor = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1)) * math.sqrt(1.0 + 1.0 / known.size)
-    seen = {*candidate.max_participations, *(before.max_participations if before is not None else ())}
+    factor = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1)) * math.sqrt(
+        1.0 + 1.0 / known.size
+    )
+    seen = {
+        *candidate.max_participations,
+        *(before.max_participations if before is not None else ()),
+    }
     if seen == {1}:
-        return replace(candidate, planned_min_sep=None, planned_max_participations=1, deviation=deviation)
+        return replace(
+            candidate, planned_min_sep=None, planned_max_participations=1, deviation=deviation
+        )
     min_sep = max(1, math.floor(min(known.mean() * (1.0 - factor * deviation), known.min())))
     most = max(seen) + (len(seen) > 1)
     if rules is not None:
         min_sep = max(min_sep, rules.round_separation)
         most = min(most, rules.max_participations or most)
     most = min(most, -(-rounds // min_sep))
-    return replace(candidate, planned_min_sep=min_sep, planned_max_participations=most, deviation=deviation)
+    return replace(
+        candidate, planned_min_sep=min_sep, planned_max_participations=most, deviation=deviation
+    )
 
 
 def _limits(rounds: int, candidate: Candidate) -> MinSep:

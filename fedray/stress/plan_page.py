@@ -22,7 +22,8 @@ SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "
 
 
 def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
-    """What `fedray plan --out` writes, by name: page and figures, and for a plan that was found its scenario, mechanism, claim."""
+    """What `fedray plan --out` writes, by name: page and figures, and for a plan that was found its
+    scenario, mechanism, claim."""
     files = {
         "report.html": plan_page(plan, command).encode(),
         "plan.json": (json.dumps({**plan.to_json(), "command": command}, indent=1) + "\n").encode(),
@@ -44,7 +45,9 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
     keeps_timer = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
-    if keeps_timer and participation.timer_resets_on != "selected":  # else a device may come sooner after its report
+    if (
+        keeps_timer and participation.timer_resets_on != "selected"
+    ):  # else a device may come sooner after its report
         claim["timer_hours"] = best.timer_hours
     if isinstance(availability, ContentFile):  # a scenario finds it by its digest
         files[f"{availability.sha256}{availability.suffix}"] = availability.content
@@ -55,8 +58,20 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 
 def plan_rows(plan: Plan, is_brief: bool = False) -> list[list[str]]:
-    """A heading, then a row per candidate. is_brief: as it is printed, without what follows from the other columns."""
-    heading = ["verdict", "timer", "report goal", "z", "size", "min-sep, seeds", "planned", "population / goal", "k", "days"]
+    """A heading, then a row per candidate. is_brief: as it is printed, without what follows from
+    the other columns."""
+    heading = [
+        "verdict",
+        "timer",
+        "report goal",
+        "z",
+        "size",
+        "min-sep, seeds",
+        "planned",
+        "population / goal",
+        "k",
+        "days",
+    ]
     rows = [[*heading, "epsilon", "if cycled"], *(_cells(plan, each) for each in plan.candidates)]
     left_out = {"z", "population / goal", "if cycled"} if is_brief else set()
     places = [place for place, name in enumerate(rows[0]) if name not in left_out]
@@ -64,7 +79,8 @@ def plan_rows(plan: Plan, is_brief: bool = False) -> list[list[str]]:
 
 
 def timer_rows(plan: Plan) -> list[list[str]]:
-    """What a longer timer costs, and saves: a heading, then the least goal of each timer that meets the target."""
+    """What a longer timer costs, and saves: a heading, then the least goal of each timer that meets
+    the target."""
     heading = [
         "timer",
         "least report goal",
@@ -75,22 +91,32 @@ def timer_rows(plan: Plan) -> list[list[str]]:
         "epsilon",
         "simulated at",
     ]
-    return [heading, *(_timer_cells(plan, hours, each) for hours, each in sorted(plan.least_of_timers.items()))]
+    return [
+        heading,
+        *(_timer_cells(plan, hours, each) for hours, each in sorted(plan.least_of_timers.items())),
+    ]
 
 
 def plan_sentence(plan: Plan) -> str:
     """The plan in words."""
     best, rounds = plan.best, plan.scenario.rounds
     if best is None:
-        return f"No report goal and timer that were tried meet epsilon {plan.target.epsilon:g} at delta {plan.target.delta:g}."
+        return (
+            f"No report goal and timer that were tried meet epsilon {plan.target.epsilon:g} at "
+            f"delta {plan.target.delta:g}."
+        )
     assert best.epsilon is not None
     assert best.days is not None
     seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
     return (
-        f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier {best.noise_multiplier:.6g}: epsilon "
-        f"{up(best.epsilon)} at delta {plan.target.delta:g}, planned for min-sep {shown_min_sep(best.planned_min_sep)} and at most "
-        f"{best.planned_max_participations} participations. The run at full size had min-sep {seen}; population / report goal is "
-        f"{best.population_over_goal:,}. It takes {best.updates(rounds.count):,} device updates in {best.days:.1f} days, "
+        f"Report goal {best.report_goal:,}, timer {best.timer_hours:g} h, noise multiplier "
+        f"{best.noise_multiplier:.6g}: epsilon "
+        f"{up(best.epsilon)} at delta {plan.target.delta:g}, planned for min-sep "
+        f"{shown_min_sep(best.planned_min_sep)} and at most "
+        f"{best.planned_max_participations} participations. The run at full size had min-sep "
+        f"{seen}; population / report goal is "
+        f"{best.population_over_goal:,}. It takes {best.updates(rounds.count):,} device updates in "
+        f"{best.days:.1f} days, "
         f"{rounds.count / best.days:.1f} rounds a day; {pace_words(plan)}. {_rules_words(best)}"
     )
 
@@ -98,15 +124,20 @@ def plan_sentence(plan: Plan) -> str:
 def _rules_words(best: Candidate) -> str:
     """What the planned limits are as rules, and what they cost."""
     cap = f"participation.max_participations = {best.planned_max_participations}"
-    keys = cap if best.planned_min_sep is None else f"participation.round_separation = {best.planned_min_sep} and {cap}"
+    keys = (
+        cap
+        if best.planned_min_sep is None
+        else f"participation.round_separation = {best.planned_min_sep} and {cap}"
+    )
     cost = (
         ""
         if best.enforced_days is None
-        else f" With these rules the run at full size takes {best.enforced_days:.1f} days and has min-sep "
-        f"{shown_min_sep(best.enforced_min_sep)}."
+        else f" With these rules the run at full size takes {best.enforced_days:.1f} days and "
+        f"has min-sep {shown_min_sep(best.enforced_min_sep)}."
     )
     return (
-        f"Epsilon rests on rules: the scenario has {keys}, which devices keep whatever they would do by themselves.{cost} "
+        f"Epsilon rests on rules: the scenario has {keys}, which devices keep whatever they would "
+        f"do by themselves.{cost} "
         "How long a run takes is what a run like the simulated ones takes; nothing guarantees it."
     )
 
@@ -116,7 +147,8 @@ def pace_words(plan: Plan) -> str:
     minutes = plan.scenario.rounds.min_minutes_between
     if minutes is None:
         return (
-            "rounds follow one another as fast as devices come; at a slower pace a timer spans fewer rounds, so that min-sep is "
+            "rounds follow one another as fast as devices come; at a slower pace a timer spans "
+            "fewer rounds, so that min-sep is "
             "smaller: say yours with --rounds-per-day"
         )
     return f"a round starts at least {minutes:g} minutes after the one before"
@@ -126,16 +158,26 @@ def plan_page(plan: Plan, command: str) -> str:
     """The page of a plan."""
     target, scenario = plan.target, plan.scenario
     note = (
-        f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at most {target.epsilon:g} at delta "
-        f"{target.delta:g}, {target.noise_per_report:.3g} of noise multiplier per report. {plan_sentence(plan)}"
+        f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
+        f"most {target.epsilon:g} at delta "
+        f"{target.delta:g}, {target.noise_per_report:.3g} of noise multiplier per report. "
+        f"{plan_sentence(plan)}"
     )
     styles = ["marked" if each == plan.best else "" for each in plan.candidates]
     how = (
-        f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their spread, that one more run falls "
-        "short of once in twenty times. Size 1 is the whole population. If cycled: epsilon if min-sep were population / goal."
+        f"{plan.seeds} seeds each. Planned: with a margin below the seeds' min-seps, from their "
+        "spread, that one more run falls "
+        "short of once in twenty times. Size 1 is the whole population. If cycled: epsilon if "
+        "min-sep were population / goal."
     )
-    on_timers = "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down."
-    made = [["what", "is"], ["command", command], ["fedray", package_versions().get("fedray", "unknown")]]
+    on_timers = (
+        "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down."
+    )
+    made = [
+        ["what", "is"],
+        ["command", command],
+        ["fedray", package_versions().get("fedray", "unknown")],
+    ]
     tables = [
         PageTable("What a longer timer costs", timer_rows(plan), on_timers),
         PageTable("Candidates", plan_rows(plan), " ".join([how, *plan.warnings]), styles),
@@ -146,7 +188,8 @@ def plan_page(plan: Plan, command: str) -> str:
 
 
 def plan_figure(plan: Plan) -> Figure:
-    """Epsilon of the candidates over report goal, with the target, the plan, and where its timer misses the target or starves."""
+    """Epsilon of the candidates over report goal, with the target, the plan, and where its timer
+    misses the target or starves."""
     most = SHOWN * plan.target.epsilon
     series = []
     for hours in dict.fromkeys(each.timer_hours for each in plan.candidates):
@@ -162,7 +205,11 @@ def plan_figure(plan: Plan) -> Figure:
             if points:
                 series.append(_points(f"timer {hours:g} h, {size}", "points", points))
     guesses = {each.report_goal: each.guessed_epsilon for each in plan.candidates}
-    drawn = [(goal, epsilon) for goal, epsilon in sorted(guesses.items()) if epsilon is not None and epsilon <= most]
+    drawn = [
+        (goal, epsilon)
+        for goal, epsilon in sorted(guesses.items())
+        if epsilon is not None and epsilon <= most
+    ]
     if drawn:
         series.append(_points("if min-sep were population / goal", "line", drawn))
     goals = [goal for each in series for goal in each.x.tolist()] or [1.0]
@@ -170,11 +217,20 @@ def plan_figure(plan: Plan) -> Figure:
     return Figure(
         name="lines",
         title="Epsilon over report goal",
-        note=f"Points are simulations, at the planned limits; epsilons above {most:g} are in the table alone.",
+        note=f"Points are simulations, at the planned limits; epsilons above {most:g} are in the "
+        "table alone.",
         x=Axis("report goal", is_log=needs_log(goals), starts_at_zero=False),
-        y=Axis("epsilon", is_log=needs_log([*epsilons, plan.target.epsilon]), starts_at_zero=False, decimals=3),
+        y=Axis(
+            "epsilon",
+            is_log=needs_log([*epsilons, plan.target.epsilon]),
+            starts_at_zero=False,
+            decimals=3,
+        ),
         series=tuple(series),
-        marks=(Mark(plan.target.epsilon, f"target {plan.target.epsilon:g}", "y"), *_zones(plan, min(goals), max(goals))),
+        marks=(
+            Mark(plan.target.epsilon, f"target {plan.target.epsilon:g}", "y"),
+            *_zones(plan, min(goals), max(goals)),
+        ),
     )
 
 
@@ -201,9 +257,21 @@ def _points(name: str, kind: Any, points: list[tuple[int, float]]) -> Series:
 
 def _cells(plan: Plan, each: Candidate) -> list[str]:
     found = [math.inf if value is None else value for value in each.min_seps]
-    ends = [None if value == math.inf else value for value in (min(found), max(found))] if found else []
+    ends = (
+        [None if value == math.inf else value for value in (min(found), max(found))]
+        if found
+        else []
+    )
     seeds = " to ".join(dict.fromkeys(shown_min_sep(end) for end in ends)) or "-"
-    verdict = "plan" if each == plan.best else "starves" if each.starves else "meets it" if each.meets(plan.target) else "misses it"
+    verdict = (
+        "plan"
+        if each == plan.best
+        else "starves"
+        if each.starves
+        else "meets it"
+        if each.meets(plan.target)
+        else "misses it"
+    )
     return [
         verdict,
         f"{each.timer_hours:g} h",

@@ -1,8 +1,9 @@
-"""Runs a sweep: every cell a task, what was computed before taken from the cache, so that an interrupted sweep goes on.
+"""Runs a sweep: every cell a task, what was computed before taken from the cache, so that an
+interrupted sweep goes on.
 
-The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of a cell and by the code and
-libraries that compute it: a digest of the sources of every package but the tests. An entry whose
-digests (`fedray.kept`) are wrong is told of and computed anew.
+The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of
+a cell and by the code and libraries that compute it: a digest of the sources of every package but
+the tests. An entry whose digests (`fedray.kept`) are wrong is told of and computed anew.
 """
 
 import contextlib
@@ -38,7 +39,16 @@ from mechanisms.participation import MinSep
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("fedray", "mechanisms", "clients", "server")
 Progress = Callable[[str], None]
-LESS_IS_BETTER = ("rms_loss", "max_loss", "regret", "rms_prefix_error", "max_prefix_error", "sensitivity", "rho", "epsilon")
+LESS_IS_BETTER = (
+    "rms_loss",
+    "max_loss",
+    "regret",
+    "rms_prefix_error",
+    "max_prefix_error",
+    "sensitivity",
+    "rho",
+    "epsilon",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,8 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where the better of two mechanisms changes: between two neighbouring values on the horizontal axis; at, interpolated."""
+    """Where the better of two mechanisms changes: between two neighbouring values on the horizontal
+    axis; at, interpolated."""
 
     before: str
     after: str
@@ -62,18 +73,23 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """All rows, cell by cell. warnings: cache entries that were not what they should be, and were computed anew."""
+    """All rows, cell by cell. warnings: cache entries that were not what they should be, and were
+    computed anew."""
 
     sweep: Sweep
     cells: tuple[CellResult, ...]
     warnings: tuple[str, ...] = ()
 
     def table(self) -> list[dict[str, Any]]:
-        """A flat row per cell and mechanism: the cell's values first, by their keys; in a cell, the least prefix error first."""
+        """A flat row per cell and mechanism: the cell's values first, by their keys; in a cell, the
+        least prefix error first."""
         return [
             {**{f"cell.{key}": value for key, value in each.cell.values}, **row.to_json()}
             for each in self.cells
-            for row in sorted(each.rows, key=lambda row: math.inf if row.rms_prefix_error is None else row.rms_prefix_error)
+            for row in sorted(
+                each.rows,
+                key=lambda row: math.inf if row.rms_prefix_error is None else row.rms_prefix_error,
+            )
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +106,9 @@ class SweepResult:
         lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         for each in self.cells:
             others = [
-                f"{key.split('.')[-1]} {value}" for key, value in each.cell.values if key != self.sweep.x and self._varies(key)
+                f"{key.split('.')[-1]} {value}"
+                for key, value in each.cell.values
+                if key != self.sweep.x and self._varies(key)
             ]
             for row in each.rows:
                 x, y = each.cell.get(self.sweep.x), getattr(row, self.sweep.y)
@@ -99,7 +117,8 @@ class SweepResult:
         return {name: sorted(points) for name, points in lines.items()}
 
     def crossings(self) -> list[Crossing]:
-        """Of every two mechanisms at the same other values; none of figures of which less is not better."""
+        """Of every two mechanisms at the same other values; none of figures of which less is not
+        better."""
         if self.sweep.y not in LESS_IS_BETTER:
             return []
         lines = self._lines()
@@ -107,7 +126,9 @@ class SweepResult:
             crossing
             for first, second in itertools.combinations(lines, 2)
             if first[1:] == second[1:]
-            for crossing in _crossings(", ".join(first), lines[first], ", ".join(second), lines[second])
+            for crossing in _crossings(
+                ", ".join(first), lines[first], ", ".join(second), lines[second]
+            )
         ]
 
     def _varies(self, key: str) -> bool:
@@ -121,22 +142,34 @@ def run_sweep(
     has_cache: bool = True,
     on_progress: Progress | None = None,
 ) -> SweepResult:
-    """Runs all cells: first what happens in them, then how the mechanisms fare. Raises RunFailed when a task dies for good."""
+    """Runs all cells: first what happens in them, then how the mechanisms fare. Raises RunFailed
+    when a task dies for good."""
     cells, cache = sweep.cells(), _Cache(default_cache() if has_cache else None)
     designs = designs_cache() if has_cache else None
     tell, placement = on_progress or (lambda _: None), placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
     truths = _truths(sweep, cells, scenarios, placement, cache, tell)
     distribution = tuple(truth.schema for truth in truths if truth.schema is not None)
-    jobs = [_Judgement(sweep, *each, distribution, designs) for each in zip(cells, scenarios, truths, strict=True)]
+    jobs = [
+        _Judgement(sweep, *each, distribution, designs)
+        for each in zip(cells, scenarios, truths, strict=True)
+    ]
     digests = [job.digest for job in jobs]
-    rows = {index: known for index, digest in enumerate(digests) if (known := cache.rows(digest)) is not None}
+    rows = {
+        index: known
+        for index, digest in enumerate(digests)
+        if (known := cache.rows(digest)) is not None
+    }
     missing = [index for index in range(len(jobs)) if index not in rows]
     for place, found in run_tasks(_judged, [jobs[index] for index in missing], placement):
         rows[missing[place]] = tuple(found)
         cache.keep_rows(digests[missing[place]], tuple(found))
         tell(f"{len(rows)} of {len(jobs)} cells judged")
-    return SweepResult(sweep, tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells)), tuple(cache.warnings))
+    return SweepResult(
+        sweep,
+        tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells)),
+        tuple(cache.warnings),
+    )
 
 
 def write_results(result: SweepResult, out: Path, page: str) -> None:
@@ -144,14 +177,27 @@ def write_results(result: SweepResult, out: Path, page: str) -> None:
     table = io.BytesIO()
     pq.write_table(_as_table(result), table, compression="zstd")
     document = json.dumps(result.to_json(), indent=1) + "\n"
-    write_directory(out, {"results.parquet": table.getvalue(), "results.json": document.encode(), "report.html": page.encode()})
+    write_directory(
+        out,
+        {
+            "results.parquet": table.getvalue(),
+            "results.json": document.encode(),
+            "report.html": page.encode(),
+        },
+    )
 
 
 def _as_table(result: SweepResult) -> pa.Table:
     """Values of a key that are of several types (a number, or "most") are written as text."""
     rows = result.table()
-    mixed = {f"cell.{key}" for key, values in result.sweep.vary.items() if len({type(value) for value in values}) > 1}
-    return pa.Table.from_pylist([{key: str(value) if key in mixed else value for key, value in row.items()} for row in rows])
+    mixed = {
+        f"cell.{key}"
+        for key, values in result.sweep.vary.items()
+        if len({type(value) for value in values}) > 1
+    }
+    return pa.Table.from_pylist(
+        [{key: str(value) if key in mixed else value for key, value in row.items()} for row in rows]
+    )
 
 
 def default_cache() -> Path:
@@ -172,7 +218,8 @@ class _Judgement:
     def digest(self) -> str:
         needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
         sweep = self.sweep.model_dump(
-            mode="json", include={"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"}
+            mode="json",
+            include={"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"},
         )
         schema = self.truth.schema
         return _digest(
@@ -191,7 +238,12 @@ def _judged(job: _Judgement) -> list[Row]:
 
 
 def _truths(
-    sweep: Sweep, cells: list[Cell], scenarios: list[Scenario | None], placement: Placement, cache: "_Cache", tell: Progress
+    sweep: Sweep,
+    cells: list[Cell],
+    scenarios: list[Scenario | None],
+    placement: Placement,
+    cache: "_Cache",
+    tell: Progress,
 ) -> list[Truth]:
     wanted = [each for each in scenarios if each is not None]
     digests = [_digest("truth", each.digest) for each in wanted]
@@ -208,8 +260,8 @@ def _truths(
 
 
 class _Cache:
-    """Cells on disk; None keeps nothing. What is not as it was written is computed anew, and told in `warnings`; what cannot be
-    written is left alone."""
+    """Cells on disk; None keeps nothing. What is not as it was written is computed anew, and told
+    in `warnings`; what cannot be written is left alone."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -231,14 +283,22 @@ class _Cache:
             if head["schema"] is None:
                 return Truth(None, note=head["note"])
             schema = MinSep(**head["schema"])
-            patterns = Patterns(schema.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"])
+            patterns = Patterns(
+                schema.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"]
+            )
             return Truth(schema, patterns, head["days"], head["note"])
 
     def keep_truth(self, digest: str, truth: Truth) -> None:
-        head = {"schema": asdict(truth.schema) if truth.schema else None, "days": truth.days, "note": truth.note}
+        head = {
+            "schema": asdict(truth.schema) if truth.schema else None,
+            "days": truth.days,
+            "note": truth.note,
+        }
         arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         if truth.patterns is not None:
-            arrays |= {name: getattr(truth.patterns, name) for name in ("device_ids", "counts", "rounds")}
+            arrays |= {
+                name: getattr(truth.patterns, name) for name in ("device_ids", "counts", "rounds")
+            }
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
         self._write(f"{digest}.npz", digest, buffer.getvalue())
@@ -260,12 +320,17 @@ class _Cache:
 
 
 def _digest(*inputs: Any) -> str:
-    return hashlib.sha256(json.dumps([_code_digest(), *inputs], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([_code_digest(), *inputs], sort_keys=True).encode()
+    ).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _code_digest() -> str:
-    versions = {**package_versions(), **{name: importlib.metadata.version(name) for name in ("scipy", "jax")}}
+    versions = {
+        **package_versions(),
+        **{name: importlib.metadata.version(name) for name in ("scipy", "jax")},
+    }
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for folder in _SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
@@ -273,11 +338,16 @@ def _code_digest() -> str:
     return digest.hexdigest()
 
 
-def _crossings(first: str, points: list[tuple[float, float]], second: str, others: list[tuple[float, float]]) -> Iterator[Crossing]:
-    """Where the difference changes its sign; places where both are the same are passed over, since they may only touch."""
+def _crossings(
+    first: str, points: list[tuple[float, float]], second: str, others: list[tuple[float, float]]
+) -> Iterator[Crossing]:
+    """Where the difference changes its sign; places where both are the same are passed over, since
+    they may only touch."""
     other = dict(others)
     shared = [(x, y - other[x]) for x, y in points if x in other and y != other[x]]
     for (low, before), (high, after) in itertools.pairwise(shared):
         if before * after < 0:
             better = (first, second) if before < 0 else (second, first)
-            yield Crossing(better[0], better[1], low, high, low + (high - low) * before / (before - after))
+            yield Crossing(
+                better[0], better[1], low, high, low + (high - low) * before / (before - after)
+            )

@@ -1,10 +1,14 @@
-"""A sweep: a TOML file that says what is varied, which mechanisms are judged, and what they were made for.
+"""A sweep: a TOML file that says what is varied, which mechanisms are judged, and what they were
+made for.
 
     name = "min-sep at 3 participations"
-    vary = {min_sep = [300, 350, 400], max_participations = [3]}    # settings; or keys of a scenario, if there is one
-    scenario = "../quickstart.toml"                                  # optional: then every cell is a simulated run
+    # Settings, or keys of the scenario if there is one.
+    vary = {min_sep = [300, 350, 400], max_participations = [3]}
+    # Optional: then every cell is a simulated run.
+    scenario = "../quickstart.toml"
     estimate = {rounds = 2000, min_sep = 400, max_participations = 5}
-    noise_multiplier = 7.0                                           # or noise_per_report: z = report goal x noise_per_report
+    # Or noise_per_report: z = report goal x noise_per_report.
+    noise_multiplier = 7.0
     x = "min_sep"
     y = "rms_loss"
     [[mechanisms]]
@@ -12,8 +16,9 @@
     bands = 400
     made_for = ["estimate"]
 
-Settings are rounds, min_sep, max_participations (a number, or "most" for ceil(rounds / min_sep)), population and report_goal (whose
-quotient is the min-sep of a population that is cycled through, where min_sep itself is not given).
+Settings are rounds, min_sep, max_participations (a number, or "most" for ceil(rounds / min_sep)),
+population and report_goal (whose quotient is the min-sep of a population that is cycled through,
+where min_sep itself is not given).
 """
 
 import importlib.util
@@ -74,21 +79,30 @@ class MechanismSpec(Table):
     bands: Count | None = None
     """Of a banded kind; default: the min-sep that it is made for."""
     objective: Objective | None = None
-    """Which loss is optimised; default: of a blt the one that is plotted, else that of its paper."""
+    """Which loss is optimised; default: of a blt the one that is plotted, else that of its
+    paper."""
     made_for: Annotated[tuple[MadeFor, ...], Field(strict=False, min_length=1)] = ("estimate",)
-    """estimate, truth (what happens in each cell), distribution (all cells at once, alike in weight; of a blt)."""
+    """estimate, truth (what happens in each cell), distribution (all cells at once, alike in
+    weight; of a blt)."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if "distribution" in self.made_for and self.kind != "blt":
-            raise ValueError(f"made_for distribution: only a blt is optimised for several outcomes, not {self.kind}")
-        MechanismRequest(self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands, self.objective)
+            raise ValueError(
+                "made_for distribution: only a blt is optimised for several outcomes, not "
+                f"{self.kind}"
+            )
+        MechanismRequest(
+            self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands, self.objective
+        )
         return self
 
     @property
     def needs_optimising(self) -> bool:
         """Whether what it is made for makes a difference."""
-        return self.kind not in ("identity", "tree", "tree-full") and not (self.kind in ("band-fhu", "bisr") and self.bands)
+        return self.kind not in ("identity", "tree", "tree-full") and not (
+            self.kind in ("band-fhu", "bisr") and self.bands
+        )
 
 
 class Sweep(Table):
@@ -103,7 +117,9 @@ class Sweep(Table):
     estimate: Schema | None = None
     """What was guessed before; needed by mechanisms made for it."""
     mechanisms: Annotated[tuple[MechanismSpec, ...], Field(strict=False, min_length=1)]
-    noise_multiplier: Annotated[float, Field(ge=LEAST_NOISE_MULTIPLIER, le=MOST_NOISE_MULTIPLIER)] | None = None
+    noise_multiplier: (
+        Annotated[float, Field(ge=LEAST_NOISE_MULTIPLIER, le=MOST_NOISE_MULTIPLIER)] | None
+    ) = None
     """z; default: 1."""
     noise_per_report: Positive | None = None
     """z over the report goal: the signal-to-noise ratio is then the same in all cells."""
@@ -131,50 +147,77 @@ class Sweep(Table):
     def _as_tuples(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {key: tuple(each) if isinstance(each, list) else (each,) for key, each in value.items()}
+        return {
+            key: tuple(each) if isinstance(each, list) else (each,) for key, each in value.items()
+        }
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if any(not values for values in self.vary.values()):
-            raise ValueError("vary: a list of values is empty; leave its key out, or give it a value")
+            raise ValueError(
+                "vary: a list of values is empty; leave its key out, or give it a value"
+            )
         if self.noise_multiplier is not None and self.noise_per_report is not None:
             raise ValueError("noise_multiplier and noise_per_report: give one of them")
         if self.scenario is None:
             self._check_settings()
         for axis in (self.x, *([self.plane] if self.plane else [])):
             if axis not in self.vary:
-                raise ValueError(f"{axis!r} is not varied; the axes are among {', '.join(self.vary)}")
+                raise ValueError(
+                    f"{axis!r} is not varied; the axes are among {', '.join(self.vary)}"
+                )
             if not all(isinstance(value, int | float) for value in self.vary[axis]):
-                raise ValueError(f"{axis!r} has values that are no numbers, so it can be no axis; take another key")
-        made_for = {each for spec in self.mechanisms for each in spec.made_for if spec.needs_optimising}
+                raise ValueError(
+                    f"{axis!r} has values that are no numbers, so it can be no axis; take another "
+                    "key"
+                )
+        made_for = {
+            each for spec in self.mechanisms for each in spec.made_for if spec.needs_optimising
+        }
         if "estimate" in made_for and self.estimate is None:
-            raise ValueError("estimate is missing, and a mechanism is made for it; add rounds, min_sep and max_participations")
+            raise ValueError(
+                "estimate is missing, and a mechanism is made for it; add rounds, min_sep and "
+                "max_participations"
+            )
         if self.estimate is not None:
             self.estimate.schema_()
         cells = 1
         for values in self.vary.values():
             cells *= len(values)
         if cells > MOST_CELLS:
-            raise ValueError(f"vary: {cells:,} cells are more than {MOST_CELLS:,}; leave some values out")
+            raise ValueError(
+                f"vary: {cells:,} cells are more than {MOST_CELLS:,}; leave some values out"
+            )
         return self
 
     def _check_settings(self) -> None:
         for key, values in self.vary.items():
             if key not in SETTINGS:
-                raise ValueError(f"vary.{key}: settings are {', '.join(SETTINGS)}; other keys need a scenario")
+                raise ValueError(
+                    f"vary.{key}: settings are {', '.join(SETTINGS)}; other keys need a scenario"
+                )
             for value in values:
-                if not (isinstance(value, int) and value >= 1) and not (key == "max_participations" and value == "most"):
+                if not (isinstance(value, int) and value >= 1) and not (
+                    key == "max_participations" and value == "most"
+                ):
                     raise ValueError(f"vary.{key}: {value!r} must be a whole number of at least 1")
                 if key in ("rounds", "min_sep") and isinstance(value, int) and value > MOST_ROUNDS:
-                    raise ValueError(f"vary.{key}: {value:,} is above {MOST_ROUNDS:,}; no run is so long")
+                    raise ValueError(
+                        f"vary.{key}: {value:,} is above {MOST_ROUNDS:,}; no run is so long"
+                    )
         if "rounds" not in self.vary and self.estimate is None:
-            raise ValueError("rounds are given nowhere; vary them (one value will do), or give an estimate")
+            raise ValueError(
+                "rounds are given nowhere; vary them (one value will do), or give an estimate"
+            )
         if "min_sep" not in self.vary:
             if not {"population", "report_goal"} <= self.vary.keys():
                 raise ValueError("min_sep is given nowhere; vary it, or population and report_goal")
             population, goal = (self.vary[key] for key in ("population", "report_goal"))
             if max(map(int, population)) // min(map(int, goal)) > MOST_ROUNDS:
-                raise ValueError(f"vary: population / report_goal is above {MOST_ROUNDS:,} somewhere; no run is so long")
+                raise ValueError(
+                    f"vary: population / report_goal is above {MOST_ROUNDS:,} somewhere; no run is "
+                    "so long"
+                )
         if self.noise_per_report is not None and "report_goal" not in self.vary:
             raise ValueError("noise_per_report: needs report_goal among what is varied")
 
@@ -192,7 +235,8 @@ class Sweep(Table):
     def objective_of(self, spec: MechanismSpec) -> Objective | None:
         """Which loss a mechanism is optimised for; None for one that is not optimised.
 
-        A blt is optimised for the loss that is plotted. Of matrices that takes hours for MaxLoss, so they keep their papers'.
+        A blt is optimised for the loss that is plotted. Of matrices that takes hours for MaxLoss,
+        so they keep their papers'.
         """
         if not spec.needs_optimising:
             return None
@@ -201,15 +245,26 @@ class Sweep(Table):
         return PLOTTED_LOSS.get(self.y, "max") if spec.kind == "blt" else "rms"
 
     def label(self, spec: MechanismSpec, made_for: MadeFor) -> str:
-        """A mechanism in tables and plots: what it is, which loss it is optimised for, and for what."""
-        size = f" {spec.bands} bands" if spec.bands else f" {spec.buffers} buffers" if spec.buffers else ""
+        """A mechanism in tables and plots: what it is, which loss it is optimised for, and for
+        what."""
+        size = (
+            f" {spec.bands} bands"
+            if spec.bands
+            else f" {spec.buffers} buffers"
+            if spec.buffers
+            else ""
+        )
         objective = self.objective_of(spec)
-        return f"{spec.kind}{size}" + (f", least {LOSS_NAMES[objective]} for the {made_for}" if objective else "")
+        return f"{spec.kind}{size}" + (
+            f", least {LOSS_NAMES[objective]} for the {made_for}" if objective else ""
+        )
 
     def cells(self) -> "list[Cell]":
         """All combinations, in order of the file."""
         combinations = itertools.product(*self.vary.values())
-        return [Cell(tuple(zip(self.vary, combination, strict=True))) for combination in combinations]
+        return [
+            Cell(tuple(zip(self.vary, combination, strict=True))) for combination in combinations
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +289,11 @@ class Cell:
 def shipped_sweeps() -> dict[str, Path]:
     """Sweeps of the `scenarios` package by name, in order."""
     package = importlib.util.find_spec("scenarios")
-    folders = [Path(folder) / "stress" for folder in (package.submodule_search_locations or [])] if package else []
+    folders = (
+        [Path(folder) / "stress" for folder in (package.submodule_search_locations or [])]
+        if package
+        else []
+    )
     return {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
 
 
@@ -244,5 +303,8 @@ def find_sweep(name: str) -> tuple[Sweep, Scenario | None]:
     if name in shipped:
         return Sweep.from_toml(shipped[name])
     if not name.endswith(".toml"):
-        raise InputError(f"sweep {name!r} is no file and none of {', '.join(shipped)}; name one of them, or a TOML file")
+        raise InputError(
+            f"sweep {name!r} is no file and none of {', '.join(shipped)}; name one of them, or a "
+            "TOML file"
+        )
     return Sweep.from_toml(Path(name))

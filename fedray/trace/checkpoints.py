@@ -66,7 +66,9 @@ class Checkpoints:
             with contextlib.suppress(OSError):
                 other.unlink()
 
-    def newest(self, check: Callable[[dict[str, NDArray]], None] = lambda state: None) -> dict[str, NDArray]:
+    def newest(
+        self, check: Callable[[dict[str, NDArray]], None] = lambda state: None
+    ) -> dict[str, NDArray]:
         """The state of the newest checkpoint that is whole and of this run.
 
         One that is passed over is noted and told.
@@ -91,21 +93,35 @@ class Checkpoints:
                 self.notes.append(note)
             return state
         if not reasons:
-            raise CheckpointError(f"{str(self._partial)!r} has no checkpoint yet; remove it and run again from the start")
+            raise CheckpointError(
+                f"{str(self._partial)!r} has no checkpoint yet; remove it and run again from the "
+                "start"
+            )
         before = ", nor can the one before be used" if len(reasons) > 1 else ""
-        raise CheckpointError(f"{str(self._partial)!r} cannot be taken up: {reasons[0]}{before}; remove it and run again")
+        raise CheckpointError(
+            f"{str(self._partial)!r} cannot be taken up: {reasons[0]}{before}; remove it and run "
+            "again"
+        )
 
     def _read(self, file: Path) -> tuple[dict[str, NDArray], list[str]]:
         state = load_npz(file, file.stem.partition("-")[2])
         try:
             head = json.loads(state.pop("head").tobytes())
-            version, run, notes = head["version"], head["run"], [str(note) for note in head["notes"]]
+            version, run, notes = (
+                head["version"],
+                head["run"],
+                [str(note) for note in head["notes"]],
+            )
         except (KeyError, ValueError, TypeError):
             raise CheckpointError(f"{_short(file)} is not a checkpoint") from None
         if version != VERSION:
-            raise CheckpointError(f"{_short(file)} has version {version!r}, this release reads {VERSION}")
+            raise CheckpointError(
+                f"{_short(file)} has version {version!r}, this release reads {VERSION}"
+            )
         if run != self.run:
-            raise CheckpointError(f"{_short(file)} is of another run than unfinished.json beside it")
+            raise CheckpointError(
+                f"{_short(file)} is of another run than unfinished.json beside it"
+            )
         return state, notes
 
 
@@ -117,7 +133,9 @@ def make_folder(folder: Path) -> None:
             sync_directory(folder.parent)
     except OSError as error:
         reason = error.strerror or error
-        raise RunFailed(f"a checkpoint cannot be written ({reason}); free space there and run again") from None
+        raise RunFailed(
+            f"a checkpoint cannot be written ({reason}); free space there and run again"
+        ) from None
 
 
 def under(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
@@ -138,9 +156,13 @@ def check_digest(file: Path, sha256: str) -> None:
         with file.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise CheckpointError(f"{_short(file)} cannot be read ({error.strerror or error})") from None
+        raise CheckpointError(
+            f"{_short(file)} cannot be read ({error.strerror or error})"
+        ) from None
     if not sha256 or not found.startswith(sha256):
-        raise CheckpointError(f"{_short(file)} is damaged or of another run: its SHA-256 is not the recorded one")
+        raise CheckpointError(
+            f"{_short(file)} is damaged or of another run: its SHA-256 is not the recorded one"
+        )
 
 
 def load_npz(file: Path, sha256: str) -> dict[str, NDArray]:

@@ -1,4 +1,5 @@
-"""Reading the Parquet files of a trace, which may be missing, truncated or changed: what is wrong is told in one line."""
+"""Reading the Parquet files of a trace, which may be missing, truncated or changed: what is wrong
+is told in one line."""
 
 import contextlib
 from collections import deque
@@ -22,7 +23,15 @@ Codes = Mapping[str, tuple[str, ...]]
 NO_CODES: Codes = MappingProxyType({})
 READ_AHEAD = 3
 
-DAMAGE = (OSError, ValueError, TypeError, LookupError, OverflowError, MemoryError, pa.ArrowException)
+DAMAGE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+    pa.ArrowException,
+)
 """What pyarrow raises on files that are damaged."""
 
 
@@ -32,34 +41,52 @@ def check_name(path: Path) -> None:
         str(path).encode()
     except UnicodeEncodeError:
         raise TraceError(
-            f"trace {shown(str(path))} has a path that is not UTF-8, where Parquet files cannot be; rename it"
+            f"trace {shown(str(path))} has a path that is not UTF-8, where Parquet files cannot "
+            "be; rename it"
         ) from None
 
 
 def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
-    """Raises TraceCorrupt unless the file is there with the schema's columns and, if given, so many rows."""
+    """Raises TraceCorrupt unless the file is there with the schema's columns and, if given, so many
+    rows."""
     with _opened(file, schema) as parquet:
         found_rows = parquet.metadata.num_rows
     if rows is not None and found_rows != rows:
-        raise TraceCorrupt(f"{file} has {found_rows} rows, {RUN_FILE} says {rows}; take the trace from its source again")
+        raise TraceCorrupt(
+            f"{file} has {found_rows} rows, {RUN_FILE} says {rows}; take the trace from its source "
+            "again"
+        )
 
 
 def read_columns(
-    file: Path, schema: pa.Schema, rows: int | None = None, names: Iterable[str] | None = None, codes: Codes = NO_CODES
+    file: Path,
+    schema: pa.Schema,
+    rows: int | None = None,
+    names: Iterable[str] | None = None,
+    codes: Codes = NO_CODES,
 ) -> dict[str, NDArray]:
-    """Some columns, or all, in the schema's order; page checksums and values verified. `codes` has the names of dictionary columns.
+    """Some columns, or all, in the schema's order; page checksums and values verified. `codes` has
+    the names of dictionary columns.
 
-    Raises TraceCorrupt, for nulls too where the schema has none, and unless there are `rows` rows, where that is given.
+    Raises TraceCorrupt, for nulls too where the schema has none, and unless there are `rows` rows,
+    where that is given.
     """
-    wanted = schema.names if names is None else [name for name in schema.names if name in set(names)]
+    wanted = (
+        schema.names if names is None else [name for name in schema.names if name in set(names)]
+    )
     with _opened(file, schema) as parquet:
         table = parquet.read(columns=wanted)
         table.validate(full=True)  # a code beyond its dictionary, text that is not UTF-8
         for name in wanted:
             if table.column(name).null_count and not schema.field(name).nullable:
-                raise TraceCorrupt(f"{file} has nulls in its column {name!r}; take the trace from its source again")
+                raise TraceCorrupt(
+                    f"{file} has nulls in its column {name!r}; take the trace from its source again"
+                )
         if rows is not None and table.num_rows != rows:
-            raise TraceCorrupt(f"{file} has {table.num_rows} rows, {RUN_FILE} says {rows}; take the trace from its source again")
+            raise TraceCorrupt(
+                f"{file} has {table.num_rows} rows, {RUN_FILE} says {rows}; take the trace from "
+                "its source again"
+            )
         return {name: _to_numpy(table.column(name), file, codes.get(name, ())) for name in wanted}
 
 
@@ -68,9 +95,12 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             found = parquet.schema_arrow
-            if found.names != schema.names or not all(a.equals(b) for a, b in zip(found.types, schema.types, strict=True)):
+            if found.names != schema.names or not all(
+                a.equals(b) for a, b in zip(found.types, schema.types, strict=True)
+            ):
                 raise TraceCorrupt(
-                    f"{file} has columns {shown(found.names)}, a trace of this release has {schema.names}; take it again"
+                    f"{file} has columns {shown(found.names)}, a trace of this release has "
+                    f"{schema.names}; take it again"
                 )
             yield parquet
     except TraceError:
@@ -79,11 +109,14 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise TraceCorrupt(f"{file} is missing; take the trace from its source again") from None
     except DAMAGE as error:
         reason = first_line(error)
-        raise TraceCorrupt(f"{file} is truncated, damaged or no Parquet file ({reason}); take the trace again") from None
+        raise TraceCorrupt(
+            f"{file} is truncated, damaged or no Parquet file ({reason}); take the trace again"
+        ) from None
 
 
 def read_ahead(read: Callable[[_Part], _Read], parts: Sequence[_Part]) -> Iterator[_Read]:
-    """What `read` makes of each part, in order; on two threads, at most READ_AHEAD parts ahead, so that memory stays bounded."""
+    """What `read` makes of each part, in order; on two threads, at most READ_AHEAD parts ahead, so
+    that memory stays bounded."""
     with ThreadPoolExecutor(2) as pool:
         pending: deque[Future[_Read]] = deque()
         try:
@@ -110,7 +143,8 @@ def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> NDA
     found = chunk.dictionary.to_pylist()
     if not set(found) <= set(names):
         raise TraceCorrupt(
-            f"{file}: a value among {shown(found)} is not one of {list(names)}; take the trace from its source again"
+            f"{file}: a value among {shown(found)} is not one of {list(names)}; take the trace "
+            "from its source again"
         )
     return np.array([names.index(name) for name in found], np.uint8)[chunk.indices.to_numpy()]
 

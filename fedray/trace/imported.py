@@ -1,13 +1,17 @@
-"""A trace that was imported from a log of somebody's own: who took part in which round, and, if the log says so, when.
+"""A trace that was imported from a log of somebody's own: who took part in which round, and, if the
+log says so, when.
 
     TRACE/
-      run.json                  where it is from, how it was read, what was left out and why, the parts, and digests of all files
-      participations/*.parquet  device_id, round and, where the log has times, time; sorted by these; each device in one file
-      log_rounds.parquet        row i: what the log calls round i, and when it was; not in imports of version 1
+      run.json                  where it is from, how it was read, what was left out and why, the
+                                parts, and digests of all files
+      participations/*.parquet  device_id, round and, where the log has times, time; sorted by
+                                these; each device in one file
+      log_rounds.parquet        row i: what the log calls round i, and when it was; not in imports
+                                of version 1
       devices.parquet           row i: what the log calls device i
 
-Device ids are places in devices.parquet, so that names of any kind can be taken, exactly. Times are seconds since the first time of
-log or rounds file; run.json has that moment.
+Device ids are places in devices.parquet, so that names of any kind can be taken, exactly. Times are
+seconds since the first time of log or rounds file; run.json has that moment.
 """
 
 import hashlib
@@ -56,7 +60,12 @@ LOG_ROUNDS_SCHEMA = pa.schema(
         pa.field("listed_time", pa.float64()),  # null: the rounds file has no times
     ]
 )
-IMPORTED_SCHEMA = pa.schema([pa.field("device_id", pa.uint64(), nullable=False), pa.field("round", pa.uint32(), nullable=False)])
+IMPORTED_SCHEMA = pa.schema(
+    [
+        pa.field("device_id", pa.uint64(), nullable=False),
+        pa.field("round", pa.uint32(), nullable=False),
+    ]
+)
 TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=False))
 
 
@@ -64,7 +73,8 @@ TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=Fa
 class LeftOut:
     """Rows of the log that were left out, by the reason; one of them, as the log has it.
 
-    may_be_participation: whether figures of the trace would be other ones if these rows were participations after all.
+    may_be_participation: whether figures of the trace would be other ones if these rows were
+        participations after all.
     """
 
     reason: str
@@ -91,37 +101,73 @@ class ImportedTrace:
         directory = Path(path)
         run = read_document(directory)
         if run.get("format") != IMPORT_FORMAT:
-            raise TraceError(f"{directory} does not say format={IMPORT_FORMAT!r}; give the directory that `fedray import` wrote")
+            raise TraceError(
+                f"{directory} does not say format={IMPORT_FORMAT!r}; give the directory that "
+                "`fedray import` wrote"
+            )
         version = run.get("version")
         if type(version) is not int or not FIRST_READ_IMPORT <= version <= IMPORT_VERSION:
             raise TraceVersion(
-                f"{directory} has version={shown(version)}, this release reads {FIRST_READ_IMPORT} to {IMPORT_VERSION}; "
+                f"{directory} has version={shown(version)}, this release reads {FIRST_READ_IMPORT} "
+                f"to {IMPORT_VERSION}; "
                 "import it again"
             )
         kinds = {
-            "digest": str, "devices_digest": str, "log": str, "written": str, "packages": dict, "rounds": int, "rows_read": int,
-            "rows": int, "devices": int, "left_out": list, "parts": list,
+            "digest": str,
+            "devices_digest": str,
+            "log": str,
+            "written": str,
+            "packages": dict,
+            "rounds": int,
+            "rows_read": int,
+            "rows": int,
+            "devices": int,
+            "left_out": list,
+            "parts": list,
             **({DOCUMENT_DIGEST: str} if version > FIRST_READ_IMPORT else {}),
-        }  # fmt: skip
+        }
         if version > FIRST_READ_IMPORT:
             kinds |= {
-                "rounds_digest": str, "device_columns": list, "round_column": str, "where": list, "numbering": str, "repeats": str,
-                "repeated_rows": int, "empty_rounds": int, "rounds_out_of_order": int, "filtered_rows": int,
-            }  # fmt: skip
+                "rounds_digest": str,
+                "device_columns": list,
+                "round_column": str,
+                "where": list,
+                "numbering": str,
+                "repeats": str,
+                "repeated_rows": int,
+                "empty_rounds": int,
+                "rounds_out_of_order": int,
+                "filtered_rows": int,
+            }
         check_keys(run, kinds, directory)
         if verify:
             check_document(run, directory)
-        known = set(LeftOut.__slots__) - (set() if version > FIRST_READ_IMPORT else {"may_be_participation"})
+        known = set(LeftOut.__slots__) - (
+            set() if version > FIRST_READ_IMPORT else {"may_be_participation"}
+        )
         if not all(isinstance(each, dict) and set(each) == known for each in run["left_out"]):
-            raise TraceCorrupt(f"{directory}: run.json has an entry of left_out in another form; import the log again")
+            raise TraceCorrupt(
+                f"{directory}: run.json has an entry of left_out in another form; import the log "
+                "again"
+            )
         _check_values(run, directory)
         check_parts(run["parts"], directory)
-        if verify and run_digest([part["digest"] for part in run["parts"]], str(run["rounds"])) != run["digest"]:
-            raise TraceCorrupt(f"{directory}: its digest is not that of its parts and rounds; import the log again")
-        rows, devices = sum(part["rows"] for part in run["parts"]), max((part["end_device"] for part in run["parts"]), default=0)
+        if (
+            verify
+            and run_digest([part["digest"] for part in run["parts"]], str(run["rounds"]))
+            != run["digest"]
+        ):
+            raise TraceCorrupt(
+                f"{directory}: its digest is not that of its parts and rounds; import the log again"
+            )
+        rows, devices = (
+            sum(part["rows"] for part in run["parts"]),
+            max((part["end_device"] for part in run["parts"]), default=0),
+        )
         if (rows, devices) != (run["rows"], run["devices"]):
             raise TraceCorrupt(
-                f"{directory}: its parts have {rows} rows of {devices} devices, run.json says {run['rows']} of {run['devices']}; "
+                f"{directory}: its parts have {rows} rows of {devices} devices, run.json says "
+                f"{run['rows']} of {run['devices']}; "
                 "import the log again"
             )
         check_no_strays(run["parts"], directory)
@@ -150,12 +196,17 @@ class ImportedTrace:
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """What the importer left out of the log, but for rows that did not meet its conditions (`filtered_rows`)."""
-        return [LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each}) for each in self.run["left_out"]]
+        """What the importer left out of the log, but for rows that did not meet its conditions
+        (`filtered_rows`)."""
+        return [
+            LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each})
+            for each in self.run["left_out"]
+        ]
 
     @property
     def is_complete(self) -> bool:
-        """Whether no row that may be a participation was left out. If one was, figures may be better than the truth."""
+        """Whether no row that may be a participation was left out. If one was, figures may be
+        better than the truth."""
         return not any(each.may_be_participation for each in self.left_out)
 
     @property
@@ -165,13 +216,18 @@ class ImportedTrace:
         if not lost:
             return ""
         reasons = "; ".join(f"{each.rows:,} {each.reason}" for each in lost)
-        return f"The import left out rows that may be participations, so that nothing that rests on them is checked: {reasons}."
+        return (
+            "The import left out rows that may be participations, so that nothing that rests "
+            f"on them is checked: {reasons}."
+        )
 
     @property
     def repeats(self) -> str:
-        """What rows of one device in one round again were told to be: "refuse" (there are none), "once" or "each".
+        """What rows of one device in one round again were told to be: "refuse" (there are none),
+        "once" or "each".
 
-        With "each", a device's rounds may repeat: it contributed as often as its round stands in `accepted`.
+        With "each", a device's rounds may repeat: it contributed as often as its round stands in
+        `accepted`.
         """
         return self.run.get("repeats", "once")
 
@@ -183,7 +239,11 @@ class ImportedTrace:
     @property
     def device_columns(self) -> list[str]:
         """Columns of the log that together name a device."""
-        return self.run["device_columns"] if "device_columns" in self.run else [str(self.run.get("device_column"))]
+        return (
+            self.run["device_columns"]
+            if "device_columns" in self.run
+            else [str(self.run.get("device_column"))]
+        )
 
     @property
     def unit(self) -> str:
@@ -199,50 +259,75 @@ class ImportedTrace:
         run = self.run
         found = []
         if len(self.device_columns) > 1:
-            found.append("Whoever stands behind several of these units is protected less than one unit is (group privacy).")
+            found.append(
+                "Whoever stands behind several of these units is protected less than one unit is "
+                "(group privacy)."
+            )
         found.append(self._numbering_assumption())
         if run.get("rounds_out_of_order"):
             found.append(
-                f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round numbered before them began: the "
+                f"By the log's times, {run['rounds_out_of_order']:,} rounds ended before the round "
+                "numbered before them began: the "
                 "order of numbers may not be that of release."
             )
         if run.get("where"):
             conditions = " and ".join(run["where"])
-            found.append(f"Only rows with {conditions} are participations; {self.filtered_rows:,} other rows are none.")
-        repeated = run.get("repeated_rows", sum(each.rows for each in self.left_out if each.reason == REPEATED))
+            found.append(
+                f"Only rows with {conditions} are participations; {self.filtered_rows:,} other "
+                "rows are none."
+            )
+        repeated = run.get(
+            "repeated_rows", sum(each.rows for each in self.left_out if each.reason == REPEATED)
+        )
         if repeated and self.repeats == "once":
-            found.append(f"{repeated:,} rows repeat another row's device and round; they are records of the same contribution.")
+            found.append(
+                f"{repeated:,} rows repeat another row's device and round; they are records of the "
+                "same contribution."
+            )
         elif repeated:
             found.append(
-                f"{repeated:,} rows repeat another row's device and round; each is a contribution of its own, clipped by itself, "
+                f"{repeated:,} rows repeat another row's device and round; each is a contribution "
+                "of its own, clipped by itself, "
                 "and counts in full."
             )
         times = run.get("times")
         if times is not None and times["column"] is not None:
-            found.append(f"Times of participations are the log's column {times['column']!r}: {times['form']}.")
+            found.append(
+                f"Times of participations are the log's column {times['column']!r}: "
+                f"{times['form']}."
+            )
         if times is not None and times["rounds_file_form"] is not None:
-            found.append(f"Times of rounds are those of the rounds file: {times['rounds_file_form']}.")
+            found.append(
+                f"Times of rounds are those of the rounds file: {times['rounds_file_form']}."
+            )
         return (*found, *([self.incompleteness] if not self.is_complete else []))
 
     def _numbering_assumption(self) -> str:
         numbering = self.run.get("numbering")
         if numbering is None:
             return (
-                f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model; this import is of an earlier release, "
+                f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model; this "
+                "import is of an earlier release, "
                 "which did not look for rounds without a participation."
             )
         if numbering == AS_THEY_ARE:
-            return f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model, in this order."
+            return (
+                f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model, in "
+                "this order."
+            )
         first, last = self.round_label(0), self.round_label(self.committed_rounds - 1)
         if numbering == BY_RANK:
             return (
-                f"Every round that occurs in the log ({first} .. {last}) released a model, in order of these numbers, and no other "
+                f"Every round that occurs in the log ({first} .. {last}) released a model, in "
+                "order of these numbers, and no other "
                 f"round did: {self.committed_rounds:,} rounds."
             )
         empty = self.run["empty_rounds"]
         return (
-            f"The rounds file lists every round that released a model, in order: {self.committed_rounds:,} rounds, {first} to "
-            f"{last} in the log." + (f" In {empty:,} of them nobody of this log took part." if empty else "")
+            "The rounds file lists every round that released a model, in order: "
+            f"{self.committed_rounds:,} rounds, {first} to "
+            f"{last} in the log."
+            + (f" In {empty:,} of them nobody of this log took part." if empty else "")
         )
 
     def round_label(self, round_index: int) -> str:
@@ -252,11 +337,13 @@ class ImportedTrace:
         return str(int(self._log_rounds["log_round"][round_index]))
 
     def round_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """(earliest [n], latest [n]) time of a participation in each round, or None without times. Seconds as in `times`.
+        """(earliest [n], latest [n]) time of a participation in each round, or None without times.
+        Seconds as in `times`.
 
-        Both take in all that is recorded of the round: its participations, and its time in the rounds file. A rounds file's time
-        alone is both. Of a round without any, the earliest is that of the round before, the latest that of the round after, or
-        infinite at the ends: what is not known makes the interval longer, never shorter.
+        Both take in all that is recorded of the round: its participations, and its time in the
+        rounds file. A rounds file's time alone is both. Of a round without any, the earliest is
+        that of the round before, the latest that of the round after, or infinite at the ends: what
+        is not known makes the interval longer, never shorter.
         """
         if self.run.get("times") is None:
             return None
@@ -266,10 +353,11 @@ class ImportedTrace:
         return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
 
     def times(self, part_index: int) -> NDArray[np.float64] | None:
-        """When the participations of a part were [A], aligned with the same part of `accepted`; None if the log has no times.
+        """When the participations of a part were [A], aligned with the same part of `accepted`;
+        None if the log has no times.
 
-        Seconds since the first time of log or rounds file; what a time is a time of (selection, upload) is for the log to say. Of
-        repeated rows that count once, it is the first row's.
+        Seconds since the first time of log or rounds file; what a time is a time of (selection,
+        upload) is for the log to say. Of repeated rows that count once, it is the first row's.
         """
         part = self.run["parts"][part_index]
         if "times_digest" not in part:
@@ -278,12 +366,14 @@ class ImportedTrace:
         times = read_columns(file, TIMED_SCHEMA, part["rows"], ["time"])["time"]
         if self._verify and times_digest(times) != part["times_digest"]:
             raise TraceCorrupt(
-                f"{file} has times without the digest that run.json records; they were changed, import the log again"
+                f"{file} has times without the digest that run.json records; they were changed, "
+                "import the log again"
             )
         return times
 
     def accepted(self) -> Iterator[AcceptedPart]:
-        """Participations, part by part in order of device; every device is in one part only. Checks invariants 4 and 5.
+        """Participations, part by part in order of device; every device is in one part only. Checks
+        invariants 4 and 5.
 
         A device's rounds increase; where `repeats` is "each", they may repeat.
         """
@@ -295,7 +385,8 @@ class ImportedTrace:
         device_ids, rounds = columns["device_id"], columns["round"]
         if self._verify and imported_digest(device_ids, rounds) != part["digest"]:
             raise TraceCorrupt(
-                f"{file} does not have the digest that run.json records; it was changed, or is another trace's: import the log "
+                f"{file} does not have the digest that run.json records; it was changed, or is "
+                "another trace's: import the log "
                 "again, or leave digests unchecked (--no-verify)"
             )
         first, end = part["first_device"], part["end_device"]
@@ -315,12 +406,15 @@ class ImportedTrace:
                 group = parquet.read_row_group(device_id // NAMES_PER_GROUP)
             value = group.column(0)[device_id % NAMES_PER_GROUP].as_py()
         except DAMAGE as error:
-            raise TraceCorrupt(f"{file} is missing or damaged ({first_line(error)}); import the log again") from None
+            raise TraceCorrupt(
+                f"{file} is missing or damaged ({first_line(error)}); import the log again"
+            ) from None
         name = value.hex() if isinstance(value, bytes) else str(value)
         return name if name.isprintable() else repr(name)
 
     def verify(self) -> None:
-        """Recomputes every digest, of what is read and what is not. Raises TraceCorrupt at the first that differs."""
+        """Recomputes every digest, of what is read and what is not. Raises TraceCorrupt at the
+        first that differs."""
         checked = ImportedTrace.open(self.path)
         for place, _ in enumerate(checked.accepted()):
             checked.times(place)
@@ -331,7 +425,10 @@ class ImportedTrace:
         """The file of the devices' names, its digest checked once."""
         file = self.path / DEVICES_FILE
         if self._verify and file_digest(file) != self.run["devices_digest"]:
-            raise TraceCorrupt(f"{file} does not have its recorded digest; names were changed, import the log again")
+            raise TraceCorrupt(
+                f"{file} does not have its recorded digest; names were changed, import the log "
+                "again"
+            )
         return file
 
     @cached_property
@@ -340,22 +437,32 @@ class ImportedTrace:
         file = self.path / LOG_ROUNDS_FILE
         columns = read_columns(file, LOG_ROUNDS_SCHEMA, self.committed_rounds)
         if self._verify and columns_digest(columns) != self.run["rounds_digest"]:
-            raise TraceCorrupt(f"{file} does not have its recorded digest; it was changed, import the log again")
+            raise TraceCorrupt(
+                f"{file} does not have its recorded digest; it was changed, import the log again"
+            )
         return columns
 
 
 def _check_values(run: dict[str, Any], directory: Path) -> None:
-    """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the properties rely on."""
+    """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the
+    properties rely on."""
     names, times = [*run.get("device_columns", ["device"]), *run.get("where", [])], run.get("times")
     are_as_written = (
         len(run.get("device_columns", ["device"])) > 0
         and all(isinstance(name, str) for name in names)
-        and all(isinstance(each["reason"], str) and type(each["rows"]) is int for each in run["left_out"])
-        and (times is None or (isinstance(times, dict) and {"column", "form", "rounds_file_form"} <= times.keys()))
+        and all(
+            isinstance(each["reason"], str) and type(each["rows"]) is int
+            for each in run["left_out"]
+        )
+        and (
+            times is None
+            or (isinstance(times, dict) and {"column", "form", "rounds_file_form"} <= times.keys())
+        )
     )
     if not are_as_written:
         raise TraceCorrupt(
-            f"{directory}: run.json has columns, conditions, times or left_out in another form; import the log again"
+            f"{directory}: run.json has columns, conditions, times or left_out in another form; "
+            "import the log again"
         )
 
 
@@ -396,7 +503,8 @@ def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:
         return ImportedTrace.open(path, verify)
     if document.get("format") != FORMAT:
         raise TraceError(
-            f"{Path(path) / 'run.json'} says format={shown(document.get('format'))}; give the directory that `fedray run` or "
+            f"{Path(path) / 'run.json'} says format={shown(document.get('format'))}; give the "
+            "directory that `fedray run` or "
             "`fedray import` wrote"
         )
     return Trace.open(path, verify)

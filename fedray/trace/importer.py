@@ -1,9 +1,11 @@
-"""Makes a trace of a log: any order, any size, devices of any name. pyarrow reads, DuckDB sorts (on disk where memory ends).
+"""Makes a trace of a log: any order, any size, devices of any name. pyarrow reads, DuckDB sorts (on
+disk where memory ends).
 
-One pass over the log (`log.py`) checks every row and stages (device, round, time) on disk; the sort reads that; one pass over what
-comes out numbers the devices, finds repeated rows, and writes the parts. No step holds more than its batches. Nothing is guessed
-that a figure rests on: which rounds released a model (`log_rounds.py`), what times mean (`log_times.py`) and what repeated rows
-are is told, or the log is refused.
+One pass over the log (`log.py`) checks every row and stages (device, round, time) on disk; the sort
+reads that; one pass over what comes out numbers the devices, finds repeated rows, and writes the
+parts. No step holds more than its batches. Nothing is guessed that a figure rests on: which rounds
+released a model (`log_rounds.py`), what times mean (`log_times.py`) and what repeated rows are is
+told, or the log is refused.
 """
 
 import datetime
@@ -78,29 +80,37 @@ def import_log(
 ) -> ImportedTrace:
     """Imports a CSV or Parquet file, or a directory of them, as the trace `out`.
 
-    Which rounds released a model is said in one of three ways. Without it, or if the log contradicts it, the log is refused:
-    rounds: the log's rounds 0 .. rounds-1 all did; each must occur. renumber: all rounds that occur in the log did, in order of
-    their numbers, and no others. rounds_file: a list, in order of release (a number per line, or CSV or Parquet, with times if
+    Which rounds released a model is said in one of three ways. Without it, or if the log
+    contradicts it, the log is refused: rounds: the log's rounds 0 .. rounds-1 all did; each must
+    occur. renumber: all rounds that occur in the log did, in order of their numbers, and no others.
+    rounds_file: a list, in order of release (a number per line, or CSV or Parquet, with times if
     there is a column of them); rows in other rounds released nothing, are left out, and reported.
 
     Args:
-        device_column: whole numbers, strings or bytes (of CSV always strings); of several columns, a device is each combination.
+        device_column: whole numbers, strings or bytes (of CSV always strings); of several columns,
+            a device is each combination.
         round_column: whole numbers.
         file_format: csv or parquet; by the suffix if None.
-        repeats: what rows of one device in one round again are. "refuse": not known, so the log is refused. "once": records of one
-            contribution. "each": contributions of their own.
-        time_column: ISO 8601, timestamps or Unix numbers (`log_times.py`). time_unit: of numbers, if it cannot be told.
-        where: conditions "COLUMN=VALUE" of rows that are participations; several of one column mean any of them.
+        repeats: what rows of one device in one round again are. "refuse": not known, so the log is
+            refused. "once": records of one contribution. "each": contributions of their own.
+        time_column: ISO 8601, timestamps or Unix numbers (`log_times.py`). time_unit: of numbers,
+            if it cannot be told.
+        where: conditions "COLUMN=VALUE" of rows that are participations; several of one column mean
+            any of them.
         delimiter: between columns of CSV, if not a comma.
-        leave_out_invalid: leave out rows without a device or a round, and report them, instead of refusing the log. What rests on
-            the trace is then unchecked, as they may be participations.
+        leave_out_invalid: leave out rows without a device or a round, and report them, instead of
+            refusing the log. What rests on the trace is then unchecked, as they may be
+            participations.
         memory_mebibytes: of the sort; files take the rest.
         on_progress: told how far the import is.
 
     Raises InputError, RunFailed.
     """
     if not LEAST_MEMORY <= memory_mebibytes <= 1 << 20:
-        raise InputError(f"--memory={memory_mebibytes} must be from {LEAST_MEMORY} to {1 << 20} MiB; 2048 is usual")
+        raise InputError(
+            f"--memory={memory_mebibytes} must be from {LEAST_MEMORY} to {1 << 20} MiB; 2048 is "
+            "usual"
+        )
     if repeats not in REPEATS:
         raise InputError(f"--repeats={repeats!r} is none of {', '.join(REPEATS)}")
     _check_name(out)
@@ -131,12 +141,16 @@ def import_log(
         entries = parts.finish()
         if parts.repeated and repeats == "refuse":
             raise InputError(
-                f"log {str(log)!r} has {parts.repeated:,} rows of {REPEATED} (such as {parts.example}), each of which may count: "
-                "give --repeats once if they are repeated records of one contribution, or --repeats each if a device contributed "
+                f"log {str(log)!r} has {parts.repeated:,} rows of {REPEATED} (such as "
+                f"{parts.example}), each of which may count: "
+                "give --repeats once if they are repeated records of one contribution, or "
+                "--repeats each if a device contributed "
                 "more than once to a round"
             )
         rounds_digest = parts.write_rounds(
-            released.seconds - origin if released is not None and released.seconds is not None else None
+            released.seconds - origin
+            if released is not None and released.seconds is not None
+            else None
         )
         document = {
             "format": IMPORT_FORMAT,
@@ -172,7 +186,9 @@ def _check_name(out: str | Path) -> None:
     try:
         os.fspath(out).encode()
     except UnicodeEncodeError:
-        raise InputError(f"output {str(out)!r} is a name that is not UTF-8, which cannot be opened; name another") from None
+        raise InputError(
+            f"output {str(out)!r} is a name that is not UTF-8, which cannot be opened; name another"
+        ) from None
 
 
 def _check_staged(source: Log, leave_out_invalid: bool) -> None:
@@ -181,20 +197,25 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
         raise InputError(source.no_row_taken())
     if not source.left_out and not source.staged_rows:
         raise InputError(
-            f"log {str(source.path)!r} has no participation ({source.rows:,} rows, {source.numbering.unreleased_rows:,} of them in "
+            f"log {str(source.path)!r} has no participation ({source.rows:,} rows, "
+            f"{source.numbering.unreleased_rows:,} of them in "
             "rounds that the rounds file does not have); nothing was released that could be audited"
         )
     if not source.left_out or (leave_out_invalid and not source.out_of_range):
         return
-    reasons = "; ".join(f"{each.rows:,} {each.reason} (such as {each.example})" for each in source.left_out.values())
+    reasons = "; ".join(
+        f"{each.rows:,} {each.reason} (such as {each.example})" for each in source.left_out.values()
+    )
     if source.out_of_range:
         remedy = (
-            "they are participations like others, so they are not left out: correct --rounds, or number the rounds that occur by "
+            "they are participations like others, so they are not left out: correct --rounds, or "
+            "number the rounds that occur by "
             "--renumber, or list those that released a model by --rounds-file released.csv"
         )
     else:
         remedy = (
-            "correct the log; or leave them out, reported, by --leave-out-invalid, and what rests on the trace is unchecked, since "
+            "correct the log; or leave them out, reported, by --leave-out-invalid, and what rests "
+            "on the trace is unchecked, since "
             "they may be participations"
         )
     raise InputError(f"log {str(source.path)!r} has rows that cannot be used: {reasons}; {remedy}")
@@ -204,7 +225,11 @@ def _left_out(source: Log, parts: "_Parts", repeats: str) -> list[LeftOut]:
     found = list(source.left_out.values())
     if source.numbering.unreleased_rows:
         example = f"rounds {source.numbering.unreleased}"
-        found.append(LeftOut(UNRELEASED, source.numbering.unreleased_rows, example, may_be_participation=False))
+        found.append(
+            LeftOut(
+                UNRELEASED, source.numbering.unreleased_rows, example, may_be_participation=False
+            )
+        )
     if parts.repeated and repeats == "once":
         found.append(LeftOut(REPEATED, parts.repeated, parts.example, may_be_participation=False))
     return found
@@ -226,7 +251,9 @@ def _times(source: Log, origin: float) -> dict[str, Any] | None:
     return {
         "column": source.layout.time if source.times is not None else None,
         "form": source.times.form if source.times is not None else None,
-        "rounds_file_form": released.form if released is not None and released.seconds is not None else None,
+        "rounds_file_form": released.form
+        if released is not None and released.seconds is not None
+        else None,
         "origin": origin,
     }
 
@@ -236,7 +263,11 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
     import duckdb
 
     threads = max(1, min(os.cpu_count() or 1, memory_mebibytes // MEMORY_PER_THREAD))
-    settings: dict[str, Any] = {"memory_limit": f"{memory_mebibytes}MiB", "temp_directory": str(folder), "threads": threads}
+    settings: dict[str, Any] = {
+        "memory_limit": f"{memory_mebibytes}MiB",
+        "temp_directory": str(folder),
+        "threads": threads,
+    }
     try:
         with duckdb.connect(config=settings) as connection:
             connection.execute("SET enable_progress_bar = false")  # standard output is ours
@@ -248,13 +279,15 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
         if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
             raise KeyboardInterrupt from None
         raise RunFailed(
-            f"sorting in {shown_path(folder)} failed ({first_line(error)}); free disk space there, or give more than "
+            f"sorting in {shown_path(folder)} failed ({first_line(error)}); free disk space there, "
+            "or give more than "
             f"--memory={memory_mebibytes}"
         ) from None
 
 
 class _Ranks:
-    """Places of numbers among sorted ones: from a table where their range allows one, which is ten times as fast as searching."""
+    """Places of numbers among sorted ones: from a table where their range allows one, which is ten
+    times as fast as searching."""
 
     def __init__(self, numbers: NDArray[np.int64]) -> None:
         self._numbers = numbers
@@ -271,20 +304,32 @@ class _Ranks:
 
 
 class _Parts:
-    """Takes rows in order of (device, round, time); writes parts of whole devices, and the devices' names.
+    """Takes rows in order of (device, round, time); writes parts of whole devices, and the devices'
+    names.
 
-    keeps_repeats: whether rows of one device in one round again stay, as contributions of their own.
+    keeps_repeats: whether rows of one device in one round again stay, as contributions of their
+        own.
     """
 
     def __init__(
-        self, writer: TraceWriter, log_rounds: NDArray[np.int64], numbering: Numbering, origin: float, keeps_repeats: bool
+        self,
+        writer: TraceWriter,
+        log_rounds: NDArray[np.int64],
+        numbering: Numbering,
+        origin: float,
+        keeps_repeats: bool,
     ) -> None:
         self.devices = self.rows = self.repeated = 0
         self.example = ""
         """A repeated row."""
         self.rounds_out_of_order = 0
         """Rounds whose participations are all earlier than those of the round before."""
-        self._writer, self._log_rounds, self._origin, self._keeps_repeats = writer, log_rounds, origin, keeps_repeats
+        self._writer, self._log_rounds, self._origin, self._keeps_repeats = (
+            writer,
+            log_rounds,
+            origin,
+            keeps_repeats,
+        )
         self._ranks = _Ranks(log_rounds) if numbering.how == BY_RANK else None
         self._entries: list[dict[str, Any]] = []
         self._last: tuple[pa.Scalar, int] | None = None
@@ -344,20 +389,28 @@ class _Parts:
         return self._entries
 
     def write_rounds(self, listed_times: NDArray[np.float64] | None) -> str:
-        """Writes what is known of the rounds; listed_times [n]: of the rounds file. Returns the columns' digest."""
+        """Writes what is known of the rounds; listed_times [n]: of the rounds file. Returns the
+        columns' digest."""
         has_times = np.isfinite(self._first_times)
-        first, last = (np.where(has_times, each, np.nan) for each in (self._first_times, self._last_times))
+        first, last = (
+            np.where(has_times, each, np.nan) for each in (self._first_times, self._last_times)
+        )
         self.rounds_out_of_order = int((last[1:] < first[:-1]).sum())
         listed = np.full(first.size, np.nan) if listed_times is None else listed_times
-        columns = dict(zip(LOG_ROUNDS_SCHEMA.names, (self._log_rounds, first, last, listed), strict=True))
+        columns = dict(
+            zip(LOG_ROUNDS_SCHEMA.names, (self._log_rounds, first, last, listed), strict=True)
+        )
         arrays = [pa.array(column, mask=np.isnan(column)) for column in columns.values()]
         file = self._writer.partial / LOG_ROUNDS_FILE
         table = pa.table(arrays, schema=LOG_ROUNDS_SCHEMA)
-        self._guarded(lambda: pq.write_table(table, file, compression="zstd", write_page_checksum=True))
+        self._guarded(
+            lambda: pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        )
         return columns_digest(columns)
 
     def _write_parts(self, is_last: bool) -> None:
-        """Writes parts of whole devices, of PART_ROWS rows or a little less; their edges do not depend on how rows come."""
+        """Writes parts of whole devices, of PART_ROWS rows or a little less; their edges do not
+        depend on how rows come."""
         columns = [np.concatenate(each) for each in zip(*self._pending, strict=True)]
         while columns[0].size > PART_ROWS:
             ids = columns[0]
@@ -370,7 +423,10 @@ class _Parts:
             columns = [column[end:] for column in columns]
         if is_last and columns[0].size:
             self._write_part(columns)
-        self._pending, self._pending_rows = [tuple(column.copy() for column in columns)], columns[0].size
+        self._pending, self._pending_rows = (
+            [tuple(column.copy() for column in columns)],
+            columns[0].size,
+        )
 
     def _write_part(self, written: list[NDArray]) -> None:
         """Device ids, rounds and, if there are any, times of all rows of some devices."""
@@ -403,7 +459,11 @@ class _Parts:
             schema = pa.schema([pa.field("device", names.type)])
             self._names = self._guarded(
                 lambda: pq.ParquetWriter(
-                    self._writer.partial / DEVICES_FILE, schema, compression="zstd", use_dictionary=False, write_page_checksum=True
+                    self._writer.partial / DEVICES_FILE,
+                    schema,
+                    compression="zstd",
+                    use_dictionary=False,
+                    write_page_checksum=True,
                 )
             )
         self._pending_names.append(names)
@@ -411,12 +471,20 @@ class _Parts:
             self._write_names(is_last=False)
 
     def _write_names(self, is_last: bool) -> None:
-        names = pa.concat_arrays(self._pending_names) if self._pending_names else pa.array([], pa.string())
+        names = (
+            pa.concat_arrays(self._pending_names)
+            if self._pending_names
+            else pa.array([], pa.string())
+        )
         whole = len(names) if is_last else len(names) // NAMES_PER_GROUP * NAMES_PER_GROUP
         for start in range(0, whole, NAMES_PER_GROUP):
             group, writer = names[start : min(start + NAMES_PER_GROUP, whole)], self._names
             assert writer is not None
-            self._guarded(lambda group=group, writer=writer: writer.write_table(pa.table({"device": group}), NAMES_PER_GROUP))
+            self._guarded(
+                lambda group=group, writer=writer: writer.write_table(
+                    pa.table({"device": group}), NAMES_PER_GROUP
+                )
+            )
         self._pending_names = [names[whole:]]
 
     def _guarded(self, write: Callable[[], Any]) -> Any:
@@ -425,5 +493,6 @@ class _Parts:
         except OSError as error:
             where = str(self._writer.directory)
             raise RunFailed(
-                f"writing the trace {where!r} failed ({error.strerror or error}); free space there and import again"
+                f"writing the trace {where!r} failed ({error.strerror or error}); free space there "
+                "and import again"
             ) from None

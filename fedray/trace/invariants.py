@@ -1,9 +1,12 @@
 """What every trace obeys. The reader checks the files' shape on opening and these on reading.
 
-1. Committed rounds are numbered 0, 1, 2, ... in order of time; an abandoned attempt bears the number of the next commit.
+1. Committed rounds are numbered 0, 1, 2, ... in order of time; an abandoned attempt bears the
+   number of the next commit.
 2. opened <= started <= closed in every attempt, and attempts close in order.
-3. accepted <= reported <= selected; an abandoned attempt accepts nobody, a committed round somebody.
-4. A part's rows are of its own devices, sorted by (device_id, checkin_time), and of rounds that exist.
+3. accepted <= reported <= selected; an abandoned attempt accepts nobody, a committed round
+   somebody.
+4. A part's rows are of its own devices, sorted by (device_id, checkin_time), and of rounds that
+   exist.
 5. No device is accepted twice in one round, and accepted rounds of a device increase.
 6. The accepted rows of a round are as many as the rounds table says.
 """
@@ -18,25 +21,52 @@ def check_rounds(columns: dict[str, NDArray], source: str) -> None:
     """Invariants 1 to 3. Raises TraceCorrupt."""
     committed = columns["state"] == 0
     expected = np.concatenate([[0], np.cumsum(committed)[:-1]]) if committed.size else np.empty(0)
-    _demand(bool((columns["round"] == expected).all()), source, "round numbers do not count committed rounds from 0")
-    in_order = (columns["opened"] <= columns["started"]).all() and (columns["started"] <= columns["closed"]).all()
-    _demand(bool(in_order and (np.diff(columns["closed"]) >= 0).all()), source, "opened, started, closed are out of order")
-    nested = (columns["accepted"] <= columns["reported"]).all() and (columns["reported"] <= columns["selected"]).all()
+    _demand(
+        bool((columns["round"] == expected).all()),
+        source,
+        "round numbers do not count committed rounds from 0",
+    )
+    in_order = (columns["opened"] <= columns["started"]).all() and (
+        columns["started"] <= columns["closed"]
+    ).all()
+    _demand(
+        bool(in_order and (np.diff(columns["closed"]) >= 0).all()),
+        source,
+        "opened, started, closed are out of order",
+    )
+    nested = (columns["accepted"] <= columns["reported"]).all() and (
+        columns["reported"] <= columns["selected"]
+    ).all()
     _demand(bool(nested), source, "accepted, reported and selected are not nested")
-    _demand(bool((columns["accepted"][~committed] == 0).all()), source, "an abandoned attempt accepts devices")
-    _demand(bool((columns["accepted"][committed] > 0).all()), source, "a committed round accepts nobody")
+    _demand(
+        bool((columns["accepted"][~committed] == 0).all()),
+        source,
+        "an abandoned attempt accepts devices",
+    )
+    _demand(
+        bool((columns["accepted"][committed] > 0).all()), source, "a committed round accepts nobody"
+    )
 
 
-def check_rows(columns: dict[str, NDArray], first_device: int, end_device: int, last_round: int, source: str) -> None:
-    """Invariant 4 for all rows of a part; `last_round` is the largest number of an attempt. Raises TraceCorrupt."""
+def check_rows(
+    columns: dict[str, NDArray], first_device: int, end_device: int, last_round: int, source: str
+) -> None:
+    """Invariant 4 for all rows of a part; `last_round` is the largest number of an attempt. Raises
+    TraceCorrupt."""
     device_ids, times = columns["device_id"], columns["checkin_time"]
     if not device_ids.size:
         return
-    later = (device_ids[1:] > device_ids[:-1]) | ((device_ids[1:] == device_ids[:-1]) & (times[1:] >= times[:-1]))
+    later = (device_ids[1:] > device_ids[:-1]) | (
+        (device_ids[1:] == device_ids[:-1]) & (times[1:] >= times[:-1])
+    )
     _demand(bool(later.all()), source, "rows are not sorted by device_id and checkin_time")
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
-    _demand(int(columns["round"].max()) <= last_round, source, f"a row names a round after {last_round}, the last attempt's")
+    _demand(
+        int(columns["round"].max()) <= last_round,
+        source,
+        f"a row names a round after {last_round}, the last attempt's",
+    )
 
 
 def check_accepted(
@@ -47,27 +77,46 @@ def check_accepted(
     count: int,
     source: str,
 ) -> None:
-    """Invariants 4 and 5 for the accepted rows of a part; `count` is the number of committed rounds. Raises TraceCorrupt."""
+    """Invariants 4 and 5 for the accepted rows of a part; `count` is the number of committed
+    rounds. Raises TraceCorrupt."""
     if not device_ids.size:
         return
-    _demand(bool((device_ids[1:] >= device_ids[:-1]).all()), source, "rows are not sorted by device_id")
+    _demand(
+        bool((device_ids[1:] >= device_ids[:-1]).all()), source, "rows are not sorted by device_id"
+    )
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
-    _demand(int(rounds.max()) < count, source, f"a row names round {int(rounds.max())}, but {count} were committed")
+    _demand(
+        int(rounds.max()) < count,
+        source,
+        f"a row names round {int(rounds.max())}, but {count} were committed",
+    )
     same = device_ids[1:] == device_ids[:-1]
-    _demand(bool((rounds[1:][same] > rounds[:-1][same]).all()), source, "a device's accepted rounds do not increase")
+    _demand(
+        bool((rounds[1:][same] > rounds[:-1][same]).all()),
+        source,
+        "a device's accepted rounds do not increase",
+    )
 
 
-def check_totals(accepted_rows: NDArray[np.int64], columns: dict[str, NDArray], source: str) -> None:
-    """Invariant 6; accepted_rows [committed rounds] counts the accepted rows of each round. Raises TraceCorrupt."""
+def check_totals(
+    accepted_rows: NDArray[np.int64], columns: dict[str, NDArray], source: str
+) -> None:
+    """Invariant 6; accepted_rows [committed rounds] counts the accepted rows of each round. Raises
+    TraceCorrupt."""
     stated = columns["accepted"][columns["state"] == 0]
     wrong = np.flatnonzero(accepted_rows != stated)
     if wrong.size:
         first = int(wrong[0])
-        message = f"round {first} has {int(accepted_rows[first])} accepted rows, rounds.parquet says {int(stated[first])}"
+        message = (
+            f"round {first} has {int(accepted_rows[first])} accepted rows, rounds.parquet says "
+            f"{int(stated[first])}"
+        )
         _demand(False, source, message)
 
 
 def _demand(holds: bool, source: str, problem: str) -> None:
     if not holds:
-        raise TraceCorrupt(f"{source}: {problem}; the trace was changed or damaged, take it from its source again")
+        raise TraceCorrupt(
+            f"{source}: {problem}; the trace was changed or damaged, take it from its source again"
+        )

@@ -1,4 +1,5 @@
-"""A log of participations, read batch by batch: CSV or Parquet, rows checked, devices named, rounds numbered, times read."""
+"""A log of participations, read batch by batch: CSV or Parquet, rows checked, devices named, rounds
+numbered, times read."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,14 @@ BLOCK_BYTES = 16 << 20
 """Of CSV; no value may be longer."""
 LONGEST_EXACT = 2**53
 """Whole numbers beyond are not exact as float64."""
-_FORMATS = {".csv": "csv", ".gz": "csv", ".bz2": "csv", ".zst": "csv", ".parquet": "parquet", ".pq": "parquet"}
+_FORMATS = {
+    ".csv": "csv",
+    ".gz": "csv",
+    ".bz2": "csv",
+    ".zst": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 _DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
 _COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
@@ -33,8 +41,9 @@ _COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
 class LogLayout:
     """How a log is written, and what its columns are. Raises InputError.
 
-    devices: columns that together name a device. time: column, and time_unit of its numbers, if given. where: conditions
-    "COLUMN=VALUE" of the rows that are participations; several of one column mean any of them. delimiter: between CSV's columns.
+    devices: columns that together name a device. time: column, and time_unit of its numbers, if
+    given. where: conditions "COLUMN=VALUE" of the rows that are participations; several of one
+    column mean any of them. delimiter: between CSV's columns.
     """
 
     devices: tuple[str, ...]
@@ -52,13 +61,23 @@ class LogLayout:
         twice = next((name for name, count in Counter(chosen).items() if count > 1), None)
         if twice is not None:
             raise InputError(
-                f"column {twice!r} is named twice among --device-column, --round-column and --time-column; name others"
+                f"column {twice!r} is named twice among --device-column, --round-column and "
+                "--time-column; name others"
             )
         if self.file_format is not None and self.file_format not in ("csv", "parquet"):
             raise InputError(f"--format={self.file_format!r} is not csv or parquet")
         if len(self.separator) != 1 or self.separator in '"\r\n' or not self.separator.isascii():
-            raise InputError(f"--delimiter={self.delimiter!r} must be one character, such as ';' or tab")
-        wrong = next((each for each in self.where if not each.partition("=")[1] or not each.partition("=")[0]), None)
+            raise InputError(
+                f"--delimiter={self.delimiter!r} must be one character, such as ';' or tab"
+            )
+        wrong = next(
+            (
+                each
+                for each in self.where
+                if not each.partition("=")[1] or not each.partition("=")[0]
+            ),
+            None,
+        )
         if wrong is not None:
             raise InputError(f"--where={wrong!r} must be COLUMN=VALUE, such as outcome=accepted")
 
@@ -83,13 +102,23 @@ class LogLayout:
         if self.time is not None:
             named[self.time] = "--time-column"
         named[self.round] = "--round-column"
-        return {**dict.fromkeys(self.devices, "--device-column"), **{k: v for k, v in named.items() if k not in self.devices}}
+        return {
+            **dict.fromkeys(self.devices, "--device-column"),
+            **{k: v for k, v in named.items() if k not in self.devices},
+        }
 
 
 class Log:
-    """A log's participations, batch by batch; what is none is counted in `left_out`, by reason, or in `filtered_rows`."""
+    """A log's participations, batch by batch; what is none is counted in `left_out`, by reason, or
+    in `filtered_rows`."""
 
-    def __init__(self, path: Path, layout: LogLayout, numbering: Numbering, on_progress: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        layout: LogLayout,
+        numbering: Numbering,
+        on_progress: Callable[[str], None],
+    ) -> None:
         self.path, self.layout, self.numbering = path, layout, numbering
         self.rows = self.filtered_rows = self.staged_rows = 0
         self.left_out: dict[str, LeftOut] = {}
@@ -97,57 +126,87 @@ class Log:
         """Rows whose round is none of the rounds that were told."""
         self.first_second = np.inf
         self.times = (
-            None if layout.time is None else TimeReader(f"column {layout.time!r} of log {shown_path(path)}", layout.time_unit)
+            None
+            if layout.time is None
+            else TimeReader(f"column {layout.time!r} of log {shown_path(path)}", layout.time_unit)
         )
         self._on_progress = on_progress
         self._files = _files(path)
         self._format = _format_of(self._files[0], layout.file_format)
         if self._format != "csv" and layout.delimiter is not None:
-            raise InputError(f"--delimiter={layout.delimiter!r} is for CSV, and log {shown_path(path)} is Parquet; leave it out")
+            raise InputError(
+                f"--delimiter={layout.delimiter!r} is for CSV, and log {shown_path(path)} is "
+                "Parquet; leave it out"
+            )
         self._types = self._checked_columns()
         self._met: dict[str, list[str]] = {column: [] for column in layout.conditions}
         """A few values that columns of conditions have, for the case that no row is taken."""
         fields = [pa.field("device", self._device_type()), pa.field("round", numbering.type)]
-        self.schema = pa.schema([*fields, *([pa.field("time", pa.float64())] if layout.time is not None else [])])
+        self.schema = pa.schema(
+            [*fields, *([pa.field("time", pa.float64())] if layout.time is not None else [])]
+        )
 
     def stage(self, file: Path) -> None:
-        """Writes the participations to a Parquet file. Raises InputError for what cannot be read, RunFailed for a full disk."""
+        """Writes the participations to a Parquet file. Raises InputError for what cannot be read,
+        RunFailed for a full disk."""
         try:
-            with pq.ParquetWriter(file, self.schema, compression="lz4", use_dictionary=False) as writer:
+            with pq.ParquetWriter(
+                file, self.schema, compression="lz4", use_dictionary=False
+            ) as writer:
                 for batch in self._batches():
                     self.staged_rows += batch.num_rows
                     writer.write_batch(batch)
         except OSError as error:  # reading has errors of its own
-            raise RunFailed(f"staging the log in {shown_path(file)} failed ({first_line(error)}); free space there") from None
+            raise RunFailed(
+                f"staging the log in {shown_path(file)} failed ({first_line(error)}); free space "
+                "there"
+            ) from None
 
     def no_row_taken(self) -> str:
         """Why there is nothing, where a condition leaves no row; else empty."""
         if not self.rows or self.filtered_rows < self.rows:
             return ""
-        met = "; ".join(f"{column} is {', '.join(map(repr, values))}" for column, values in self._met.items())
-        return f"log {shown_path(self.path)} has no row with {' and '.join(self.layout.where)} among {self.rows:,}; there {met}"
+        met = "; ".join(
+            f"{column} is {', '.join(map(repr, values))}" for column, values in self._met.items()
+        )
+        return (
+            f"log {shown_path(self.path)} has no row with {' and '.join(self.layout.where)} "
+            f"among {self.rows:,}; there {met}"
+        )
 
     def _checked_columns(self) -> dict[str, pa.DataType]:
         file, given = self._files[0], self.layout.columns
-        schema = self._csv(file, []).schema if self._format == "csv" else _parquet(file).schema_arrow
+        schema = (
+            self._csv(file, []).schema if self._format == "csv" else _parquet(file).schema_arrow
+        )
         try:
             names = schema.names
         except UnicodeError as error:
             raise InputError(
-                f"log {shown_path(file)} has a first line that is not UTF-8 ({first_line(error)}); convert it, as by iconv"
+                f"log {shown_path(file)} has a first line that is not UTF-8 ({first_line(error)}); "
+                "convert it, as by iconv"
             ) from None
         for column, option in given.items():
             if names.count(column) > 1:
                 raise InputError(
-                    f"{option}={column!r} is the name of {names.count(column)} columns of {shown_path(self.path)}; "
+                    f"{option}={column!r} is the name of {names.count(column)} columns of "
+                    f"{shown_path(self.path)}; "
                     "rename one of them"
                 )
             if column not in names:
-                hint = f" (read as parted by {self.layout.separator!r}; --delimiter tells another)" if len(names) == 1 else ""
-                raise InputError(
-                    f"{option}={column!r} is not a column of {shown_path(self.path)}; it has {', '.join(names[:20])[:400]}{hint}"
+                hint = (
+                    f" (read as parted by {self.layout.separator!r}; --delimiter tells another)"
+                    if len(names) == 1
+                    else ""
                 )
-        return {name: pa.string() if self._format == "csv" else schema.field(name).type for name in given}
+                raise InputError(
+                    f"{option}={column!r} is not a column of {shown_path(self.path)}; it has "
+                    f"{', '.join(names[:20])[:400]}{hint}"
+                )
+        return {
+            name: pa.string() if self._format == "csv" else schema.field(name).type
+            for name in given
+        }
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -156,7 +215,10 @@ class Log:
                 yield self._valid(self._where(batch))
                 self._on_progress(f"{self.rows:,} rows read")
         except _DAMAGE as error:
-            raise InputError(f"log {shown_path(self.path)} cannot be read ({first_line(error)}); correct that place") from None
+            raise InputError(
+                f"log {shown_path(self.path)} cannot be read ({first_line(error)}); correct that "
+                "place"
+            ) from None
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         if self._format == "csv":
@@ -166,11 +228,16 @@ class Log:
         for file in self._files:
             with _parquet(file) as parquet:
                 schema = parquet.schema_arrow
-                found = {name: schema.field(name).type if name in schema.names else None for name in self._types}
+                found = {
+                    name: schema.field(name).type if name in schema.names else None
+                    for name in self._types
+                }
                 if found != self._types:
                     raise InputError(
-                        f"log {shown_path(file)} has the columns {', '.join(self._types)} as {list(map(str, found.values()))}, "
-                        f"{shown_path(self._files[0])} as {list(map(str, self._types.values()))}; bring all files to one form"
+                        f"log {shown_path(file)} has the columns {', '.join(self._types)} as "
+                        f"{list(map(str, found.values()))}, "
+                        f"{shown_path(self._files[0])} as {list(map(str, self._types.values()))}; "
+                        "bring all files to one form"
                     )
                 yield from parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(self._types))
 
@@ -178,7 +245,9 @@ class Log:
         try:
             return open_csv(file, columns, self.layout.separator)
         except _DAMAGE as error:
-            raise InputError(f"log {shown_path(file)} cannot be read as CSV ({first_line(error)}); correct it") from None
+            raise InputError(
+                f"log {shown_path(file)} cannot be read as CSV ({first_line(error)}); correct it"
+            ) from None
 
     def _where(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that meet the conditions."""
@@ -188,7 +257,11 @@ class Log:
             for each in found.unique().to_pylist() if len(self._met[column]) < 5 else ():
                 if str(each)[:60] not in self._met[column][:5]:
                     self._met[column].append("" if each is None else str(each)[:60])
-            allowed = [value.lower() for value in values] if pa.types.is_boolean(_plain(self._types[column])) else values
+            allowed = (
+                [value.lower() for value in values]
+                if pa.types.is_boolean(_plain(self._types[column]))
+                else values
+            )
             is_allowed = _COMPUTE.is_in(_COMPUTE.fill_null(found, ""), pa.array(allowed))
             taken &= is_allowed.to_numpy(zero_copy_only=False)
         if taken.all():
@@ -201,7 +274,10 @@ class Log:
         if len(kinds) == 1:
             return kinds[0]
         if pa.binary() in kinds:
-            raise InputError("several --device-column must be whole numbers or strings, not bytes; write bytes as hexadecimal text")
+            raise InputError(
+                "several --device-column must be whole numbers or strings, not bytes; write bytes "
+                "as hexadecimal text"
+            )
         return pa.string()
 
     def _device_kind(self, name: str) -> pa.DataType:
@@ -212,9 +288,16 @@ class Log:
             return pa.int64()
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return pa.string()
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        if (
+            pa.types.is_binary(kind)
+            or pa.types.is_large_binary(kind)
+            or pa.types.is_fixed_size_binary(kind)
+        ):
             return pa.binary()
-        raise InputError(f"--device-column={name!r} is of type {kind}; devices are whole numbers, strings or bytes")
+        raise InputError(
+            f"--device-column={name!r} is of type {kind}; devices are whole numbers, strings or "
+            "bytes"
+        )
 
     def _valid(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The participations among a batch's rows, as they are staged."""
@@ -225,7 +308,11 @@ class Log:
         if not pa.types.is_integer(devices.type):
             has_name &= _has_content(devices)
         limit = self.numbering.limit
-        beyond = f"have a round beyond rounds-1={limit - 1}" if self.numbering.how == AS_THEY_ARE else "have a round beyond 10^18"
+        beyond = (
+            f"have a round beyond rounds-1={limit - 1}"
+            if self.numbering.how == AS_THEY_ARE
+            else "have a round beyond 10^18"
+        )
         checks = (
             ("have no device", ~has_name),
             ("have no round", ~rounds.is_valid().to_numpy(zero_copy_only=False)),
@@ -243,7 +330,10 @@ class Log:
         staged, is_released = self.numbering.staged(numbers[is_valid])
         if is_released is not None:
             is_valid[is_valid] = is_released
-        columns = [devices, *([_decoded(batch.column(self.layout.time))] if self.layout.time is not None else [])]
+        columns = [
+            devices,
+            *([_decoded(batch.column(self.layout.time))] if self.layout.time is not None else []),
+        ]
         if not is_valid.all():
             kept = pa.array(np.flatnonzero(is_valid))
             columns = [column.take(kept) for column in columns]
@@ -255,37 +345,64 @@ class Log:
         return pa.record_batch(arrays, schema=self.schema)
 
     def _named(self, batch: pa.RecordBatch) -> pa.Array:
-        """Each row's device: the value of its column, or the values of several, joined by "|" (in values: "\\|", and "\\\\")."""
+        """Each row's device: the value of its column, or the values of several, joined by "|" (in
+        values: "\\|", and "\\\\")."""
         kind = self.schema.field("device").type
         found = [_decoded(batch.column(name)).cast(kind) for name in self.layout.devices]
         for each in found:
             each.validate(full=True)  # text that is not UTF-8 would be sorted wrongly
         if len(found) == 1:
             return found[0]
-        parts = [_COMPUTE.if_else(pa.array(_has_content(each)), each, pa.scalar(None, kind)) for each in found]
-        escaped = [_COMPUTE.replace_substring(_COMPUTE.replace_substring(each, "\\", "\\\\"), "|", "\\|") for each in parts]
+        parts = [
+            _COMPUTE.if_else(pa.array(_has_content(each)), each, pa.scalar(None, kind))
+            for each in found
+        ]
+        escaped = [
+            _COMPUTE.replace_substring(_COMPUTE.replace_substring(each, "\\", "\\\\"), "|", "\\|")
+            for each in parts
+        ]
         return _COMPUTE.binary_join_element_wise(*escaped, "|")
 
-    def _leave_out(self, reason: str, places: np.ndarray, devices: pa.Array, rounds: pa.Array) -> None:
+    def _leave_out(
+        self, reason: str, places: np.ndarray, devices: pa.Array, rounds: pa.Array
+    ) -> None:
         first = int(places[0])
         before = self.left_out.get(reason)
-        example = before.example if before else f"device {shown_value(devices[first])}, round {shown_value(rounds[first])}"
-        self.left_out[reason] = LeftOut(reason, (before.rows if before else 0) + int(places.size), example)
+        example = (
+            before.example
+            if before
+            else f"device {shown_value(devices[first])}, round {shown_value(rounds[first])}"
+        )
+        self.left_out[reason] = LeftOut(
+            reason, (before.rows if before else 0) + int(places.size), example
+        )
 
 
 def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
-    """The rounds that a file lists, in order of release: one per line, or a CSV or Parquet file. Raises InputError."""
+    """The rounds that a file lists, in order of release: one per line, or a CSV or Parquet file.
+    Raises InputError."""
     if not file.is_file():
-        raise InputError(f"--rounds-file={str(file)!r} is not there; name a file that lists the rounds that released a model")
+        raise InputError(
+            f"--rounds-file={str(file)!r} is not there; name a file that lists the rounds that "
+            "released a model"
+        )
     try:
         if file.suffix.lower() in (".parquet", ".pq"):
             table = pq.read_table(file)
         else:
             table = plain_list(file) or open_csv(file, [], layout.separator).read_all()
-            text = {name: pa.string() for name in table.column_names}  # else pyarrow would guess, and lose offsets of times
-            table = table if table.schema.types == list(text.values()) else open_csv(file, list(text), layout.separator).read_all()
+            text = {
+                name: pa.string() for name in table.column_names
+            }  # else pyarrow would guess, and lose offsets of times
+            table = (
+                table
+                if table.schema.types == list(text.values())
+                else open_csv(file, list(text), layout.separator).read_all()
+            )
     except _DAMAGE as error:  # names of columns that are not UTF-8 too
-        raise InputError(f"--rounds-file={str(file)!r} cannot be read ({first_line(error)}); correct it") from None
+        raise InputError(
+            f"--rounds-file={str(file)!r} cannot be read ({first_line(error)}); correct it"
+        ) from None
     return read_released(file, table, layout.round, layout.time, layout.time_unit)
 
 
@@ -312,14 +429,20 @@ def shown_path(path: Path) -> str:
 def shown_value(value: pa.Scalar) -> str:
     """A value of a log for messages, cut to 60 characters."""
     plain = value.as_py()
-    return "missing" if plain is None else repr(plain.hex() if isinstance(plain, bytes) else plain)[:60]
+    return (
+        "missing"
+        if plain is None
+        else repr(plain.hex() if isinstance(plain, bytes) else plain)[:60]
+    )
 
 
 def _parquet(file: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file, pre_buffer=False)  # else the whole file would be read ahead
     except _DAMAGE as error:
-        raise InputError(f"log {shown_path(file)} cannot be read as Parquet ({first_line(error)}); correct it") from None
+        raise InputError(
+            f"log {shown_path(file)} cannot be read as Parquet ({first_line(error)}); correct it"
+        ) from None
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -341,11 +464,17 @@ def _whole_numbers(rounds: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]
     if pa.types.is_integer(kind):
         largest = 2**62
         if pa.types.is_uint64(kind):  # far beyond any round; else it would not fit
-            rounds = _COMPUTE.min_element_wise(rounds, pa.scalar(largest, pa.uint64()), skip_nulls=False)
-        return _COMPUTE.fill_null(rounds.cast(pa.int64()), -1).to_numpy(zero_copy_only=False), np.ones(len(rounds), np.bool_)
+            rounds = _COMPUTE.min_element_wise(
+                rounds, pa.scalar(largest, pa.uint64()), skip_nulls=False
+            )
+        return _COMPUTE.fill_null(rounds.cast(pa.int64()), -1).to_numpy(
+            zero_copy_only=False
+        ), np.ones(len(rounds), np.bool_)
     if pa.types.is_floating(kind):
         values = _COMPUTE.fill_null(rounds.cast(pa.float64()), -1.0).to_numpy(zero_copy_only=False)
-        is_whole = np.isfinite(values) & (values == np.trunc(values)) & (np.abs(values) <= LONGEST_EXACT)
+        is_whole = (
+            np.isfinite(values) & (values == np.trunc(values)) & (np.abs(values) <= LONGEST_EXACT)
+        )
         return np.where(is_whole, values, -1.0).astype(np.int64), is_whole
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         trimmed = _COMPUTE.fill_null(_COMPUTE.utf8_trim_whitespace(rounds), "-1")
@@ -359,13 +488,24 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [_utf8(path)]
     if not path.is_dir():
-        raise InputError(f"log {shown_path(path)} is not there; name a CSV or Parquet file, or a directory of them")
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _FORMATS and file.is_file())
+        raise InputError(
+            f"log {shown_path(path)} is not there; name a CSV or Parquet file, or a directory of "
+            "them"
+        )
+    found = sorted(
+        file for file in path.rglob("*") if file.suffix.lower() in _FORMATS and file.is_file()
+    )
     kinds = Counter(_FORMATS[file.suffix.lower()] for file in found)
     if not found:
-        raise InputError(f"log {shown_path(path)} holds no .csv or .parquet file; name a file, or a directory of them")
+        raise InputError(
+            f"log {shown_path(path)} holds no .csv or .parquet file; name a file, or a directory "
+            "of them"
+        )
     if len(kinds) > 1:
-        raise InputError(f"log {shown_path(path)} holds both CSV and Parquet files; keep those of one format in it")
+        raise InputError(
+            f"log {shown_path(path)} holds both CSV and Parquet files; keep those of one format in "
+            "it"
+        )
     return [_utf8(file) for file in found]
 
 
@@ -373,12 +513,18 @@ def _utf8(file: Path) -> Path:
     try:
         str(file).encode()
     except UnicodeEncodeError:
-        raise InputError(f"log {shown_path(file)} has a name that is not UTF-8, which cannot be opened; rename it") from None
+        raise InputError(
+            f"log {shown_path(file)} has a name that is not UTF-8, which cannot be opened; rename "
+            "it"
+        ) from None
     return file
 
 
 def _format_of(file: Path, given: str | None) -> str:
     found = given or _FORMATS.get(file.suffix.lower())
     if found is None:
-        raise InputError(f"log {shown_path(file)} has no suffix that tells its format; give --format csv or --format parquet")
+        raise InputError(
+            f"log {shown_path(file)} has no suffix that tells its format; give --format csv or "
+            "--format parquet"
+        )
     return found

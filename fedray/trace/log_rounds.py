@@ -1,7 +1,9 @@
-"""How the round numbers of a log become ours, 0 .. n-1 in order of release: as they are, by their ranks, or by a list.
+"""How the round numbers of a log become ours, 0 .. n-1 in order of release: as they are, by their
+ranks, or by a list.
 
-A log's numbers often have gaps: attempts that were abandoned, runs that were restarted. Min-sep counts released models, so a gap
-that is taken for a release makes two participations look further apart than they were.
+A log's numbers often have gaps: attempts that were abandoned, runs that were restarted. Min-sep
+counts released models, so a gap that is taken for a release makes two participations look further
+apart than they were.
 """
 
 from dataclasses import dataclass
@@ -25,7 +27,8 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRounds:
-    """The rounds that released a model, as a file lists them. numbers [n] int64, distinct; seconds [n], if the file has times."""
+    """The rounds that released a model, as a file lists them. numbers [n] int64, distinct; seconds
+    [n], if the file has times."""
 
     numbers: NDArray[np.int64]
     seconds: NDArray[np.float64] | None
@@ -36,21 +39,34 @@ class ReleasedRounds:
 class Numbering:
     """Takes the numbers of a log, batch by batch; knows ours once all have been seen.
 
-    rounds: how many released a model, if that was said. has_ranks: whether ours are the ranks of the numbers that occur.
+    rounds: how many released a model, if that was said. has_ranks: whether ours are the ranks of
+        the numbers that occur.
     """
 
-    def __init__(self, rounds: int | None, has_ranks: bool, released: ReleasedRounds | None) -> None:
+    def __init__(
+        self, rounds: int | None, has_ranks: bool, released: ReleasedRounds | None
+    ) -> None:
         if rounds is not None and not 1 <= rounds <= MOST_ROUNDS:
-            raise InputError(f"--rounds={rounds} must be from 1 to {MOST_ROUNDS}; it is how many rounds released a model")
+            raise InputError(
+                f"--rounds={rounds} must be from 1 to {MOST_ROUNDS}; it is how many rounds "
+                "released a model"
+            )
         if has_ranks and released is not None:
-            raise InputError("--renumber and --rounds-file both say which rounds released a model; give one of them")
+            raise InputError(
+                "--renumber and --rounds-file both say which rounds released a model; give one of "
+                "them"
+            )
         if rounds is None and not has_ranks and released is None:
             raise InputError(
-                "say which rounds released a model: --rounds N for all of 0 .. N-1, --renumber for all that occur in the log, "
+                "say which rounds released a model: --rounds N for all of 0 .. N-1, --renumber for "
+                "all that occur in the log, "
                 "or --rounds-file FILE, which lists them"
             )
         if released is not None and rounds not in (None, released.numbers.size):
-            raise InputError(f"--rounds={rounds}, but the rounds file lists {released.numbers.size:,}; leave out --rounds")
+            raise InputError(
+                f"--rounds={rounds}, but the rounds file lists {released.numbers.size:,}; leave "
+                "out --rounds"
+            )
         self.how = BY_RANK if has_ranks else BY_LIST if released is not None else AS_THEY_ARE
         self.released = released
         self.unreleased_rows = 0
@@ -70,10 +86,13 @@ class Numbering:
     @property
     def limit(self) -> int:
         """No round of the log has this number, or one above."""
-        return self._rounds if self.how == AS_THEY_ARE and self._rounds is not None else LARGEST_NUMBER
+        return (
+            self._rounds if self.how == AS_THEY_ARE and self._rounds is not None else LARGEST_NUMBER
+        )
 
     def staged(self, numbers: NDArray[np.int64]) -> tuple[NDArray, NDArray[np.bool_] | None]:
-        """(numbers to be sorted by, which rows released something; None for all), of a log's numbers [N] below `limit`."""
+        """(numbers to be sorted by, which rows released something; None for all), of a log's
+        numbers [N] below `limit`."""
         if self.how != BY_LIST:
             self._seen = _union(self._seen, numbers)
             return (numbers if self.how == BY_RANK else numbers.astype(np.uint32)), None
@@ -88,24 +107,30 @@ class Numbering:
         return ours.astype(np.uint32), None if is_released.all() else is_released
 
     def finish(self, log: str) -> NDArray[np.int64]:
-        """The log's number of each of our rounds [n], or our own where they are the log's. Raises InputError for gaps."""
+        """The log's number of each of our rounds [n], or our own where they are the log's. Raises
+        InputError for gaps."""
         if self.how == BY_LIST:
             assert self.released is not None
             return self.released.numbers
         if self.how == BY_RANK:
             if self._rounds not in (None, self._seen.size):
                 raise InputError(
-                    f"--rounds={self._rounds}, but participations of log {log!r} are in {self._seen.size:,} rounds, which is what "
-                    "--renumber counts; leave out --rounds, or list the rounds that released a model by --rounds-file"
+                    f"--rounds={self._rounds}, but participations of log {log!r} are in "
+                    f"{self._seen.size:,} rounds, which is what "
+                    "--renumber counts; leave out --rounds, or list the rounds that released a "
+                    "model by --rounds-file"
                 )
             return self._seen
         assert self._rounds is not None
         empty = self._rounds - self._seen.size
         if empty:
             raise InputError(
-                f"log {log!r} has no participation in {empty:,} of the rounds 0 .. {self._rounds - 1} (such as "
-                f"{_listed(self.missing(), empty)}): if those released nothing, participations look further apart than they are. "
-                "Number the rounds that occur by --renumber, or list those that released a model by --rounds-file released.csv"
+                f"log {log!r} has no participation in {empty:,} of the rounds 0 .. "
+                f"{self._rounds - 1} (such as "
+                f"{_listed(self.missing(), empty)}): if those released nothing, participations "
+                "look further apart than they are. "
+                "Number the rounds that occur by --renumber, or list those that released a model "
+                "by --rounds-file released.csv"
             )
         return self._seen
 
@@ -122,23 +147,35 @@ class Numbering:
     def missing(self) -> list[int]:
         """The first of 0 .. rounds-1 that do not occur."""
         assert self._rounds is not None
-        return np.setdiff1d(np.arange(min(self._rounds, self._seen.size + MOST_SHOWN)), self._seen)[:MOST_SHOWN].tolist()
+        return np.setdiff1d(np.arange(min(self._rounds, self._seen.size + MOST_SHOWN)), self._seen)[
+            :MOST_SHOWN
+        ].tolist()
 
 
-def read_released(file: Path, table: pa.Table, round_column: str, time_column: str | None, unit: str | None) -> ReleasedRounds:
-    """The rounds that a table lists. Its rounds are in `round_column`, `round`, or its only column; its times, if it has any, in
-    `time_column` or `time`. Raises InputError unless rounds are distinct whole numbers in order."""
+def read_released(
+    file: Path, table: pa.Table, round_column: str, time_column: str | None, unit: str | None
+) -> ReleasedRounds:
+    """The rounds that a table lists. Its rounds are in `round_column`, `round`, or its only column;
+    its times, if it has any, in `time_column` or `time`. Raises InputError unless rounds are
+    distinct whole numbers in order."""
     names = table.column_names
-    round_name = next((name for name in (round_column, "round") if name in names), names[0] if len(names) == 1 else None)
+    round_name = next(
+        (name for name in (round_column, "round") if name in names),
+        names[0] if len(names) == 1 else None,
+    )
     if round_name is None:
         raise InputError(
             f"--rounds-file={str(file)!r} has the columns {', '.join(names[:20])}; "
             f"call that of the rounds {round_column!r} or 'round'"
         )
     if len(set(names)) < len(names):
-        raise InputError(f"--rounds-file={str(file)!r} has two columns of one name; rename one of them")
+        raise InputError(
+            f"--rounds-file={str(file)!r} has two columns of one name; rename one of them"
+        )
     numbers = _whole(table.column(round_name).combine_chunks(), file)
-    time_name = next((name for name in (time_column, "time") if name in names and name != round_name), None)
+    time_name = next(
+        (name for name in (time_column, "time") if name in names and name != round_name), None
+    )
     seconds, form = None, ""
     if time_name is not None:
         reader = TimeReader(f"column {time_name!r} of --rounds-file={str(file)!r}", unit)
@@ -156,11 +193,15 @@ def plain_list(file: Path) -> pa.Table | None:
                 return None
             rest = [line.strip() for line in [first, *lines] if line.strip()]
     except OSError as error:
-        raise InputError(f"--rounds-file={str(file)!r} cannot be read ({error.strerror}); name a CSV or Parquet file") from None
+        raise InputError(
+            f"--rounds-file={str(file)!r} cannot be read ({error.strerror}); name a CSV or Parquet "
+            "file"
+        ) from None
     wrong = next((line for line in rest if not line.removeprefix(b"-").isdigit()), None)
     if wrong is not None:
         raise InputError(
-            f"--rounds-file={str(file)!r} begins with a number, so it has one per line, but one line is {wrong[:60]!r}; "
+            f"--rounds-file={str(file)!r} begins with a number, so it has one per line, but one "
+            f"line is {wrong[:60]!r}; "
             "give it one number per line, or a first line with the columns' names"
         )
     return pa.table({"round": pa.array([line.decode() for line in rest], pa.string())})
@@ -170,31 +211,51 @@ def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
     try:
         numbers = column.cast(pa.int64())
     except pa.ArrowException as error:
-        raise InputError(f"--rounds-file={str(file)!r} has rounds that are no whole numbers ({first_line(error)})") from None
+        raise InputError(
+            f"--rounds-file={str(file)!r} has rounds that are no whole numbers "
+            f"({first_line(error)})"
+        ) from None
     if not len(numbers):
-        raise InputError(f"--rounds-file={str(file)!r} lists no round; nothing was released that could be audited")
+        raise InputError(
+            f"--rounds-file={str(file)!r} lists no round; nothing was released that could be "
+            "audited"
+        )
     if numbers.null_count:
-        raise InputError(f"--rounds-file={str(file)!r} has {numbers.null_count:,} lines without a round; correct them")
+        raise InputError(
+            f"--rounds-file={str(file)!r} has {numbers.null_count:,} lines without a round; "
+            "correct them"
+        )
     found = numbers.to_numpy(zero_copy_only=False)
     if found.min() < 0 or found.max() >= LARGEST_NUMBER:
         wrong = found.min() if found.min() < 0 else found.max()
-        raise InputError(f"--rounds-file={str(file)!r} has round {wrong}; rounds are numbers from 0 to 10^18, correct it")
+        raise InputError(
+            f"--rounds-file={str(file)!r} has round {wrong}; rounds are numbers from 0 to 10^18, "
+            "correct it"
+        )
     return found
 
 
-def _check_order(numbers: NDArray[np.int64], seconds: NDArray[np.float64] | None, file: Path) -> None:
+def _check_order(
+    numbers: NDArray[np.int64], seconds: NDArray[np.float64] | None, file: Path
+) -> None:
     """Rounds in the wrong order would give a wrong min-sep: numbers increase, or else times do."""
     distinct, counts = np.unique(numbers, return_counts=True)
     if distinct.size < numbers.size:
-        raise InputError(f"--rounds-file={str(file)!r} lists round {distinct[counts.argmax()]} more than once; drop repeats")
+        raise InputError(
+            f"--rounds-file={str(file)!r} lists round {distinct[counts.argmax()]} more than once; "
+            "drop repeats"
+        )
     falls = np.flatnonzero(np.diff(numbers if seconds is None else seconds) < 0)
     if falls.size:
         before, after = numbers[falls[0] : falls[0] + 2]
         remedy = (
-            "sort the file by time" if seconds is not None else "sort it in order of release, or add a column 'time' that shows it"
+            "sort the file by time"
+            if seconds is not None
+            else "sort it in order of release, or add a column 'time' that shows it"
         )
         raise InputError(
-            f"--rounds-file={str(file)!r} must list rounds in order of release, but {after} comes after {before}; {remedy}"
+            f"--rounds-file={str(file)!r} must list rounds in order of release, but {after} comes "
+            f"after {before}; {remedy}"
         )
 
 
@@ -204,4 +265,6 @@ def _union(known: NDArray[np.int64], numbers: NDArray) -> NDArray[np.int64]:
 
 
 def _listed(some: list[int], count: int) -> str:
-    return ", ".join(map(str, some[:MOST_SHOWN])) + (f", ... {count:,} in all" if count > MOST_SHOWN else "")
+    return ", ".join(map(str, some[:MOST_SHOWN])) + (
+        f", ... {count:,} in all" if count > MOST_SHOWN else ""
+    )

@@ -1,11 +1,14 @@
 """Times as logs have them, made seconds: ISO 8601 text, Parquet's timestamps, or Unix numbers.
 
-The first rows that have a time tell the form; every other row must be of that form. Nothing is guessed:
+The first rows that have a time tell the form; every other row must be of that form. Nothing is
+guessed:
 
-* Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01 12:00:00 UTC") is exact.
+* Text with an offset from UTC ("2026-03-01T12:00:00Z", "2026-03-01 12:00:00+02:00", "2026-03-01
+  12:00:00 UTC") is exact.
 * Text without an offset, and timestamps without a zone, are taken as UTC, and reported as such.
-* Numbers are Unix times if they lie between 2000 and 2100 in exactly one of seconds, milliseconds, microseconds and
-  nanoseconds; the four ranges are apart. Other numbers need the unit, and may then count from any start.
+* Numbers are Unix times if they lie between 2000 and 2100 in exactly one of seconds, milliseconds,
+  microseconds and nanoseconds; the four ranges are apart. Other numbers need the unit, and may then
+  count from any start.
 * Dates without a time of day, and text with an offset in some rows only, are refused.
 """
 
@@ -30,7 +33,8 @@ _COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
 
 
 class TimeReader:
-    """Reads one column of times, batch by batch. unit: of numbers, where it is known. Raises InputError."""
+    """Reads one column of times, batch by batch. unit: of numbers, where it is known. Raises
+    InputError."""
 
     def __init__(self, where: str, unit: str | None) -> None:
         if unit is not None and unit not in UNITS:
@@ -46,16 +50,21 @@ class TimeReader:
             return np.empty(0)
         if column.null_count:
             raise InputError(
-                f"{self._where} has rows without a time; correct them, or leave the times out: timers are then not checked"
+                f"{self._where} has rows without a time; correct them, or leave the times out: "
+                "timers are then not checked"
             )
         kind = column.type
         if pa.types.is_timestamp(kind):
             return self._of_timestamps(column, "timestamps")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            return self._of_numbers(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+            return self._of_numbers(
+                column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            )
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
-        raise InputError(f"{self._where} is of type {kind}; times are ISO 8601 text, timestamps, or Unix numbers")
+        raise InputError(
+            f"{self._where} is of type {kind}; times are ISO 8601 text, timestamps, or Unix numbers"
+        )
 
     def _of_text(self, text: pa.Array) -> NDArray[np.float64]:
         if (not self.form and _is_number(text[0].as_py())) or self.form.startswith(_NUMBERS):
@@ -80,18 +89,30 @@ class TimeReader:
 
     def _of_timestamps(self, column: pa.Array, what: str) -> NDArray[np.float64]:
         if self._has_given_unit:
-            raise InputError(f"{self._where} has {what}, whose unit is known; --time-unit is for numbers, leave it out")
-        self.form = f"{what} in UTC" if column.type.tz else f"{what} without an offset from UTC, taken as UTC"
+            raise InputError(
+                f"{self._where} has {what}, whose unit is known; --time-unit is for numbers, leave "
+                "it out"
+            )
+        self.form = (
+            f"{what} in UTC"
+            if column.type.tz
+            else f"{what} without an offset from UTC, taken as UTC"
+        )
         return column.cast(pa.int64()).to_numpy(zero_copy_only=False) / _TICKS[column.type.unit]
 
     def _of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         if not np.isfinite(values).all():
             raise self._refused("a number that is not finite")
         if self._unit is None:
-            units = [unit for unit, per_second in UNITS.items() if EARLIEST <= values[0] / per_second <= LATEST]
+            units = [
+                unit
+                for unit, per_second in UNITS.items()
+                if EARLIEST <= values[0] / per_second <= LATEST
+            ]
             if not units:
                 raise self._refused(
-                    f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit; say what the numbers are by --time-unit"
+                    f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit; say what "
+                    "the numbers are by --time-unit"
                 )
             self._unit = units[0]
         seconds = values / UNITS[self._unit]
@@ -102,7 +123,8 @@ class TimeReader:
         outside = np.flatnonzero((seconds < EARLIEST) | (seconds > LATEST))
         if outside.size:
             raise self._refused(
-                f"{values[outside[0]]:.15g} beside Unix {self._unit}; correct it, or say what the numbers are by --time-unit"
+                f"{values[outside[0]]:.15g} beside Unix {self._unit}; correct it, or say what the "
+                "numbers are by --time-unit"
             )
         return seconds
 
@@ -111,7 +133,8 @@ class TimeReader:
 
 
 def shown_time(seconds: float) -> str:
-    """A time for reading: ISO 8601 in UTC if it is one of 2000 to 2100, else the number of seconds."""
+    """A time for reading: ISO 8601 in UTC if it is one of 2000 to 2100, else the number of
+    seconds."""
     if not EARLIEST <= seconds <= LATEST:
         return f"{seconds:.15g} s"
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")

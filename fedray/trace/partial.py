@@ -32,9 +32,12 @@ MARK = "fedray-partial "
 
 
 def partial_directory(directory: Path) -> Path:
-    """Where what is to be `directory` is made. Raises InputError for the root, which has no name."""
+    """Where what is to be `directory` is made. Raises InputError for the root, which has no
+    name."""
     if not directory.name:
-        raise InputError(f"{str(directory)!r} has no name, and can hold no trace; name a directory in it")
+        raise InputError(
+            f"{str(directory)!r} has no name, and can hold no trace; name a directory in it"
+        )
     return directory.with_name(f"{directory.name}.partial")
 
 
@@ -54,13 +57,16 @@ def new_directory(name: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise InputError(f"output {str(directory)!r} cannot be made ({error}); name a writable directory") from None
+            raise InputError(
+                f"output {str(directory)!r} cannot be made ({error}); name a writable directory"
+            ) from None
         return directory
     raise AssertionError("there is always a next number")
 
 
 class Lock:
-    """Held while a process is at work; freed by the system when the process ends, however it ends."""
+    """Held while a process is at work; freed by the system when the process ends, however it
+    ends."""
 
     def __init__(self, partial: Path) -> None:
         self._file = (partial / LOCK_FILE).open("a")
@@ -69,7 +75,8 @@ class Lock:
         except OSError:
             self._file.close()
             raise InputError(
-                f"{str(partial)!r} is being written by another process; wait for it, or name another directory"
+                f"{str(partial)!r} is being written by another process; wait for it, or name "
+                "another directory"
             ) from None
 
     def release(self) -> None:
@@ -112,7 +119,9 @@ class PartialDirectory:
             if len(os.fsencode(self.directory.name)) > 200:
                 raise OSError("its name is longer than 200 bytes")
             if os.path.lexists(self.directory) and not _is_plain_and_empty(self.directory):
-                raise InputError(f"output {output!r} exists already; name a new directory, or remove it first")
+                raise InputError(
+                    f"output {output!r} exists already; name a new directory, or remove it first"
+                )
             if os.path.lexists(self.partial):
                 self._check_ours(output, is_resumed)
             if not is_resumed:
@@ -136,7 +145,9 @@ class PartialDirectory:
                 sync_directory(folder.parent)
         except (OSError, RunFailed) as error:
             self.__exit__(None, None, None)
-            raise InputError(f"output {output!r} cannot be made ({error}); name a writable directory") from None
+            raise InputError(
+                f"output {output!r} cannot be made ({error}); name a writable directory"
+            ) from None
         except InputError:
             self._release()
             raise
@@ -222,7 +233,9 @@ class PartialDirectory:
             raise InputError(f"{needs}, which is there and is no plain directory; {remedy}")
         if (partial / self._document_file).exists():
             raise InputError(f"{needs}, which holds a finished trace; rename it or {remedy}")
-        is_empty = all(path.name == LOCK_FILE and not path.lstat().st_size for path in partial.iterdir())
+        is_empty = all(
+            path.name == LOCK_FILE and not path.lstat().st_size for path in partial.iterdir()
+        )
         if not (is_empty or is_resumed or _is_marked(partial)):
             raise InputError(f"{needs}, which is there and was not made by fedray; {remedy}")
 

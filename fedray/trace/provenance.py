@@ -7,7 +7,8 @@ PACKAGES = ("fedray", "numpy", "numba", "pyarrow", "ray", "torch", "pydantic", "
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions, without importing anything; a package that is not installed is left out."""
+    """Installed versions, without importing anything; a package that is not installed is left
+    out."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -1,4 +1,5 @@
-"""Reads a trace. Opening validates its shape; reading validates what is read (fedray/trace/invariants.py)."""
+"""Reads a trace. Opening validates its shape; reading validates what is read
+(fedray/trace/invariants.py)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ from fedray.trace.trained import METRIC_SCHEMA, METRICS_FILE, TRAINING, TrainedR
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPart:
-    """Participations of one part: accepted rows of committed rounds, sorted by (device, round); [A] each."""
+    """Participations of one part: accepted rows of committed rounds, sorted by (device, round); [A]
+    each."""
 
     device_ids: NDArray[np.uint64]
     rounds: NDArray[np.uint32]
@@ -54,7 +56,8 @@ class Trace:
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Self:
-        """Opens and validates: versions, every file present and whole, schemas, row counts, the rounds' invariants.
+        """Opens and validates: versions, every file present and whole, schemas, row counts, the
+        rounds' invariants.
 
         verify: whether run.json and, as it is read, every column must have its recorded digest.
         """
@@ -88,7 +91,8 @@ class Trace:
 
     @cached_property
     def rounds(self) -> dict[str, NDArray]:
-        """Columns of the attempts in order of time; the state as a code (0 committed, 1 abandoned)."""
+        """Columns of the attempts in order of time; the state as a code (0 committed, 1
+        abandoned)."""
         columns = read_columns(self.path / ROUNDS_FILE, ROUND_SCHEMA, codes={"state": STATES})
         if self._verify:
             self._demand(columns_digest(columns) == self.run["rounds_digest"], ROUNDS_FILE)
@@ -106,7 +110,9 @@ class Trace:
         if self.run["schema_version"] > LAST_VERSION_WITH_METRICS:
             return self.trained.metrics if self.trained is not None else None
         is_known = "metrics_digest" in self.run  # not in traces of the first version that is read
-        if self.run.get("metrics_digest") is None and (is_known or not (self.path / METRICS_FILE).exists()):
+        if self.run.get("metrics_digest") is None and (
+            is_known or not (self.path / METRICS_FILE).exists()
+        ):
             return None
         columns = read_columns(self.path / METRICS_FILE, METRIC_SCHEMA)
         if self._verify and is_known:
@@ -114,7 +120,8 @@ class Trace:
         return columns
 
     def accepted(self) -> Iterator[AcceptedPart]:
-        """Participations, part by part in order of device; every device is in one part only. Checks invariants 4 to 6."""
+        """Participations, part by part in order of device; every device is in one part only. Checks
+        invariants 4 to 6."""
         count = self.committed_rounds
         rows_per_round = np.zeros(count, np.int64)
         for accepted in read_ahead(self._accepted_of, self.run["parts"]):
@@ -127,7 +134,14 @@ class Trace:
         chosen = columns["outcome"] == OUTCOMES.index("accepted")
         rounds, device_ids = columns["round"][chosen], columns["device_id"][chosen]
         file = str(self.path / part["file"])
-        check_accepted(device_ids, rounds, part["first_device"], part["end_device"], self.committed_rounds, file)
+        check_accepted(
+            device_ids,
+            rounds,
+            part["first_device"],
+            part["end_device"],
+            self.committed_rounds,
+            file,
+        )
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
@@ -135,50 +149,73 @@ class Trace:
         return str(device_id)
 
     def columns(self, part: int) -> dict[str, NDArray]:
-        """All columns of one part's rows; outcomes as codes, NaN for no report. Checks invariant 4."""
+        """All columns of one part's rows; outcomes as codes, NaN for no report. Checks invariant
+        4."""
         entry = self.run["parts"][part]
         columns = self._columns_of(entry, PARTICIPATION_SCHEMA.names)
         last_round = int(self.rounds["round"].max(initial=0))
-        check_rows(columns, entry["first_device"], entry["end_device"], last_round, str(self.path / entry["file"]))
+        check_rows(
+            columns,
+            entry["first_device"],
+            entry["end_device"],
+            last_round,
+            str(self.path / entry["file"]),
+        )
         return columns
 
     def outcome_counts(self) -> dict[str, int]:
         """Selected devices by outcome."""
         counts = np.zeros(len(OUTCOMES), np.int64)
         for part in self.run["parts"]:
-            counts += np.bincount(self._columns_of(part, ("outcome",))["outcome"], minlength=len(OUTCOMES))
+            counts += np.bincount(
+                self._columns_of(part, ("outcome",))["outcome"], minlength=len(OUTCOMES)
+            )
         return dict(zip(OUTCOMES, counts.tolist(), strict=True))
 
     def verify(self) -> None:
-        """Recomputes every digest from the columns, read or not. Raises TraceCorrupt at the first that differs."""
+        """Recomputes every digest from the columns, read or not. Raises TraceCorrupt at the first
+        that differs."""
         check_document(self.run, self.path)
         parts = self.run["parts"]
         for index, part in enumerate(parts):
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
-        checked = Trace(self.path, self.run)  # reads rounds and metrics anew, and demands their digests
+        checked = Trace(
+            self.path, self.run
+        )  # reads rounds and metrics anew, and demands their digests
         _ = checked.rounds, checked.metrics
         if checked.trained is not None:
             checked.trained.verify()
 
     def _columns_of(self, part: dict[str, Any], names: Sequence[str]) -> dict[str, NDArray]:
-        """Columns of a part, each with its recorded digest; of a trace without those, the digest of all is checked."""
+        """Columns of a part, each with its recorded digest; of a trace without those, the digest of
+        all is checked."""
         recorded: dict[str, str] | None = part.get("columns")
         wanted = PARTICIPATION_SCHEMA.names if self._verify and recorded is None else names
-        columns = read_columns(self.path / part["file"], PARTICIPATION_SCHEMA, part["rows"], wanted, codes={"outcome": OUTCOMES})
+        columns = read_columns(
+            self.path / part["file"],
+            PARTICIPATION_SCHEMA,
+            part["rows"],
+            wanted,
+            codes={"outcome": OUTCOMES},
+        )
         if not self._verify:
             return columns
         if recorded is None:
             self._demand(columns_digest(columns) == part["digest"], part["file"])
             return columns
         for name, column in columns.items():
-            self._demand(column_digest(name, column) == recorded.get(name), f"{part['file']}, column {name}")
+            self._demand(
+                column_digest(name, column) == recorded.get(name), f"{part['file']}, column {name}"
+            )
         return columns
 
     def _demand(self, has_digest: bool, where: str) -> None:
         if not has_digest:
             raise TraceCorrupt(
-                f"{self.path / where} does not have the digest that {RUN_FILE} records; it was changed, or is another "
-                "trace's: take the trace from its source again, or leave digests unchecked (--no-verify)"
+                f"{self.path / where} does not have the digest that {RUN_FILE} records; it was "
+                "changed, or is another "
+                "trace's: take the trace from its source again, or leave digests unchecked "
+                "(--no-verify)"
             )
 
 
@@ -189,7 +226,8 @@ def integrity(is_verified: bool, has_document_digest: bool) -> str:
     if has_document_digest:
         return f"{RUN_FILE} and every column that was read have their recorded digests."
     return (
-        f"Every part that was read has its recorded digest; {RUN_FILE} is of an earlier release and has no digest of its own: "
+        f"Every part that was read has its recorded digest; {RUN_FILE} is of an earlier release "
+        "and has no digest of its own: "
         "a change of the scenario or the seed in it may have gone unnoticed."
     )
 
@@ -199,15 +237,25 @@ def read_document(directory: Path) -> dict[str, Any]:
     file = directory / RUN_FILE
     check_name(directory)
     if not directory.is_dir():
-        raise TraceError(f"trace {str(directory)!r} is not a directory; give the directory that `fedray run --out` wrote")
+        raise TraceError(
+            f"trace {str(directory)!r} is not a directory; give the directory that `fedray run "
+            "--out` wrote"
+        )
     try:
         run = parse_json(file.read_bytes())
     except FileNotFoundError:
-        raise TraceError(f"trace {str(directory)!r} has no {RUN_FILE}; give the directory that `fedray run` wrote") from None
+        raise TraceError(
+            f"trace {str(directory)!r} has no {RUN_FILE}; give the directory that `fedray run` "
+            "wrote"
+        ) from None
     except (OSError, ValueError) as error:
-        raise TraceCorrupt(f"{file} cannot be read ({first_line(error)}); take the trace from its source again") from None
+        raise TraceCorrupt(
+            f"{file} cannot be read ({first_line(error)}); take the trace from its source again"
+        ) from None
     if not isinstance(run, dict):
-        raise TraceError(f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote")
+        raise TraceError(
+            f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
+        )
     return run
 
 
@@ -215,7 +263,8 @@ def check_document(run: dict[str, Any], directory: Path) -> None:
     """Raises TraceCorrupt if run.json records a digest of itself and has another."""
     if DOCUMENT_DIGEST in run and run[DOCUMENT_DIGEST] != document_digest(run):
         raise TraceCorrupt(
-            f"{directory / RUN_FILE} does not have the digest that it records of itself; it was changed: take the trace from its "
+            f"{directory / RUN_FILE} does not have the digest that it records of itself; it was "
+            "changed: take the trace from its "
             "source again, or leave digests unchecked (--no-verify)"
         )
 
@@ -223,23 +272,40 @@ def check_document(run: dict[str, Any], directory: Path) -> None:
 def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     file, run = directory / RUN_FILE, read_document(directory)
     if run.get("format") != FORMAT:
-        raise TraceError(f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote")
+        raise TraceError(
+            f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
+        )
     version = run.get("schema_version")
     if type(version) is not int or not FIRST_READ_VERSION <= version <= SCHEMA_VERSION:
         raise TraceVersion(
-            f"{file} has schema_version={shown(version)}, this release reads {FIRST_READ_VERSION} to {SCHEMA_VERSION}; "
+            f"{file} has schema_version={shown(version)}, this release reads {FIRST_READ_VERSION} "
+            f"to {SCHEMA_VERSION}; "
             "use the fedray release that wrote it, or run the scenario again"
         )
     kinds = {
-        "digest": str, "rounds_digest": str, "ended": str, "written": str, "seed": int, "scenario": dict, "packages": dict,
-        "parts": list, **({DOCUMENT_DIGEST: str} if version > FIRST_READ_VERSION else {}),
-    }  # fmt: skip
+        "digest": str,
+        "rounds_digest": str,
+        "ended": str,
+        "written": str,
+        "seed": int,
+        "scenario": dict,
+        "packages": dict,
+        "parts": list,
+        **({DOCUMENT_DIGEST: str} if version > FIRST_READ_VERSION else {}),
+    }
     check_keys(run, kinds, directory)
     if verify:
         check_document(run, directory)
     check_parts(run["parts"], directory)
-    if verify and run_digest([part["digest"] for part in run["parts"]], run["rounds_digest"]) != run["digest"]:
-        raise TraceCorrupt(f"{file}: its digest is not that of its parts and rounds; take the trace from its source again")
+    if (
+        verify
+        and run_digest([part["digest"] for part in run["parts"]], run["rounds_digest"])
+        != run["digest"]
+    ):
+        raise TraceCorrupt(
+            f"{file}: its digest is not that of its parts and rounds; take the trace from its "
+            "source again"
+        )
     return run
 
 
@@ -248,19 +314,28 @@ def check_keys(run: dict[str, Any], kinds: Mapping[str, type], directory: Path) 
     wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
     if wrong:
         file = directory / RUN_FILE
-        raise TraceCorrupt(f"{file} lacks {', '.join(wrong)}, or has them in another form; take the trace from its source again")
+        raise TraceCorrupt(
+            f"{file} lacks {', '.join(wrong)}, or has them in another form; take the trace from "
+            "its source again"
+        )
 
 
 def check_no_strays(parts: list[Any], directory: Path) -> None:
     """Raises TraceCorrupt if there are files among the parts that are none."""
     known = {Path(part["file"]).name for part in parts}
-    strays = sorted(file.name for file in (directory / PARTICIPATIONS).glob("*") if file.name not in known)
+    strays = sorted(
+        file.name for file in (directory / PARTICIPATIONS).glob("*") if file.name not in known
+    )
     if strays:
-        raise TraceCorrupt(f"{directory / PARTICIPATIONS} holds {strays[0]!r}, which is no part of the trace; move it away")
+        raise TraceCorrupt(
+            f"{directory / PARTICIPATIONS} holds {strays[0]!r}, which is no part of the trace; "
+            "move it away"
+        )
 
 
 def check_parts(parts: list[Any], directory: Path) -> None:
-    """Raises TraceCorrupt unless they are entries of parts in order of device, apart, under their own names."""
+    """Raises TraceCorrupt unless they are entries of parts in order of device, apart, under their
+    own names."""
     file, after = directory / RUN_FILE, 0
     for part in parts:
         if not (
@@ -269,14 +344,23 @@ def check_parts(parts: list[Any], directory: Path) -> None:
             and isinstance(part["digest"], str)
             and isinstance(part.get("columns", {}), dict)
         ):
-            raise TraceCorrupt(f"{file} has an incomplete entry in parts; take the trace from its source again")
+            raise TraceCorrupt(
+                f"{file} has an incomplete entry in parts; take the trace from its source again"
+            )
         numbers = [part[key] for key in ("first_device", "end_device", "rows")]
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
             raise TraceCorrupt(
-                f"{file} has an entry in parts whose numbers are {shown(numbers)}; take the trace from its source again"
+                f"{file} has an entry in parts whose numbers are {shown(numbers)}; take the trace "
+                "from its source again"
             )
         if not after <= part["first_device"] < part["end_device"]:
-            raise TraceCorrupt(f"{file} has parts that overlap or are out of order at {shown(part['file'])}; take the trace again")
+            raise TraceCorrupt(
+                f"{file} has parts that overlap or are out of order at {shown(part['file'])}; take "
+                "the trace again"
+            )
         after = part["end_device"]
         if part["file"] != part_file(part["first_device"]):
-            raise TraceCorrupt(f"{file} names {shown(part['file'])}, which is not the name of its part; take the trace again")
+            raise TraceCorrupt(
+                f"{file} names {shown(part['file'])}, which is not the name of its part; take the "
+                "trace again"
+            )

@@ -1,13 +1,14 @@
 """The trace on disk.
 
     TRACE/
-      run.json                    what was run, on what, the parts, the digest of the result columns, one of every column, and
-                              one of itself
+      run.json                    what was run, on what, the parts, the digest of the result
+                                  columns, one of every column, and one of itself
       rounds.parquet              a row per attempt at a round, in order of time
-      participations/*.parquet    a row per selected device; a file per part (a fixed run of device blocks), so that each
-                                  device's rows are in one file; sorted by (device_id, checkin_time)
-      training/                   the model that was learned from it, if one was (fedray/trace/trained.py); not part of the
-                                  digest
+      participations/*.parquet    a row per selected device, sorted by (device_id, checkin_time); a
+                                  file per part (a fixed run of device blocks), so that each
+                                  device's rows are in one file
+      training/                   the model that was learned from it, if one was; not part of the
+                                  digest (fedray/trace/trained.py)
       <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
       report.html                 the page, where one was written
 
@@ -49,7 +50,9 @@ PARTICIPATION_SCHEMA = pa.schema(
         pa.field("checkin_time", pa.float64(), nullable=False),
         pa.field("report_time", pa.float64()),  # null: never reported
         pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        pa.field("examples", pa.uint32(), nullable=False),  # held by the device; see training.client for how many it trains on
+        pa.field(
+            "examples", pa.uint32(), nullable=False
+        ),  # held by the device; see training.client for how many it trains on
     ]
 )
 ROUND_SCHEMA = pa.schema(
@@ -70,7 +73,8 @@ MAX_PARTS = 1024
 
 
 def part_devices(devices: int) -> int:
-    """Device ids per part: one block, doubled until no more than MAX_PARTS parts hold the population."""
+    """Device ids per part: one block, doubled until no more than MAX_PARTS parts hold the
+    population."""
     size = BLOCK_DEVICES
     while -(-devices // size) > MAX_PARTS:
         size *= 2
@@ -80,7 +84,9 @@ def part_devices(devices: int) -> int:
 def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[int, int]]:
     """The parts [first, end) within a range of devices that starts and ends on parts' edges."""
     size = part_devices(devices)
-    return [(start, min(start + size, end_device)) for start in range(first_device, end_device, size)]
+    return [
+        (start, min(start + size, end_device)) for start in range(first_device, end_device, size)
+    ]
 
 
 def part_file(first_device: int) -> str:
@@ -89,7 +95,8 @@ def part_file(first_device: int) -> str:
 
 
 def columns_digest(columns: Mapping[str, NDArray]) -> str:
-    """BLAKE2b-256 over columns in order: name, type, values as little-endian bytes (NaN in one form; outcomes as codes)."""
+    """BLAKE2b-256 over columns in order: name, type, values as little-endian bytes (NaN in one
+    form; outcomes as codes)."""
     digest = hashlib.blake2b(digest_size=32)
     for name, column in columns.items():
         head, values = _canonical(name, column)
@@ -99,7 +106,8 @@ def columns_digest(columns: Mapping[str, NDArray]) -> str:
 
 
 def column_digest(name: str, column: NDArray) -> str:
-    """SHA-256 over one column, as `columns_digest` sees it; so that what reads three columns can check them alone."""
+    """SHA-256 over one column, as `columns_digest` sees it; so that what reads three columns can
+    check them alone."""
     head, values = _canonical(name, column)
     digest = hashlib.sha256(head)
     digest.update(values.data)
@@ -114,11 +122,13 @@ def _canonical(name: str, column: NDArray) -> tuple[bytes, NDArray]:
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """SHA-256 of a document's values, however they are laid out as JSON; DOCUMENT_DIGEST itself does not count."""
+    """SHA-256 of a document's values, however they are laid out as JSON; DOCUMENT_DIGEST itself
+    does not count."""
     content = {key: value for key, value in document.items() if key != DOCUMENT_DIGEST}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def run_digest(part_digests: list[str], rounds_digest: str) -> str:
-    """Digest of all result columns: the parts' digests in order of device, then that of the rounds."""
+    """Digest of all result columns: the parts' digests in order of device, then that of the
+    rounds."""
     return hashlib.sha256("\n".join([*part_digests, rounds_digest]).encode()).hexdigest()

@@ -78,11 +78,17 @@ class TrainedRun:
         try:
             document = parse_json(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
-            raise TraceError(f"{str(directory)!r} has no {TRAINING_FILE}; give the directory of a trained run") from None
+            raise TraceError(
+                f"{str(directory)!r} has no {TRAINING_FILE}; give the directory of a trained run"
+            ) from None
         except (OSError, ValueError) as error:
-            raise TraceCorrupt(f"{file} cannot be read ({first_line(error)}); train again") from None
+            raise TraceCorrupt(
+                f"{file} cannot be read ({first_line(error)}); train again"
+            ) from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise TraceError(f"{file} does not say format={FORMAT!r}; give the directory of a trained run")
+            raise TraceError(
+                f"{file} does not say format={FORMAT!r}; give the directory of a trained run"
+            )
         if document.get("version") != VERSION:
             raise TraceVersion(
                 f"{file} has version={shown(document.get('version'))}, this release reads "
@@ -95,7 +101,9 @@ class TrainedRun:
             )
         wrong = [key for key, kind in _KINDS.items() if not isinstance(document.get(key), kind)]
         if wrong:
-            raise TraceCorrupt(f"{file} lacks {', '.join(wrong)}, or has them in another form; train again")
+            raise TraceCorrupt(
+                f"{file} lacks {', '.join(wrong)}, or has them in another form; train again"
+            )
         return cls(directory, document, verify)
 
     @property
@@ -119,8 +127,12 @@ class TrainedRun:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 parameters = arrays["parameters"]
         except (*DAMAGE, EOFError, zipfile.BadZipFile) as error:
-            raise TraceCorrupt(f"{file} cannot be read ({first_line(error)}); train again") from None
-        if self._verify and hashlib.sha256(content).hexdigest() != self.document.get("model_sha256"):
+            raise TraceCorrupt(
+                f"{file} cannot be read ({first_line(error)}); train again"
+            ) from None
+        if self._verify and hashlib.sha256(content).hexdigest() != self.document.get(
+            "model_sha256"
+        ):
             raise TraceCorrupt(self._changed(MODEL_FILE))
         return parameters
 
@@ -157,7 +169,9 @@ class TrainedRun:
 class TrainedRunWriter(PartialDirectory):
     """A trained run in the making."""
 
-    def __init__(self, directory: str | Path, *, is_resumed: bool = False, partial: Path | None = None) -> None:
+    def __init__(
+        self, directory: str | Path, *, is_resumed: bool = False, partial: Path | None = None
+    ) -> None:
         super().__init__(directory, TRAINING_FILE, is_resumed=is_resumed, partial=partial)
 
     def finish(
@@ -168,7 +182,10 @@ class TrainedRunWriter(PartialDirectory):
     ) -> Path:
         """Writes metrics, model and training.json, and gives the directory its name. Its path."""
         columns = _metric_columns(metrics)
-        arrays = [pa.array(columns[field.name], field.type, mask=np.isnan(columns[field.name])) for field in METRIC_SCHEMA]
+        arrays = [
+            pa.array(columns[field.name], field.type, mask=np.isnan(columns[field.name]))
+            for field in METRIC_SCHEMA
+        ]
         buffer = io.BytesIO()
         table = pa.table(arrays, schema=METRIC_SCHEMA)
         pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)

@@ -81,7 +81,9 @@ class Journal:
             arrays = load_npz(self._segment(number), digest.hex())
             edges = np.concatenate([[0], np.cumsum(arrays["sizes"])])
             batch = []
-            for place, (attempt, round_index) in enumerate(zip(arrays["attempts"], arrays["rounds"], strict=True)):
+            for place, (attempt, round_index) in enumerate(
+                zip(arrays["attempts"], arrays["rounds"], strict=True)
+            ):
                 rows = slice(edges[place], edges[place + 1])
                 columns = (arrays[name][rows] for name in _COLUMNS)
                 batch.append(Settlement(int(attempt), int(round_index), *columns))
@@ -127,7 +129,9 @@ class Journal:
         if not self._recent:
             return
         recent = self._recent
-        arrays: dict[str, NDArray] = {name: np.concatenate([getattr(each, name) for each in recent]) for name in _COLUMNS}
+        arrays: dict[str, NDArray] = {
+            name: np.concatenate([getattr(each, name) for each in recent]) for name in _COLUMNS
+        }
         arrays["sizes"] = np.array([each.device_ids.size for each in recent], np.int64)
         arrays["attempts"] = np.array([each.attempt for each in recent], np.int64)
         arrays["rounds"] = np.array([each.round_index for each in recent], np.int64)
@@ -161,17 +165,28 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{file} cannot be read ({error}); remove the directory and run again") from None
+            raise CheckpointError(
+                f"{file} cannot be read ({error}); remove the directory and run again"
+            ) from None
         is_ours = isinstance(document, dict) and document.get("format") == FORMAT
         if not is_ours or not isinstance(document.get("scenario"), dict):
-            raise CheckpointError(f"{file} does not say format={FORMAT!r}; give the directory of a run that did not finish")
+            raise CheckpointError(
+                f"{file} does not say format={FORMAT!r}; give the directory of a run that did not "
+                "finish"
+            )
         if document.get("version") != VERSION:
-            raise CheckpointError(f"{file} has version {document.get('version')!r}, this release reads {VERSION}; run again")
+            raise CheckpointError(
+                f"{file} has version {document.get('version')!r}, this release reads {VERSION}; "
+                "run again"
+            )
         if not has_checkpoint(partial):
-            raise CheckpointError(f"{str(partial)!r} has no checkpoint yet; remove it and run again from the start")
+            raise CheckpointError(
+                f"{str(partial)!r} has no checkpoint yet; remove it and run again from the start"
+            )
         return partial, document, hashlib.sha256(content).hexdigest()
     raise CheckpointError(
-        f"{str(directory)!r} has no unfinished run beside it ({partial_directory(directory).name}); "
+        f"{str(directory)!r} has no unfinished run beside it "
+        f"({partial_directory(directory).name}); "
         "name the --out of a run that was interrupted"
     )
 

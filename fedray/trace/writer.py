@@ -1,4 +1,5 @@
-"""Writes a trace: into a directory beside the final one, renamed at the end. Until then no trace exists under its name."""
+"""Writes a trace: into a directory beside the final one, renamed at the end. Until then no trace
+exists under its name."""
 
 import dataclasses
 import io
@@ -35,15 +36,22 @@ ROW_GROUP = 1 << 20
 
 
 def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArray]) -> ShardPart:
-    """One part as Parquet bytes. Columns as in PARTICIPATION_SCHEMA, in its order, outcomes as codes, NaN for no report."""
+    """One part as Parquet bytes. Columns as in PARTICIPATION_SCHEMA, in its order, outcomes as
+    codes, NaN for no report."""
     ordered = {name: columns[name] for name in PARTICIPATION_SCHEMA.names}
-    table = pa.table([_to_arrow(ordered[field.name], field) for field in PARTICIPATION_SCHEMA], schema=PARTICIPATION_SCHEMA)
+    table = pa.table(
+        [_to_arrow(ordered[field.name], field) for field in PARTICIPATION_SCHEMA],
+        schema=PARTICIPATION_SCHEMA,
+    )
     buffer = io.BytesIO()
     pq.write_table(
         table,
         buffer,
         # Times are nearly random: compressing them costs more than it saves.
-        compression={field.name: "NONE" if field.name.endswith("_time") else "ZSTD" for field in PARTICIPATION_SCHEMA},  # pyright: ignore[reportArgumentType]
+        compression={
+            field.name: "NONE" if field.name.endswith("_time") else "ZSTD"
+            for field in PARTICIPATION_SCHEMA
+        },  # pyright: ignore[reportArgumentType]
         row_group_size=ROW_GROUP,
         use_dictionary=["outcome"],  # pyright: ignore[reportArgumentType]  (the stub knows bool only)
         column_encoding={
@@ -56,7 +64,14 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
         write_page_checksum=True,
     )
     digests = {name: column_digest(name, column) for name, column in ordered.items()}
-    return ShardPart(first_device, end_device, table.num_rows, columns_digest(ordered), digests, buffer.getvalue())
+    return ShardPart(
+        first_device,
+        end_device,
+        table.num_rows,
+        columns_digest(ordered),
+        digests,
+        buffer.getvalue(),
+    )
 
 
 def _to_arrow(column: NDArray, field: pa.Field) -> pa.Array:
@@ -118,7 +133,8 @@ class TraceWriter(PartialDirectory):
         self._write(name, content)
 
     def finish(self, records: Sequence[RoundRecord], run: Mapping[str, Any]) -> Path:
-        """Writes rounds and run.json (with `run` in it), then renames the directory. Returns its path."""
+        """Writes rounds and run.json (with `run` in it), then renames the directory. Returns its
+        path."""
         self._parts.sort(key=lambda part: part["first_device"])
         columns = round_columns(records)
         arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
@@ -142,7 +158,8 @@ class TraceWriter(PartialDirectory):
 
 
 def write_part(part: ShardPart, partial: str, token: str) -> ShardPart:
-    """Called by a shard: writes its part into the writer's directory if it sees it, and then leaves the bytes out."""
+    """Called by a shard: writes its part into the writer's directory if it sees it, and then leaves
+    the bytes out."""
     directory = Path(partial)
     try:
         if (directory / TOKEN_FILE).read_text() != f"{MARK}{token}":

@@ -23,25 +23,39 @@ def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
 
 
 def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: float) -> float:
-    """The least z at which one Gaussian of that sensitivity has at most that epsilon by PLD. Raises ValueError."""
+    """The least z at which one Gaussian of that sensitivity has at most that epsilon by PLD. Raises
+    ValueError."""
     if not 0 < sensitivity < math.inf:
-        raise ValueError(f"sensitivity={sensitivity} must be positive and finite; nothing needs no noise")
+        raise ValueError(
+            f"sensitivity={sensitivity} must be positive and finite; nothing needs no noise"
+        )
     start = min(max(sensitivity, LEAST_NOISE_MULTIPLIER), MOST_NOISE_MULTIPLIER)
     return least_noise_multiplier(lambda z: gaussian_epsilon(sensitivity, z, delta), epsilon, start)
 
 
-def least_noise_multiplier(epsilon_of: Callable[[float], float], epsilon: float, start: float = 1.0) -> float:
-    """The least z with epsilon_of(z) <= epsilon, for a decreasing epsilon_of, from `start`; rounded up. Raises ValueError."""
+def least_noise_multiplier(
+    epsilon_of: Callable[[float], float], epsilon: float, start: float = 1.0
+) -> float:
+    """The least z with epsilon_of(z) <= epsilon, for a decreasing epsilon_of, from `start`; rounded
+    up. Raises ValueError."""
     if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon={epsilon} must be positive and finite; 0 would need noise without end")
+        raise ValueError(
+            f"epsilon={epsilon} must be positive and finite; 0 would need noise without end"
+        )
     low = high = start
     while epsilon_of(high) > epsilon:
         if high >= MOST_NOISE_MULTIPLIER:
-            raise ValueError(f"epsilon={epsilon} needs a noise multiplier above {MOST_NOISE_MULTIPLIER:g}; ask for less privacy")
+            raise ValueError(
+                f"epsilon={epsilon} needs a noise multiplier above {MOST_NOISE_MULTIPLIER:g}; ask "
+                "for less privacy"
+            )
         low, high = high, min(2.0 * high, MOST_NOISE_MULTIPLIER)
     while epsilon_of(low) <= epsilon:
         if low <= LEAST_NOISE_MULTIPLIER:
-            raise ValueError(f"epsilon={epsilon} needs a noise multiplier below {LEAST_NOISE_MULTIPLIER:g}; that is no guarantee")
+            raise ValueError(
+                f"epsilon={epsilon} needs a noise multiplier below {LEAST_NOISE_MULTIPLIER:g}; "
+                "that is no guarantee"
+            )
         low, high = max(low / 2.0, LEAST_NOISE_MULTIPLIER), low
     z, step = _root(lambda z: epsilon_of(z) - epsilon, low, high), PRECISION / 2
     while z < high and epsilon_of(z) > epsilon:

@@ -1,9 +1,11 @@
-"""Gaussian DP (Dong, Roth, Su 2022): the one number mu that says all about a Gaussian mechanism, and its (epsilon, delta).
+"""Gaussian DP (Dong, Roth, Su 2022): the one number mu that says all about a Gaussian mechanism,
+and its (epsilon, delta).
 
-The curve is closed: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle and Wang 2018,
-Theorem 8; Dong, Roth, Su 2022, Corollary 2.13). Both terms overflow or cancel where epsilon is large or mu small, so it is
-computed as phi(a) (M(a) - M(a + mu)), with a = epsilon/mu - mu/2, phi the normal density and M = (1 - Phi) / phi the Mills
-ratio: e^epsilon is phi(a) / phi(a + mu).
+The curve is closed: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+(Balle and Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 2.13). Both terms overflow or cancel
+where epsilon is large or mu small, so it is computed as phi(a) (M(a) - M(a + mu)), with a =
+epsilon/mu - mu/2, phi the normal density and M = (1 - Phi) / phi the Mills ratio: e^epsilon is
+phi(a) / phi(a + mu).
 """
 
 import math
@@ -15,7 +17,8 @@ from mechanisms.accounting.zcdp import check_noise_multiplier
 
 LEAST_DELTA = 1e-30
 SLACK = 1e-12
-"""By how much log delta may be off: rounding is below 1e-13. The epsilon returned is that of a delta smaller by as much."""
+"""By how much log delta may be off: rounding is below 1e-13. The epsilon returned is that of a
+delta smaller by as much."""
 
 _LOWEST, _HIGHEST = -9.0, 12.0
 """Values of a beyond which delta is 1 in floating point, and below 1e-30."""
@@ -25,7 +28,8 @@ _NODES, _WEIGHTS = (each.tolist() for each in np.polynomial.legendre.leggauss(16
 
 
 def gaussian_mu(sensitivity: float, noise_multiplier: float) -> float:
-    """mu = s / z: telling the two neighbours apart is as hard as N(0, 1) from N(mu, 1). Exact. Raises ValueError."""
+    """mu = s / z: telling the two neighbours apart is as hard as N(0, 1) from N(mu, 1). Exact.
+    Raises ValueError."""
     check_noise_multiplier(noise_multiplier)
     return sensitivity / noise_multiplier
 
@@ -33,15 +37,18 @@ def gaussian_mu(sensitivity: float, noise_multiplier: float) -> float:
 def check_delta(delta: float) -> None:
     """Raises ValueError outside [1e-30, 1)."""
     if not LEAST_DELTA <= delta < 1:
-        raise ValueError(f"delta={delta} must be from {LEAST_DELTA:g} to below 1; 1e-10 is usual for populations of millions")
+        raise ValueError(
+            f"delta={delta} must be from {LEAST_DELTA:g} to below 1; 1e-10 is usual for "
+            "populations of millions"
+        )
 
 
 @lru_cache(maxsize=256)
 def gaussian_epsilon(sensitivity: float, noise_multiplier: float, delta: float) -> float:
     """The least epsilon of one Gaussian of standard deviation z / s at sensitivity 1, rounded up.
 
-    Never below the true one, and above it by no more than what a delta smaller by the factor 1 - 1e-12 costs, and a relative
-    1e-15. Accepts every mu = s / z whose epsilon is a number.
+    Never below the true one, and above it by no more than what a delta smaller by the factor 1 -
+    1e-12 costs, and a relative 1e-15. Accepts every mu = s / z whose epsilon is a number.
 
     Args:
         sensitivity: s, at clip norm 1; 0 gives 0.
@@ -58,7 +65,8 @@ def gaussian_epsilon(sensitivity: float, noise_multiplier: float, delta: float) 
     mu = sensitivity / noise_multiplier
     if not mu < 1e150:
         raise ValueError(
-            f"noise_multiplier={noise_multiplier} at a sensitivity of {sensitivity:g}: epsilon would be above 1e299, no "
+            f"noise_multiplier={noise_multiplier} at a sensitivity of {sensitivity:g}: epsilon "
+            "would be above 1e299, no "
             "guarantee at all; raise the noise multiplier"
         )
     target = math.log(delta) - SLACK
@@ -74,17 +82,21 @@ def gaussian_epsilon(sensitivity: float, noise_multiplier: float, delta: float) 
 
 
 def log_delta(mu: float, a: float) -> float:
-    """log delta(epsilon) at epsilon = mu (a + mu/2) >= 0, for a >= -9; within 1e-13 down to delta = 1e-30. Decreases in a."""
+    """log delta(epsilon) at epsilon = mu (a + mu/2) >= 0, for a >= -9; within 1e-13 down to delta =
+    1e-30. Decreases in a."""
     if mu > 1.0:
         difference = _mills(a)[0] - _mills(a + mu)[0]
     else:  # the difference would cancel, so the derivative -M' = 1 - t M is integrated
         half = 0.5 * mu
-        difference = half * sum(w * _mills(a + half * (1.0 + x))[1] for x, w in zip(_NODES, _WEIGHTS, strict=True))
+        difference = half * sum(
+            w * _mills(a + half * (1.0 + x))[1] for x, w in zip(_NODES, _WEIGHTS, strict=True)
+        )
     return -0.5 * a * a - _LOG_ROOT_TWO_PI + math.log(difference)
 
 
 def _mills(t: float) -> tuple[float, float]:
-    """(M(t), 1 - t M(t)), relatively accurate. From 3 on by Laplace's continued fraction, where 1 - t M would cancel."""
+    """(M(t), 1 - t M(t)), relatively accurate. From 3 on by Laplace's continued fraction, where 1 -
+    t M would cancel."""
     if t < _FRACTION_FROM:
         ratio = 0.5 * math.erfc(t / math.sqrt(2.0)) * math.exp(0.5 * t * t + _LOG_ROOT_TWO_PI)
         return ratio, 1.0 - t * ratio

@@ -1,10 +1,11 @@
 """Privacy amplified by Poisson sampling: DP-FedAvg, and banded matrices with cyclic partitions.
 
-The population is split into `partitions` parts; round t draws from part t mod partitions, each device with the sampling
-probability. Two participations of a device are then at least `partitions` rounds apart, and with at most that many bands the
-mechanism is that of ceil(n / partitions) Poisson-sampled Gaussians (Choquette-Choo et al. 2023, "(Amplified) banded matrix
-factorization", Theorem 4). One partition and C = I is DP-FedAvg (McMahan et al. 2018). Adjacency: zero-out, whose privacy loss
-with sampling is that of add-or-remove.
+The population is split into `partitions` parts; round t draws from part t mod partitions, each
+device with the sampling probability. Two participations of a device are then at least `partitions`
+rounds apart, and with at most that many bands the mechanism is that of ceil(n / partitions)
+Poisson-sampled Gaussians (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization",
+Theorem 4). One partition and C = I is DP-FedAvg (McMahan et al. 2018). Adjacency: zero-out, whose
+privacy loss with sampling is that of add-or-remove.
 """
 
 import math
@@ -25,7 +26,8 @@ MOMENTS = 32
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
-    """How devices are sampled over `rounds` rounds: each part in turn, each of its devices with `probability`."""
+    """How devices are sampled over `rounds` rounds: each part in turn, each of its devices with
+    `probability`."""
 
     rounds: int
     probability: float
@@ -33,11 +35,19 @@ class PoissonSampling:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(f"rounds={self.rounds} must be at least 1; nothing is released in no rounds")
+            raise ValueError(
+                f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
+            )
         if not 0 < self.probability <= 1:
-            raise ValueError(f"probability={self.probability} must be above 0 and at most 1; it is that of one device in its turn")
+            raise ValueError(
+                f"probability={self.probability} must be above 0 and at most 1; it is that of one "
+                "device in its turn"
+            )
         if not 1 <= self.partitions <= self.rounds:
-            raise ValueError(f"partitions={self.partitions} must be from 1 to rounds={self.rounds}; later ones never have a turn")
+            raise ValueError(
+                f"partitions={self.partitions} must be from 1 to rounds={self.rounds}; later ones "
+                "never have a turn"
+            )
 
     @property
     def compositions(self) -> int:
@@ -45,23 +55,32 @@ class PoissonSampling:
         return -(-self.rounds // self.partitions)
 
 
-def sampled_epsilon(strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """Epsilon, an upper bound (`composed_epsilon` says how close), with noise of standard deviation z (clip norm 1) on C's rows.
+def sampled_epsilon(
+    strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float, delta: float
+) -> float:
+    """Epsilon, an upper bound (`composed_epsilon` says how close), with noise of standard deviation
+    z (clip norm 1) on C's rows.
 
-    Raises ValueError for strategies that have more bands than there are partitions: Theorem 4 does not cover them.
+    Raises ValueError for strategies that have more bands than there are partitions: Theorem 4 does
+    not cover them.
     """
     bands = _bands(strategy, sampling.rounds)
     if bands > sampling.partitions:
         raise ValueError(
-            f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: amplification is proven for at "
+            f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: "
+            "amplification is proven for at "
             "most as many bands as partitions; use more partitions, or account without sampling"
         )
-    columns = strategy.gram_entries(np.arange(sampling.rounds), np.arange(sampling.rounds), sampling.rounds)
+    columns = strategy.gram_entries(
+        np.arange(sampling.rounds), np.arange(sampling.rounds), sampling.rounds
+    )
     return sampled_gaussian_epsilon(sampling, noise_multiplier / float(columns.max()) ** 0.5, delta)
 
 
 @lru_cache(maxsize=256)
-def sampled_gaussian_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
+def sampled_gaussian_epsilon(
+    sampling: PoissonSampling, noise_multiplier: float, delta: float
+) -> float:
     """As `sampled_epsilon`, for columns of norm 1."""
     check_noise_multiplier(noise_multiplier)
     check_delta(delta)
@@ -69,7 +88,8 @@ def sampled_gaussian_epsilon(sampling: PoissonSampling, noise_multiplier: float,
 
 
 def sampled_rdp_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """The same by Renyi DP with today's conversion (Mironov, Talwar, Zhang 2019; Canonne, Kamath, Steinke 2020): looser."""
+    """The same by Renyi DP with today's conversion (Mironov, Talwar, Zhang 2019; Canonne, Kamath,
+    Steinke 2020): looser."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
@@ -80,28 +100,39 @@ def sampled_rdp_epsilon(sampling: PoissonSampling, noise_multiplier: float, delt
 
 
 def moments_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """The same by the moments accountant's conversion of 2016, loosest; for comparison with tables of that time.
+    """The same by the moments accountant's conversion of 2016, loosest; for comparison with tables
+    of that time.
 
-    min over integer lambda in 1 .. 32 of (n moment(lambda) + log(1 / delta)) / lambda (Abadi et al. 2016, Theorem 2).
+    min over integer lambda in 1 .. 32 of (n moment(lambda) + log(1 / delta)) / lambda (Abadi et al.
+    2016, Theorem 2).
     """
     check_noise_multiplier(noise_multiplier)
     check_delta(delta)
     totals = [
-        (sampling.compositions * _moment(order, sampling.probability, noise_multiplier) - math.log(delta)) / order
+        (
+            sampling.compositions * _moment(order, sampling.probability, noise_multiplier)
+            - math.log(delta)
+        )
+        / order
         for order in range(1, MOMENTS + 1)
     ]
     return min(totals)
 
 
 def _moment(order: int, q: float, z: float) -> float:
-    """log E[(1 - q + q e^L)^(order + 1)]: sum_j binom(a, j) (1-q)^(a-j) q^j exp(j (j-1) / (2 z^2)), a = order + 1."""
+    """log E[(1 - q + q e^L)^(order + 1)]: sum_j binom(a, j) (1-q)^(a-j) q^j exp(j (j-1) / (2 z^2)),
+    a = order + 1."""
     a = order + 1
     terms = [
-        math.lgamma(a + 1) - math.lgamma(j + 1) - math.lgamma(a - j + 1)
-        + ((a - j) * math.log1p(-q) if j < a else 0.0) + j * math.log(q) + j * (j - 1) / (2 * z * z)
+        math.lgamma(a + 1)
+        - math.lgamma(j + 1)
+        - math.lgamma(a - j + 1)
+        + ((a - j) * math.log1p(-q) if j < a else 0.0)
+        + j * math.log(q)
+        + j * (j - 1) / (2 * z * z)
         for j in range(a + 1)
         if q < 1 or j == a
-    ]  # fmt: skip
+    ]
     return float(np.logaddexp.reduce(terms))
 
 

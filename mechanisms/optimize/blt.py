@@ -1,11 +1,13 @@
 """Optimises a BLT's decays for the loss under one (n, b, k), or under a weighted set of them.
 
-A BLT and its inverse are given by their decays theta and theta_hat (Dvijotham et al. 2024, Lemma 5.2). The parameters p are
-free: t = cumsum(exp p), y = exp(-t), theta = y[0::2], theta_hat = y[1::2], so that 1 > theta_1 > theta_hat_1 > theta_2 > ... > 0,
-which makes every omega positive. L-BFGS from several starts, as there are local optima.
+A BLT and its inverse are given by their decays theta and theta_hat (Dvijotham et al. 2024, Lemma
+5.2). The parameters p are free: t = cumsum(exp p), y = exp(-t), theta = y[0::2], theta_hat =
+y[1::2], so that 1 > theta_1 > theta_hat_1 > theta_2 > ... > 0, which makes every omega positive.
+L-BFGS from several starts, as there are local optima.
 
 Loss and gradient are in closed form, O(n) per buffer and target. The gradient is held to JAX's by
-tests/mechanisms/test_optimize.py; it is written out because XLA needs longer to compile it than the whole search takes.
+tests/mechanisms/test_optimize.py; it is written out because XLA needs longer to compile it than the
+whole search takes.
 """
 
 import math
@@ -28,20 +30,31 @@ SMALLEST_STEP, LARGEST_STEP = math.log(1e-13), math.log(13.0)
 """Logarithms of gaps of t: two decays nearer than 1e-13 are one, a decay below exp(-13) is none."""
 
 
-def optimize_blt(targets: Sequence[Target], buffers: int, objective: Objective = "max", on_progress: Progress | None = None) -> BLT:
-    """The BLT of least weighted mean log loss (for one target: of least loss), validated by the slow path.
+def optimize_blt(
+    targets: Sequence[Target],
+    buffers: int,
+    objective: Objective = "max",
+    on_progress: Progress | None = None,
+) -> BLT:
+    """The BLT of least weighted mean log loss (for one target: of least loss), validated by the
+    slow path.
 
     Raises ValueError for impossible arguments, ArithmeticError if no start ends at a valid BLT.
     """
     if not targets:
         raise ValueError(
-            "targets=[] must name at least one (rounds, min_sep, max_participations); there is nothing to optimise for"
+            "targets=[] must name at least one (rounds, min_sep, max_participations); there is "
+            "nothing to optimise for"
         )
     if not 1 <= buffers <= MOST_BUFFERS:
-        raise ValueError(f"buffers={buffers} must be from 1 to {MOST_BUFFERS}; more than a handful gain nothing")
+        raise ValueError(
+            f"buffers={buffers} must be from 1 to {MOST_BUFFERS}; more than a handful gain nothing"
+        )
     value_and_gradient = LogLoss(targets, objective)
     found = []
-    for number, start in enumerate(_starts(max(target.schema.rounds for target in targets), buffers), 1):
+    for number, start in enumerate(
+        _starts(max(target.schema.rounds for target in targets), buffers), 1
+    ):
         found.append(_descend(value_and_gradient, start, iterations=30))
         if on_progress:
             on_progress(f"start {number}: loss {math.exp(min(value for value, _ in found)):.6f}")
@@ -49,7 +62,9 @@ def optimize_blt(targets: Sequence[Target], buffers: int, objective: Objective =
     for place, (_, p) in enumerate(found[:POLISHED]):
         found[place] = _descend(value_and_gradient, p, iterations=3000)
         if on_progress:
-            on_progress(f"polish {place + 1}: loss {math.exp(min(value for value, _ in found)):.6f}")
+            on_progress(
+                f"polish {place + 1}: loss {math.exp(min(value for value, _ in found)):.6f}"
+            )
     return _best_valid(found, targets, objective)
 
 
@@ -71,13 +86,22 @@ def _descend(
         jac=True,
         method="L-BFGS-B",
         bounds=[(SMALLEST_STEP, LARGEST_STEP)] * len(start),
-        options={"maxcor": 3 * len(start), "maxiter": iterations, "maxfun": 10 * iterations, "ftol": 1e-13, "gtol": 1e-8},
+        options={
+            "maxcor": 3 * len(start),
+            "maxiter": iterations,
+            "maxfun": 10 * iterations,
+            "ftol": 1e-13,
+            "gtol": 1e-8,
+        },
     )
     return float(result.fun), result.x
 
 
-def _best_valid(found: list[tuple[float, NDArray[np.float64]]], targets: Sequence[Target], objective: Objective) -> BLT:
-    """The best result that is a BLT and has, computed by other code, without theta_hat, the loss claimed."""
+def _best_valid(
+    found: list[tuple[float, NDArray[np.float64]]], targets: Sequence[Target], objective: Objective
+) -> BLT:
+    """The best result that is a BLT and has, computed by other code, without theta_hat, the loss
+    claimed."""
     for value, p in sorted(found, key=lambda each: each[0]):
         t, t_hat = _decays(p)
         omega = np.exp(_log_weights(t, t_hat)[0])
@@ -90,14 +114,20 @@ def _best_valid(found: list[tuple[float, NDArray[np.float64]]], targets: Sequenc
     raise ArithmeticError("no start ended at a valid BLT; use fewer buffers")
 
 
-def _is_confirmed(blt: BLT, claimed: float, targets: Sequence[Target], objective: Objective) -> bool:
+def _is_confirmed(
+    blt: BLT, claimed: float, targets: Sequence[Target], objective: Objective
+) -> bool:
     weights = sum(target.weight for target in targets)
     value = 0.0
     for target in targets:
         measured = loss(blt, target.schema)
         if not measured.sensitivity.is_exact or measured.rms_loss > measured.max_loss * (1 + 1e-12):
             return False
-        value += target.weight / weights * math.log(measured.max_loss if objective == "max" else measured.rms_loss)
+        value += (
+            target.weight
+            / weights
+            * math.log(measured.max_loss if objective == "max" else measured.rms_loss)
+        )
     return abs(value - claimed) < 1e-7
 
 
@@ -117,12 +147,16 @@ class LogLoss:
         omega, omega_hat = np.exp(log_omega), -np.exp(log_omega_hat)
         powers, powers_hat = _powers(t, self._rounds.size), _powers(t_hat, self._rounds.size)
         c = np.concatenate([[1.0], omega @ powers[:, :-1]])
-        beta = np.cumsum(np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]]))  # coefficients of A C^-1
+        beta = np.cumsum(
+            np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]])
+        )  # coefficients of A C^-1
         value, by_c, by_beta = self._value(c, beta)
 
         by_omega = powers[:, :-1] @ by_c[1:]
         direct_t = -omega * (powers[:, :-1] @ (by_c[1:] * self._rounds[:-1]))
-        suffix = np.concatenate([np.cumsum(by_beta[::-1])[::-1][1:], [0.0]])  # a power of round s is in every later beta
+        suffix = np.concatenate(
+            [np.cumsum(by_beta[::-1])[::-1][1:], [0.0]]
+        )  # a power of round s is in every later beta
         by_omega_hat = powers_hat @ suffix
         direct_t_hat = -omega_hat * (powers_hat @ (suffix * self._rounds))
         by_log_omega, by_log_omega_hat = by_omega * omega, by_omega_hat * omega_hat
@@ -131,7 +165,9 @@ class LogLoss:
         steps = np.ravel(np.column_stack([gradient_t, gradient_t_hat]))
         return value, np.cumsum(steps[::-1])[::-1] * np.exp(p)
 
-    def _value(self, c: NDArray[np.float64], beta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    def _value(
+        self, c: NDArray[np.float64], beta: NDArray[np.float64]
+    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
         """The objective and its derivatives by the coefficients c and beta."""
         value, by_c, by_beta = 0.0, np.zeros_like(c), np.zeros_like(beta)
         for target in self._targets:
@@ -154,9 +190,11 @@ def _decays(p: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def _powers(t: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
-    """exp(-i t) for i < rounds, [buffers, rounds]; as products of exp(-256 j t) and exp(-i t), i < 256: few exponentials.
+    """exp(-i t) for i < rounds, [buffers, rounds]; as products of exp(-256 j t) and exp(-i t), i <
+    256: few exponentials.
 
-    Each factor is held above exp(-300), so that no product is subnormal, which is slow; nothing that small counts.
+    Each factor is held above exp(-300), so that no product is subnormal, which is slow; nothing
+    that small counts.
     """
     coarse = np.exp(-np.minimum(t[:, None] * (256.0 * np.arange(-(-rounds // 256))), 300.0))
     fine = np.exp(-np.minimum(t[:, None] * np.arange(256.0), 300.0))
@@ -166,7 +204,8 @@ def _powers(t: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
 def _log_weights(
     t: NDArray[np.float64], other: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """log |prod_i (theta_j - theta_hat_i) / prod_{i != j} (theta_j - theta_i)| and its derivatives by t and t_hat, [j, i].
+    """log |prod_i (theta_j - theta_hat_i) / prod_{i != j} (theta_j - theta_i)| and its derivatives
+    by t and t_hat, [j, i].
 
     Interlaced, omega is positive and omega_hat negative (Dvijotham et al. 2024, Lemma 5.2).
     """
@@ -182,7 +221,8 @@ def _log_weights(
 
 
 def _shifted_sum(x: NDArray[np.float64], b: int, k: int) -> NDArray[np.float64]:
-    """sum_{j < k} of x shifted down by j b, [n]: of C's first column, || . || is the sensitivity (Theorem 3.1)."""
+    """sum_{j < k} of x shifted down by j b, [n]: of C's first column, || . || is the sensitivity
+    (Theorem 3.1)."""
     n = x.size
     rows = np.zeros((-(-n // b), b))
     rows.ravel()[:n] = x

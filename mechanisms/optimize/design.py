@@ -1,7 +1,9 @@
-"""One entry for every kind of mechanism: builds it, or optimises it for a schema, or finds it in the cache.
+"""One entry for every kind of mechanism: builds it, or optimises it for a schema, or finds it in
+the cache.
 
-The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by every input and by what computes.
-An entry holds that key and a digest of the mechanism; one that has others, or is no valid mechanism, is computed anew.
+The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by every input
+and by what computes. An entry holds that key and a digest of the mechanism; one that has others, or
+is no valid mechanism, is computed anew.
 """
 
 import hashlib
@@ -23,7 +25,9 @@ from mechanisms.participation import MinSep
 from mechanisms.registry import BISR, BandFHU, Identity, Tree, TreeFull
 from mechanisms.strategy import Strategy
 
-Kind = Literal["blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"]
+Kind = Literal[
+    "blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DEFAULT_BUFFERS = 4
 
@@ -32,8 +36,10 @@ DEFAULT_BUFFERS = 4
 class MechanismRequest:
     """What is asked for. None takes the kind's default.
 
-    buffers: of a BLT, 4. bands: of a banded kind, min_sep; of band-fhu and bisr, the number of least loss.
-    objective: "max" for a BLT, "rms" for others, as in their papers. targets: outcomes for a BLT, in place of one schema.
+    buffers: of a BLT, 4. bands: of a banded kind, min_sep; of band-fhu and bisr, the number of
+        least loss.
+    objective: "max" for a BLT, "rms" for others, as in their papers. targets: outcomes for a BLT,
+        in place of one schema.
     """
 
     kind: Kind
@@ -47,15 +53,30 @@ class MechanismRequest:
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} is unknown; the kinds are {', '.join(KINDS)}")
         if self.buffers is not None and self.kind != "blt":
-            raise ValueError(f"buffers={self.buffers}: only a blt has buffers; leave it out for {self.kind}")
-        if self.bands is not None and self.kind not in ("banded", "banded-toeplitz", "band-fhu", "bisr"):
-            raise ValueError(f"bands={self.bands}: {self.kind} has no bands to choose; leave it out")
+            raise ValueError(
+                f"buffers={self.buffers}: only a blt has buffers; leave it out for {self.kind}"
+            )
+        if self.bands is not None and self.kind not in (
+            "banded",
+            "banded-toeplitz",
+            "band-fhu",
+            "bisr",
+        ):
+            raise ValueError(
+                f"bands={self.bands}: {self.kind} has no bands to choose; leave it out"
+            )
         if self.bands is not None and not 1 <= self.bands <= self.schema.rounds:
-            raise ValueError(f"bands={self.bands} must be from 1 to rounds={self.schema.rounds}; there are no more diagonals")
+            raise ValueError(
+                f"bands={self.bands} must be from 1 to rounds={self.schema.rounds}; there are no "
+                "more diagonals"
+            )
         if self.objective not in (None, "max", "rms"):
             raise ValueError(f"objective={self.objective!r} must be max or rms")
         if self.targets and self.kind != "blt":
-            raise ValueError(f"targets: only a blt is optimised for several outcomes; leave them out for {self.kind}")
+            raise ValueError(
+                "targets: only a blt is optimised for several outcomes; leave them out for "
+                f"{self.kind}"
+            )
 
     @property
     def used_objective(self) -> Objective:
@@ -69,9 +90,11 @@ def cached_mechanism(
     on_progress: Progress | None = None,
     on_warning: Progress = warnings.warn,
 ) -> Strategy:
-    """As `optimize_mechanism`, kept in `directory` under a digest of all inputs; a cache that cannot be written is left alone.
+    """As `optimize_mechanism`, kept in `directory` under a digest of all inputs; a cache that
+    cannot be written is left alone.
 
-    An entry that is damaged, or that was made for another request, is computed anew and replaced; `on_warning` hears of it.
+    An entry that is damaged, or that was made for another request, is computed anew and replaced;
+    `on_warning` hears of it.
     """
     digest = _digest(request)
     path = directory / f"{digest}.json"
@@ -81,7 +104,9 @@ def cached_mechanism(
             return _strategy_of(content, directory)
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
-        on_warning(f"the cached mechanism {str(path)!r} {reason}; it cannot be used and is computed anew")
+        on_warning(
+            f"the cached mechanism {str(path)!r} {reason}; it cannot be used and is computed anew"
+        )
     strategy = optimize_mechanism(request, on_progress)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -95,9 +120,13 @@ def cached_mechanism(
 def _strategy_of(content: bytes, directory: Path) -> Strategy:
     """Of an entry of the cache. Raises ValueError."""
     try:
-        return strategy_of(json.loads(content), directory)  # a matrix is held to the digest in there
+        return strategy_of(
+            json.loads(content), directory
+        )  # a matrix is held to the digest in there
     except ValidationError as error:
-        raise ValueError(error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from None
+        raise ValueError(
+            error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        ) from None
 
 
 def default_cache() -> Path:
@@ -106,7 +135,8 @@ def default_cache() -> Path:
 
 
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:
-    """The strategy asked for; deterministic. Raises ValueError for impossible requests, ArithmeticError if none validates."""
+    """The strategy asked for; deterministic. Raises ValueError for impossible requests,
+    ArithmeticError if none validates."""
     schema, objective = request.schema, request.used_objective
     bands = min(schema.min_sep, schema.rounds) if request.bands is None else request.bands
     match request.kind:
@@ -118,12 +148,21 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
             return TreeFull(rounds=schema.rounds)
         case "band-fhu" | "bisr":
             kind = BandFHU if request.kind == "band-fhu" else BISR
-            return kind(bands=request.bands) if request.bands is not None else _best_bands(kind, schema, objective, on_progress)
+            return (
+                kind(bands=request.bands)
+                if request.bands is not None
+                else _best_bands(kind, schema, objective, on_progress)
+            )
         case "blt":
             from mechanisms.optimize.blt import optimize_blt
 
             targets = request.targets or (Target(schema),)
-            return optimize_blt(targets, DEFAULT_BUFFERS if request.buffers is None else request.buffers, objective, on_progress)
+            return optimize_blt(
+                targets,
+                DEFAULT_BUFFERS if request.buffers is None else request.buffers,
+                objective,
+                on_progress,
+            )
         case "banded-toeplitz":
             from mechanisms.optimize.toeplitz import optimize_toeplitz
 
@@ -138,8 +177,11 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
             return optimize_dense(schema, objective, on_progress)
 
 
-def _best_bands(kind: type[BandFHU | BISR], schema: MinSep, objective: Objective, on_progress: Progress | None) -> BandFHU | BISR:
-    """Of least loss: the best of 24 spaced geometrically, then steps that halve until neither neighbour is better."""
+def _best_bands(
+    kind: type[BandFHU | BISR], schema: MinSep, objective: Objective, on_progress: Progress | None
+) -> BandFHU | BISR:
+    """Of least loss: the best of 24 spaced geometrically, then steps that halve until neither
+    neighbour is better."""
     known: dict[int, float] = {}
 
     def value(bands: int) -> float:
@@ -151,7 +193,9 @@ def _best_bands(kind: type[BandFHU | BISR], schema: MinSep, objective: Objective
         return known[bands]
 
     n = schema.rounds
-    grid = sorted({min(n, max(1, round(n ** (place / 23)))) for place in range(24)} | {min(n, schema.min_sep)})
+    grid = sorted(
+        {min(n, max(1, round(n ** (place / 23)))) for place in range(24)} | {min(n, schema.min_sep)}
+    )
     best = min(grid, key=value)
     step = n
     while step > 0:
@@ -163,6 +207,8 @@ def _best_bands(kind: type[BandFHU | BISR], schema: MinSep, objective: Objective
 def _digest(request: MechanismRequest) -> str:
     """Of the request, of the code that optimises, and of the libraries it uses."""
     tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
-    code = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+    code = hashlib.sha256(
+        b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+    ).hexdigest()
     inputs = {**asdict(request), "objective": request.used_objective, "code": code, "tools": tools}
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

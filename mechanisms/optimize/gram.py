@@ -1,10 +1,12 @@
-"""Optimises whole matrices over their Gram matrix X = C'C: banded, and dense for one participation or for many.
+"""Optimises whole matrices over their Gram matrix X = C'C: banded, and dense for one participation
+or for many.
 
-minimise tr(A'A X^-1) over positive definite X whose free entries are a band, or all but those of rounds that one device may
-join (Choquette-Choo et al. 2023, Problem 2; 2022, section 4; Denisov et al. 2022, equation 6). The problem is convex, and with
-M = A X^-1 its gradient is -M'M on the free entries (held to JAX's by tests/mechanisms/test_optimize.py; forming it directly
-costs a third of differentiating through the factorisation). L-BFGS, scaled by the diagonal of the Hessian at the start:
-d2f/dX_ij^2 = 2 (S_ii R_jj + S_jj R_ii), R = X^-1, S = M'M, without its off-diagonal part.
+minimise tr(A'A X^-1) over positive definite X whose free entries are a band, or all but those of
+rounds that one device may join (Choquette-Choo et al. 2023, Problem 2; 2022, section 4; Denisov et
+al. 2022, equation 6). The problem is convex, and with M = A X^-1 its gradient is -M'M on the free
+entries (held to JAX's by tests/mechanisms/test_optimize.py; forming it directly costs a third of
+differentiating through the factorisation). L-BFGS, scaled by the diagonal of the Hessian at the
+start: d2f/dX_ij^2 = 2 (S_ii R_jj + S_jj R_ii), R = X^-1, S = M'M, without its off-diagonal part.
 """
 
 import math
@@ -28,15 +30,20 @@ Kind = TypeVar("Kind", Banded, Dense)
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
 
 SHARPNESS: dict[Objective, tuple[int, ...]] = {"rms": (1,), "max": (1, 8, 64, 512)}
-"""Powers p of the mean over rounds of variance^p that is minimised, one after another. For the worst round p ends at 512: the
-largest variance is then at most n^(1/512) times the least possible, 1.5 % at 2052 rounds, and half of that in error."""
+"""Powers p of the mean over rounds of variance^p that is minimised, one after another. For the
+worst round p ends at 512: the largest variance is then at most n^(1/512) times the least possible,
+1.5 % at 2052 rounds, and half of that in error."""
 
 
-def optimize_banded(schema: MinSep, bands: int, objective: Objective = "rms", on_progress: Progress | None = None) -> Banded:
-    """The banded C of unit columns of least error, from the best banded Toeplitz one; validated by the slow path.
+def optimize_banded(
+    schema: MinSep, bands: int, objective: Objective = "rms", on_progress: Progress | None = None
+) -> Banded:
+    """The banded C of unit columns of least error, from the best banded Toeplitz one; validated by
+    the slow path.
 
-    With at most min-sep bands its error times the exact sensitivity sqrt(k) is the loss (Theorem 2). With more, the error is
-    minimised all the same, and the sensitivity is known by an upper bound only. Raises ValueError, ArithmeticError.
+    With at most min-sep bands its error times the exact sensitivity sqrt(k) is the loss (Theorem
+    2). With more, the error is minimised all the same, and the sensitivity is known by an upper
+    bound only. Raises ValueError, ArithmeticError.
     """
     n = _check(schema, bands)
     toeplitz = optimize_toeplitz(schema, min(bands, schema.min_sep), objective)
@@ -46,13 +53,16 @@ def optimize_banded(schema: MinSep, bands: int, objective: Objective = "rms", on
     return _solved(Banded, problem, C.T @ C, schema, objective, on_progress)
 
 
-def optimize_dense(schema: MinSep, objective: Objective = "rms", on_progress: Progress | None = None) -> Dense:
-    """The C of least loss for devices that take part at most k times, exactly b apart; validated by the slow path.
+def optimize_dense(
+    schema: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
+) -> Dense:
+    """The C of least loss for devices that take part at most k times, exactly b apart; validated by
+    the slow path.
 
-    The columns of one device's rounds are orthogonal, and their squared norms sum to 1 (Choquette-Choo et al. 2022); where k is
-    less than ceil(n / b), all norms are equal instead. With one participation this is the optimum of Denisov et al. 2022. For
-    gaps of more than b an upper bound says what holds.
-    Raises ValueError, ArithmeticError.
+    The columns of one device's rounds are orthogonal, and their squared norms sum to 1
+    (Choquette-Choo et al. 2022); where k is less than ceil(n / b), all norms are equal instead.
+    With one participation this is the optimum of Denisov et al. 2022. For gaps of more than b an
+    upper bound says what holds. Raises ValueError, ArithmeticError.
     """
     n = _check(schema, schema.rounds)
     free = _free_of_devices(schema)
@@ -61,8 +71,11 @@ def optimize_dense(schema: MinSep, objective: Objective = "rms", on_progress: Pr
     return _solved(Dense, problem, _start(free, n), schema, objective, on_progress)
 
 
-def optimize_dense_unit_columns(schema: MinSep, objective: Objective = "rms", on_progress: Progress | None = None) -> Dense:
-    """As `optimize_dense`, but all columns of unit norm: every round protected alike, at a percent more loss."""
+def optimize_dense_unit_columns(
+    schema: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
+) -> Dense:
+    """As `optimize_dense`, but all columns of unit norm: every round protected alike, at a percent
+    more loss."""
     n = _check(schema, schema.rounds)
     free = _free_of_devices(schema)
     return _solved(Dense, _UnitDiagonal(free), _start(free, n), schema, objective, on_progress)
@@ -70,9 +83,14 @@ def optimize_dense_unit_columns(schema: MinSep, objective: Objective = "rms", on
 
 def _check(schema: MinSep, bands: int) -> int:
     if not 1 <= bands <= schema.rounds:
-        raise ValueError(f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more diagonals")
+        raise ValueError(
+            f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more diagonals"
+        )
     if schema.rounds > MOST_ROUNDS:
-        raise ValueError(f"rounds={schema.rounds} is more than {MOST_ROUNDS}; use banded-toeplitz or blt for so many")
+        raise ValueError(
+            f"rounds={schema.rounds} is more than {MOST_ROUNDS}; use banded-toeplitz or blt for so "
+            "many"
+        )
     return schema.rounds
 
 
@@ -84,7 +102,8 @@ def _free_of_devices(schema: MinSep) -> NDArray[np.bool_]:
 
 
 def _start(free: NDArray[np.bool_], n: int) -> NDArray[np.float64]:
-    """The square root of the prefix sum, columns normalised, without what is not free; shrunk until positive definite."""
+    """The square root of the prefix sum, columns normalised, without what is not free; shrunk until
+    positive definite."""
     C = _unit_columns(BandFHU(bands=n).first_column(n))
     below = np.where(free, C.T @ C, 0.0)
     while _potrf(np.eye(n) + below + below.T, lower=1)[1] != 0:
@@ -116,7 +135,9 @@ class _UnitDiagonal:
         X.ravel()[self._places] = x
         return X
 
-    def pull_back(self, gradient: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def pull_back(
+        self, gradient: NDArray[np.float64], x: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Gradient in the variables, of one with respect to X, [n, n] on and below the diagonal."""
         del x
         return 2.0 * gradient.ravel()[self._places]
@@ -131,12 +152,15 @@ class _UnitDiagonal:
         S = np.zeros((self.n, self.n))
         for start in range(0, self.n, 256):
             first = max(0, start - self._band + 1)
-            S[start : start + 256, first : start + 256] = M[:, start : start + 256].T @ M[:, first : start + 256]
+            S[start : start + 256, first : start + 256] = (
+                M[:, start : start + 256].T @ M[:, first : start + 256]
+            )
         return S
 
 
 class _FreeNorms(_UnitDiagonal):
-    """X = D Y D, Y of unit diagonal by its free entries; D^2 sums to 1 over rounds b apart, by a softmax of free variables."""
+    """X = D Y D, Y of unit diagonal by its free entries; D^2 sums to 1 over rounds b apart, by a
+    softmax of free variables."""
 
     def __init__(self, free: NDArray[np.bool_], min_sep: int) -> None:
         super().__init__(free)
@@ -149,7 +173,9 @@ class _FreeNorms(_UnitDiagonal):
         d = self._norms(x)
         return d[:, None] * super().matrix(x[: -self.n]) * d
 
-    def pull_back(self, gradient: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def pull_back(
+        self, gradient: NDArray[np.float64], x: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         d = self._norms(x)
         by_Y = d[:, None] * np.tril(gradient) * d
         Y = super().matrix(x[: -self.n])
@@ -162,7 +188,9 @@ class _FreeNorms(_UnitDiagonal):
 
     def curvature(self, S: NDArray[np.float64], R: NDArray[np.float64]) -> NDArray[np.float64]:
         by_Y = super().curvature(S, R) / np.bincount(self._class)[self._class].mean() ** 2
-        return np.concatenate([by_Y, S * R / np.bincount(self._class)[self._class].mean() ** 2 + 1e-12])
+        return np.concatenate(
+            [by_Y, S * R / np.bincount(self._class)[self._class].mean() ** 2 + 1e-12]
+        )
 
     def _norms(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         weights = np.exp(x[-self.n :] - x[-self.n :].max())
@@ -188,21 +216,28 @@ def _solved(
     return strategy
 
 
-def _validate(strategy: MatrixFile, problem: _UnitDiagonal, x: NDArray[np.float64], schema: MinSep) -> None:
-    """Columns have the norms asked for, and forward substitution finds the error that was minimised."""
+def _validate(
+    strategy: MatrixFile, problem: _UnitDiagonal, x: NDArray[np.float64], schema: MinSep
+) -> None:
+    """Columns have the norms asked for, and forward substitution finds the error that was
+    minimised."""
     claimed = _Evaluation(problem, x).variances
     measured = strategy.error_variances(schema.rounds)
     if not np.allclose(measured, claimed, rtol=1e-7):
         raise ArithmeticError(
-            f"the optimum claims a mean variance of {claimed.mean():.9g}, the slow path finds {measured.mean():.9g}"
+            f"the optimum claims a mean variance of {claimed.mean():.9g}, the slow path finds "
+            f"{measured.mean():.9g}"
         )
     figures = loss(strategy, schema)
     if not figures.rms_loss <= figures.max_loss * (1 + 1e-12):
-        raise ArithmeticError(f"rms loss {figures.rms_loss} above max loss {figures.max_loss}; this is a bug")
+        raise ArithmeticError(
+            f"rms loss {figures.rms_loss} above max loss {figures.max_loss}; this is a bug"
+        )
 
 
 class _Evaluation:
-    """X^-1, A X^-1 and the rounds' variances at one point. Raises FloatingPointError where X is not positive definite."""
+    """X^-1, A X^-1 and the rounds' variances at one point. Raises FloatingPointError where X is not
+    positive definite."""
 
     def __init__(self, problem: _UnitDiagonal, x: NDArray[np.float64]) -> None:
         # LAPACK is column-major: X's transpose, upper triangular, is taken in place of a copy.
@@ -253,12 +288,24 @@ def _weights(variances: NDArray[np.float64], sharpness: int) -> tuple[float, NDA
 class _Search:
     """What L-BFGS asks for; where X is not positive definite, a parabola that turns it back.
 
-    At a step d from the last accepted point (value f, slope s < 0) it answers f + |s| and slope 3 |s|: those of the parabola
-    through the point with its least value a quarter of the way, so that the line search goes on from there.
+    At a step d from the last accepted point (value f, slope s < 0) it answers f + |s| and slope 3
+    |s|: those of the parabola through the point with its least value a quarter of the way, so that
+    the line search goes on from there.
     """
 
-    def __init__(self, problem: _UnitDiagonal, scale: NDArray[np.float64], sharpness: int, on_progress: Progress | None) -> None:
-        self._problem, self._scale, self._sharpness, self._on_progress = problem, scale, sharpness, on_progress
+    def __init__(
+        self,
+        problem: _UnitDiagonal,
+        scale: NDArray[np.float64],
+        sharpness: int,
+        on_progress: Progress | None,
+    ) -> None:
+        self._problem, self._scale, self._sharpness, self._on_progress = (
+            problem,
+            scale,
+            sharpness,
+            on_progress,
+        )
         self._latest: tuple[NDArray[np.float64], float, NDArray[np.float64]] | None = None
         self._accepted = self._latest
         self._iterations = 0
@@ -283,4 +330,6 @@ class _Search:
         self._accepted = self._latest
         self._iterations += 1
         if self._on_progress and self._iterations % 10 == 0 and self._latest:
-            self._on_progress(f"iteration {self._iterations}: error {math.sqrt(self._latest[1]):.6f}")
+            self._on_progress(
+                f"iteration {self._iterations}: error {math.sqrt(self._latest[1]):.6f}"
+            )

@@ -1,7 +1,9 @@
-"""Optimises the coefficients of a banded Toeplitz strategy (McKenna 2024, "Scaling up the banded matrix factorization mechanism").
+"""Optimises the coefficients of a banded Toeplitz strategy (McKenna 2024, "Scaling up the banded
+matrix factorization mechanism").
 
-The loss needs the power series of 1 / c, by Newton's iteration with FFTs, O(n log n); its gradient is a convolution. Gradients
-are JAX's, in float64, by L-BFGS from the square root of the prefix sum. Results are checked by forward substitution.
+The loss needs the power series of 1 / c, by Newton's iteration with FFTs, O(n log n); its gradient
+is a convolution. Gradients are JAX's, in float64, by L-BFGS from the square root of the prefix sum.
+Results are checked by forward substitution.
 """
 
 import math
@@ -22,18 +24,27 @@ from mechanisms.toeplitz import Toeplitz
 LEAST_LOG_RATIO = -30.0
 
 
-def optimize_toeplitz(schema: MinSep, bands: int, objective: Objective = "rms", on_progress: Progress | None = None) -> Toeplitz:
-    """The Toeplitz strategy of so many coefficients, c_0 = 1, of least loss; validated by the slow path.
+def optimize_toeplitz(
+    schema: MinSep, bands: int, objective: Objective = "rms", on_progress: Progress | None = None
+) -> Toeplitz:
+    """The Toeplitz strategy of so many coefficients, c_0 = 1, of least loss; validated by the slow
+    path.
 
-    With more bands than min-sep, coefficients are held from increasing, so that the sensitivity is Theorem 3.1's. Raises
-    ValueError for impossible arguments, ArithmeticError if the result does not validate.
+    With more bands than min-sep, coefficients are held from increasing, so that the sensitivity is
+    Theorem 3.1's. Raises ValueError for impossible arguments, ArithmeticError if the result does
+    not validate.
     """
     if not 1 <= bands <= schema.rounds:
-        raise ValueError(f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more coefficients")
+        raise ValueError(
+            f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more "
+            "coefficients"
+        )
     if bands == 1:
         return Toeplitz(coefficients=(1.0,))
     with jax.enable_x64(True):
-        compiled = jax.jit(jax.value_and_grad(partial(_log_loss, schema=schema, objective=objective)))
+        compiled = jax.jit(
+            jax.value_and_grad(partial(_log_loss, schema=schema, objective=objective))
+        )
 
         def value_and_gradient(p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             value, gradient = compiled(p)
@@ -55,7 +66,11 @@ def optimize_toeplitz(schema: MinSep, bands: int, objective: Objective = "rms", 
             options={"maxcor": 30, "maxiter": 2000, "maxfun": 4000, "ftol": 1e-14, "gtol": 1e-9},
         )
         coefficients = np.asarray(_coefficients(jnp.asarray(result.x), is_held))
-    strategy = Toeplitz(coefficients=tuple(np.minimum.accumulate(coefficients).tolist() if is_held else coefficients.tolist()))
+    strategy = Toeplitz(
+        coefficients=tuple(
+            np.minimum.accumulate(coefficients).tolist() if is_held else coefficients.tolist()
+        )
+    )
     _validate(strategy, float(result.fun), schema, objective)
     return strategy
 
@@ -63,7 +78,11 @@ def optimize_toeplitz(schema: MinSep, bands: int, objective: Objective = "rms", 
 def _validate(strategy: Toeplitz, claimed: float, schema: MinSep, objective: Objective) -> None:
     measured = loss(strategy, schema)
     value = math.log(measured.max_loss if objective == "max" else measured.rms_loss)
-    if not (measured.sensitivity.is_exact and abs(value - claimed) < 1e-7 and measured.rms_loss <= measured.max_loss * (1 + 1e-12)):
+    if not (
+        measured.sensitivity.is_exact
+        and abs(value - claimed) < 1e-7
+        and measured.rms_loss <= measured.max_loss * (1 + 1e-12)
+    ):
         raise ArithmeticError(
             f"the optimum claims a log loss of {claimed:.9g}, the slow path finds {value:.9g} "
             f"({measured.sensitivity.theorem}); use at most min-sep bands"
@@ -85,7 +104,12 @@ def _log_loss(p, *, schema: MinSep, objective: Objective):
         within = (np.arange(c.size)[:, None] < n - starts).sum(axis=1)
         squared_sensitivity = jnp.sum(within * c**2)
     else:
-        column = jax.lax.fori_loop(0, k, lambda j, total: total.at[j * b + np.arange(c.size)].add(c, mode="drop"), jnp.zeros(n))
+        column = jax.lax.fori_loop(
+            0,
+            k,
+            lambda j, total: total.at[j * b + np.arange(c.size)].add(c, mode="drop"),
+            jnp.zeros(n),
+        )
         squared_sensitivity = jnp.sum(column**2)
     beta = jnp.cumsum(_inverse_series(jnp.zeros(n).at[: c.size].set(c)))
     i = np.arange(n)
@@ -101,7 +125,9 @@ def _inverse_series(c):
     while g.size < n:
         size = min(2 * g.size, n)
         correction = -_product(c[:size], g, size)
-        g = _product(jnp.concatenate([g, jnp.zeros(size - g.size)]), correction.at[0].add(2.0), size)
+        g = _product(
+            jnp.concatenate([g, jnp.zeros(size - g.size)]), correction.at[0].add(2.0), size
+        )
     return g
 
 

@@ -99,7 +99,9 @@ class Counts:
 
     def _add_fields(self, node: ast.ClassDef, docstring: str) -> None:
         for place, statement in enumerate(node.body):
-            if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            if not isinstance(statement, ast.AnnAssign) or not isinstance(
+                statement.target, ast.Name
+            ):
                 continue
             follows = node.body[place + 1] if place + 1 < len(node.body) else None
             is_told = _is_string(follows) or statement.target.id in docstring
@@ -135,7 +137,11 @@ def _lines_of_docstrings(tree: ast.Module) -> set[int]:
 
 
 def _is_string(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:

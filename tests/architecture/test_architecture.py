@@ -14,7 +14,12 @@ PACKAGES = ["fedray", "clients", "server", "mechanisms", "scenarios"]
 def test_import_contracts_hold() -> None:
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = subprocess.run(
-        [sys.executable, "-c", program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 broken" in done.stdout
@@ -38,7 +43,9 @@ def test_importing_fedray_loads_nothing_heavy() -> None:
         "heavy = [n for n in ('ray', 'torch', 'jax', 'numba', 'pyarrow', 'dp_accounting', 'matplotlib', 'pydantic') if n in sys.modules]\n"
         "assert not heavy, heavy"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -28,7 +28,9 @@ def test_the_job_runs_the_quickstart_on_the_cluster_it_is_given() -> None:
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     assert head["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     mounted = head["containers"][0]["volumeMounts"][0]["mountPath"]
-    assert shlex.split(job["spec"]["entrypoint"])[shlex.split(job["spec"]["entrypoint"]).index("--out") + 1].startswith(mounted)
+    assert shlex.split(job["spec"]["entrypoint"])[
+        shlex.split(job["spec"]["entrypoint"]).index("--out") + 1
+    ].startswith(mounted)
 
 
 def test_one_ray_everywhere() -> None:
@@ -43,7 +45,11 @@ def test_one_ray_everywhere() -> None:
 def test_the_cluster_file_and_the_job_command_can_be_read() -> None:
     cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
     assert cluster["max_workers"] == len(cluster["provider"]["worker_ips"])
-    command = next(line for line in (DEPLOY / "README.md").read_text().splitlines() if line.startswith("ray job submit"))
+    command = next(
+        line
+        for line in (DEPLOY / "README.md").read_text().splitlines()
+        if line.startswith("ray job submit")
+    )
     assert "--working-dir ." in command
     assert "--address" in arguments_of(command.partition(" -- ")[2])
 
@@ -52,7 +58,10 @@ def test_no_port_is_open_to_those_without_the_token() -> None:
     """Every `ray start` asks for it, and every node gets it; where the dashboard need not leave the head, it does not."""
     cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
     starts = [
-        line for key in ("head_start_ray_commands", "worker_start_ray_commands") for line in cluster[key] if "ray start" in line
+        line
+        for key in ("head_start_ray_commands", "worker_start_ray_commands")
+        for line in cluster[key]
+        if "ray start" in line
     ]
     assert len(starts) == 2
     assert all(line.startswith("RAY_AUTH_MODE=token ray start ") for line in starts)

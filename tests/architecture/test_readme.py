@@ -27,7 +27,9 @@ def test_the_scenario_is_valid() -> None:
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_program_runs(capsys, tmp_path: Path, monkeypatch) -> None:
     """At full size, 20 rounds."""
-    program = block("python").replace('"scenarios/', f'"{Path(__file__).resolve().parents[2]}/scenarios/')
+    program = block("python").replace(
+        '"scenarios/', f'"{Path(__file__).resolve().parents[2]}/scenarios/'
+    )
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "README.md", "exec"), {})
     assert re.search(r"participations \(accepted\) +130,000\n", capsys.readouterr().out)
@@ -36,8 +38,14 @@ def test_the_program_runs(capsys, tmp_path: Path, monkeypatch) -> None:
 def test_every_command_is_shown() -> None:
     from fedray.cli import app
 
-    commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None}
-    assert commands == set(re.findall(r"^fedray (\w+)", README.split("## Commands")[1], flags=re.MULTILINE))
+    commands = {
+        command.name or command.callback.__name__
+        for command in app.registered_commands
+        if command.callback is not None
+    }
+    assert commands == set(
+        re.findall(r"^fedray (\w+)", README.split("## Commands")[1], flags=re.MULTILINE)
+    )
 
 
 def test_every_option_of_every_command_is_in_its_synopsis_and_no_other() -> None:
@@ -57,7 +65,9 @@ def test_every_option_of_every_command_is_in_its_synopsis_and_no_other() -> None
         expected = {
             option
             for each in options
-            for option in (each.secondary_opts if each.default is True else (*each.opts, *each.secondary_opts))
+            for option in (
+                each.secondary_opts if each.default is True else (*each.opts, *each.secondary_opts)
+            )
         }
         shown = set(re.findall(r"--[a-z-]+", synopses[name]))
         assert expected <= shown, f"{name}: {sorted(expected - shown)} not in README"
@@ -67,7 +77,11 @@ def test_every_option_of_every_command_is_in_its_synopsis_and_no_other() -> None
 def test_the_claim_shown_is_valid_and_has_every_key() -> None:
     from fedray.audit.claims import Claim
 
-    shown = next(part for part in README.split("```") if part.lstrip("\n").startswith('mechanism = "blt.json"'))
+    shown = next(
+        part
+        for part in README.split("```")
+        if part.lstrip("\n").startswith('mechanism = "blt.json"')
+    )
     tables = tomllib.loads(shown)
     assert set(tables) == set(Claim.model_fields)
     required = {name for name, field in Claim.model_fields.items() if field.is_required()}

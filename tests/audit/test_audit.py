@@ -16,12 +16,25 @@ from fedray.errors import InputError, TraceCorrupt
 from fedray.trace.reader import Trace
 from mechanisms import reference
 from mechanisms.participation import MinSep
-from mechanisms.registry import BISR, BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
+from mechanisms.registry import (
+    BISR,
+    BLT,
+    BandFHU,
+    Dense,
+    Identity,
+    Matrix,
+    Toeplitz,
+    Tree,
+    TreeFull,
+)
 from mechanisms.sensitivity import pattern_sensitivity
 
 STRATEGIES = [
     Identity(),
-    BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)),
+    BLT(
+        theta=(0.9953348970002772, 0.8122920858683399),
+        omega=(0.12828660029532482, 0.32906048602262866),
+    ),
     BLT(theta=(0.7, 0.4), omega=(0.9, 0.5)),
     Tree(),
     Tree(restarts=(4, 17), completion=True, rounds=30),
@@ -52,7 +65,9 @@ def as_patterns(patterns: list[list[int]], rounds: int) -> Patterns:
 @st.composite
 def traces(draw) -> tuple[int, list[list[int]]]:
     rounds = draw(st.integers(1, 30))
-    patterns = draw(st.lists(st.sets(st.integers(0, rounds - 1), max_size=7), min_size=1, max_size=12))
+    patterns = draw(
+        st.lists(st.sets(st.integers(0, rounds - 1), max_size=7), min_size=1, max_size=12)
+    )
     return rounds, covering([sorted(pattern) for pattern in patterns], rounds)
 
 
@@ -65,7 +80,9 @@ def test_trace_sensitivity_is_the_largest_over_every_device(trace, strategy) -> 
     found = trace_sensitivity(strategy, as_patterns(patterns, rounds))
     assert found.value == pytest.approx(max(each), rel=1e-12)
     assert patterns[found.device_id] == list(found.rounds)
-    assert reference.pattern_sensitivity(strategy, found.rounds, rounds) == pytest.approx(found.value, rel=1e-12)
+    assert reference.pattern_sensitivity(strategy, found.rounds, rounds) == pytest.approx(
+        found.value, rel=1e-12
+    )
 
 
 @given(traces(), st.sampled_from(STRATEGIES))
@@ -75,7 +92,9 @@ def test_no_trace_exceeds_its_own_schema(trace, strategy) -> None:
     found = as_patterns(patterns, rounds)
     schema = MinSep(rounds, found.min_sep, found.max_participations)
     assert all(schema.permits(pattern) for pattern in patterns)
-    assert trace_sensitivity(strategy, found).value <= strategy.schema_sensitivity(schema).value * (1 + 1e-12)
+    assert trace_sensitivity(strategy, found).value <= strategy.schema_sensitivity(schema).value * (
+        1 + 1e-12
+    )
 
 
 @given(traces())
@@ -97,14 +116,18 @@ def test_the_ledger_audits_each_prefix(trace, strategy) -> None:
     for entry in privacy_over_rounds(strategy, as_patterns(patterns, rounds), 2.0, 1e-6, entries=4):
         C = reference.strategy_matrix(strategy, entry.rounds)
         prefixes = [[index for index in pattern if index < entry.rounds] for pattern in patterns]
-        expected = max(float(np.linalg.norm(C[:, pattern].sum(axis=1))) for pattern in prefixes if pattern)
+        expected = max(
+            float(np.linalg.norm(C[:, pattern].sum(axis=1))) for pattern in prefixes if pattern
+        )
         assert entry.sensitivity == pytest.approx(expected, rel=1e-12)
         assert entry.rho == pytest.approx(expected**2 / 8)
     assert entry.rounds == rounds
 
 
 @given(traces())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_patterns_survive_the_disk(trace_of, trace) -> None:
     rounds, patterns = trace
     read = read_patterns(trace_of(patterns, rounds))
@@ -149,7 +172,8 @@ def test_an_edited_scenario_is_noticed(trace_of) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"noise_multiplier": 0.0}, {"noise_multiplier": float("nan")}, {"delta": 0.0}, {"delta": 1.0}]
+    "arguments",
+    [{"noise_multiplier": 0.0}, {"noise_multiplier": float("nan")}, {"delta": 0.0}, {"delta": 1.0}],
 )
 def test_impossible_figures_are_refused(trace_of, arguments) -> None:
     with pytest.raises(InputError, match="must be"):
@@ -165,7 +189,11 @@ def test_negative_gram_entries_leave_the_trace_sensitivity_exact(trace, seed: in
     C[np.diag_indices(rounds)] = 1.0 + np.abs(np.diag(C))
     strategy = Matrix.from_matrix(C, "C.npy")
     found = trace_sensitivity(strategy, as_patterns(patterns, rounds))
-    each = [pattern_sensitivity(strategy, np.array(sorted(pattern)), rounds) for pattern in patterns if pattern]
+    each = [
+        pattern_sensitivity(strategy, np.array(sorted(pattern)), rounds)
+        for pattern in patterns
+        if pattern
+    ]
     assert found.value == pytest.approx(max(one.value for one in each), rel=1e-7)
     assert found.is_exact
     signed = [

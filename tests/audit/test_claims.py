@@ -42,21 +42,46 @@ def test_an_honest_claim_holds(run, tmp_path: Path) -> None:
     rho = schema**2 / (2 * 9.0)
     audit = claimed(run(PATTERNS, 17), tmp_path, HONEST + f"rho = {rho!r}\ntimer_hours = 0.01\n")
     assert audit.claim_holds
-    statements = ["mechanism", "noise_multiplier", "rounds", "min_sep", "max_participations", "timer_hours", "rho"]
-    assert {f.statement: f.verdict for f in audit.findings} == dict.fromkeys(statements, Verdict.HOLDS)
+    statements = [
+        "mechanism",
+        "noise_multiplier",
+        "rounds",
+        "min_sep",
+        "max_participations",
+        "timer_hours",
+        "rho",
+    ]
+    assert {f.statement: f.verdict for f in audit.findings} == dict.fromkeys(
+        statements, Verdict.HOLDS
+    )
     assert audit.claim_sentence == "privacy: holds; participation: holds"
 
 
 def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) -> None:
-    text = HONEST.replace("min_sep = 1", "min_sep = 2").replace("participations = 7", "participations = 3").replace("17", "12")
-    text = text.replace("noise_multiplier = 3.0", "noise_multiplier = 5.0").replace('"tree"', '"identity"')
-    audit = claimed(run(PATTERNS, 17), tmp_path, text + "rho = 0.01\nepsilon = 0.1\ndelta = 1e-8\ntimer_hours = 0.1\n")
+    text = (
+        HONEST.replace("min_sep = 1", "min_sep = 2")
+        .replace("participations = 7", "participations = 3")
+        .replace("17", "12")
+    )
+    text = text.replace("noise_multiplier = 3.0", "noise_multiplier = 5.0").replace(
+        '"tree"', '"identity"'
+    )
+    audit = claimed(
+        run(PATTERNS, 17),
+        tmp_path,
+        text + "rho = 0.01\nepsilon = 0.1\ndelta = 1e-8\ntimer_hours = 0.1\n",
+    )
     found = by_statement(audit)
     assert not audit.claim_holds
     assert {finding.verdict for finding in audit.findings} == {Verdict.BROKEN}
     assert (found["rounds"].found, found["rounds"].broken_by) == (17, 5)
     pairs = {(each.device, each.rounds) for each in found["min_sep"].evidence}
-    close = {("3", (3, 4)), ("3", (4, 5)), ("3", (5, 6)), *(("4", (a, a + 1)) for a in (10, 11, 12, 13))}
+    close = {
+        ("3", (3, 4)),
+        ("3", (4, 5)),
+        ("3", (5, 6)),
+        *(("4", (a, a + 1)) for a in (10, 11, 12, 13)),
+    }
     assert pairs == close
     assert found["min_sep"].broken_by == len(close)
     assert found["min_sep"].should_say == "min_sep = 1"
@@ -67,17 +92,23 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
     # Rounds are 100 s apart in this trace; a device checks in 51 s after its last report, and 6 minutes are claimed.
     assert found["timer_hours"].found == pytest.approx(51 / 3600)
     assert found["timer_hours"].broken_by == sum(
-        100 * (b - a) - 49 < 360 for pattern in PATTERNS for a, b in zip(pattern, pattern[1:], strict=False)
+        100 * (b - a) - 49 < 360
+        for pattern in PATTERNS
+        for a, b in zip(pattern, pattern[1:], strict=False)
     )
     own = audit.mechanisms[0]
-    least = Identity().schema_sensitivity(MinSep(17, 1, 17)).value  # every limit that is claimed is broken
+    least = (
+        Identity().schema_sensitivity(MinSep(17, 1, 17)).value
+    )  # every limit that is claimed is broken
     assert found["rho"].found == pytest.approx(least**2 / 50)
     assert found["epsilon"].found > own.epsilon
     assert float(found["rho"].should_say.removeprefix("rho = ")) >= own.rho
     assert found["rho"].evidence[0].rounds == own.trace.rounds
 
 
-def test_more_bands_than_the_actual_min_sep_has_an_exact_trace_value_beside_the_bound(trace_of, tmp_path: Path) -> None:
+def test_more_bands_than_the_actual_min_sep_has_an_exact_trace_value_beside_the_bound(
+    trace_of, tmp_path: Path
+) -> None:
     """As in the Gboard audits: bands for an estimated min-sep of 6, of which 4 was seen; only a bound is known for (4, 3)."""
     lags = np.abs(np.subtract.outer(np.arange(17), np.arange(17)))
     matrix = lower_factor(np.where(lags < 6, 0.8**lags, 0.0) + np.eye(17))
@@ -92,14 +123,22 @@ def test_more_bands_than_the_actual_min_sep_has_an_exact_trace_value_beside_the_
     assert not used.observed_limits.sensitivity.is_exact
     assert used.observed_limits.sensitivity.value > used.trace.value * 1.001
     assert by_statement(audit)["min_sep"].verdict == Verdict.BROKEN
-    assert audit.frontier.sensitivity < used.observed_limits.sensitivity.value  # 3 participations were 6 apart, 4 apart only 2
+    assert (
+        audit.frontier.sensitivity < used.observed_limits.sensitivity.value
+    )  # 3 participations were 6 apart, 4 apart only 2
     assert audit.frontier.sensitivity >= used.trace.value
 
 
-def test_more_participations_than_the_claimed_min_sep_permits_are_those_it_permits(run, tmp_path: Path) -> None:
+def test_more_participations_than_the_claimed_min_sep_permits_are_those_it_permits(
+    run, tmp_path: Path
+) -> None:
     """(min-sep 7, at most 6 times) over 17 rounds is (7, 3); a claim without rounds says it of any run."""
     text = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 7\nmax_participations = 6\nrho = 50.0\n'
-    found = by_statement(claimed(run([[0, 7, 15], *([i] for i in range(17) if i not in (0, 7, 15))], 17), tmp_path, text))
+    found = by_statement(
+        claimed(
+            run([[0, 7, 15], *([i] for i in range(17) if i not in (0, 7, 15))], 17), tmp_path, text
+        )
+    )
     expected = Tree().schema_sensitivity(MinSep(17, 7, 3)).value ** 2 / 18
     assert found["rho"].found == pytest.approx(expected)
 
@@ -107,44 +146,70 @@ def test_more_participations_than_the_claimed_min_sep_permits_are_those_it_permi
 def test_a_claim_of_which_nothing_can_be_checked_does_not_hold(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("d,r\na,0\nb\n1,1\n".replace("b\n1", '"b\n1"'))
     trace = import_log(tmp_path / "log.csv", "d", "r", 2, tmp_path / "t")
-    audit = claimed(trace, tmp_path, 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\ntimer_hours = 5.0\n')
+    audit = claimed(
+        trace, tmp_path, 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\ntimer_hours = 5.0\n'
+    )
     assert {finding.verdict for finding in audit.findings} == {Verdict.UNCHECKED}
     assert not audit.claim_holds
-    assert claimed(trace, tmp_path, 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 1\n').claim_holds
+    assert claimed(
+        trace, tmp_path, 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 1\n'
+    ).claim_holds
 
 
 def test_a_claimed_epsilon_that_cannot_be_checked_is_no_pass(run, tmp_path: Path) -> None:
     audit = claimed(run(PATTERNS, 17), tmp_path, HONEST + "epsilon = 50.0\n")
     assert audit.claim_holds
-    doubted = [replace(each, verdict=Verdict.UNCHECKED) if each.statement == "epsilon" else each for each in audit.findings]
+    doubted = [
+        replace(each, verdict=Verdict.UNCHECKED) if each.statement == "epsilon" else each
+        for each in audit.findings
+    ]
     assert not replace(audit, findings=tuple(doubted)).claim_holds
 
 
-def test_a_log_without_a_claimed_epsilon_is_said_to_claim_none(tmp_path: Path, fedray_command) -> None:
+def test_a_log_without_a_claimed_epsilon_is_said_to_claim_none(
+    tmp_path: Path, fedray_command
+) -> None:
     """Mechanism and noise multiplier alone, which no log shows, are neither a pass of privacy nor a failure."""
     (tmp_path / "log.csv").write_text("d,r\na,0\nb,1\na,2\n")
     import_log(tmp_path / "log.csv", "d", "r", 3, tmp_path / "t")
     noise = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\n'
     for claim, expected, says in (
-        (noise + "min_sep = 2\n", 0, "no rho or epsilon is claimed (mechanism and noise_multiplier cannot be checked)"),
+        (
+            noise + "min_sep = 2\n",
+            0,
+            "no rho or epsilon is claimed (mechanism and noise_multiplier cannot be checked)",
+        ),
         (noise + "min_sep = 3\n", 1, "min_sep does not hold"),
         (noise, 1, "no rho or epsilon is claimed"),
         (noise + "min_sep = 2\nepsilon = 50.0\n", 0, "privacy: holds as far as it can be checked"),
     ):
         (tmp_path / "claim.toml").write_text(claim)
-        code, out, _ = fedray_command("audit", str(tmp_path / "t"), "--claim", str(tmp_path / "claim.toml"))
+        code, out, _ = fedray_command(
+            "audit", str(tmp_path / "t"), "--claim", str(tmp_path / "claim.toml")
+        )
         assert code == expected
         assert says in " ".join(out.split())
 
 
 def test_several_statements_that_fail_are_said_of_in_the_plural(run, tmp_path: Path) -> None:
-    text = HONEST.replace("min_sep = 1", "min_sep = 2").replace("participations = 7", "participations = 3").replace("17", "12")
+    text = (
+        HONEST.replace("min_sep = 1", "min_sep = 2")
+        .replace("participations = 7", "participations = 3")
+        .replace("17", "12")
+    )
     sentence = claimed(run(PATTERNS, 17), tmp_path, text).claim_sentence
-    assert sentence == "privacy: holds; participation: rounds, min_sep and max_participations do not hold"
+    assert (
+        sentence
+        == "privacy: holds; participation: rounds, min_sep and max_participations do not hold"
+    )
 
 
-def test_a_mechanism_is_shown_by_its_kind_and_other_parameters_are_told(small, trace_of, tmp_path: Path) -> None:
-    trace = trace_of([[0], [1], [2]], 3, small("privacy.mechanism={kind='blt',theta=[0.5],omega=[0.1]}"))
+def test_a_mechanism_is_shown_by_its_kind_and_other_parameters_are_told(
+    small, trace_of, tmp_path: Path
+) -> None:
+    trace = trace_of(
+        [[0], [1], [2]], 3, small("privacy.mechanism={kind='blt',theta=[0.5],omega=[0.1]}")
+    )
     blt = 'mechanism = {kind = "blt", theta = [0.4], omega = [0.1]}\nnoise_multiplier = 7.0\n'
     found = by_statement(claimed(trace, tmp_path, blt))["mechanism"]
     assert (found.claimed, found.found, found.verdict) == ("blt", "blt", Verdict.BROKEN)
@@ -154,7 +219,11 @@ def test_a_mechanism_is_shown_by_its_kind_and_other_parameters_are_told(small, t
 def test_how_much_of_the_evidence_is_shown_is_said(run, tmp_path: Path, fedray_command) -> None:
     patterns = [[2 * device, 2 * device + 1] for device in range(12)]
     trace = run(patterns, 24)
-    audit = claimed(trace, tmp_path, HONEST.replace("min_sep = 1", "min_sep = 2").replace("17", "24").replace("= 7", "= 2"))
+    audit = claimed(
+        trace,
+        tmp_path,
+        HONEST.replace("min_sep = 1", "min_sep = 2").replace("17", "24").replace("= 7", "= 2"),
+    )
     found = by_statement(audit)["min_sep"]
     assert (found.broken_by, len(found.evidence)) == (12, 10)
     assert found.evidence_note == "the 10 worst of 12 follow"
@@ -165,12 +234,21 @@ def test_how_much_of_the_evidence_is_shown_is_said(run, tmp_path: Path, fedray_c
 
 def test_a_timer_that_the_log_cannot_show_is_marked_where_it_is_listed(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("d,r\na,0\nb,1\na,2\n")
-    (tmp_path / "rounds.csv").write_text("r,time\n" + "".join(f"{r},2025-01-0{r + 1}T00:00:00Z\n" for r in range(3)))
+    (tmp_path / "rounds.csv").write_text(
+        "r,time\n" + "".join(f"{r},2025-01-0{r + 1}T00:00:00Z\n" for r in range(3))
+    )
     text = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nmin_sep = 1\ntimer_hours = 30.0\n'
     bare = import_log(tmp_path / "log.csv", "d", "r", 3, tmp_path / "bare")
     reason = claimed(bare, tmp_path, text).mechanisms[0].claimed.reason
     assert "timer_hours = 30.0 (claimed, not checked and not used, as no times are known)" in reason
-    timed = import_log(tmp_path / "log.csv", "d", "r", None, tmp_path / "timed", rounds_file=tmp_path / "rounds.csv")
+    timed = import_log(
+        tmp_path / "log.csv",
+        "d",
+        "r",
+        None,
+        tmp_path / "timed",
+        rounds_file=tmp_path / "rounds.csv",
+    )
     reason = claimed(timed, tmp_path, text).mechanisms[0].claimed.reason
     assert "timer_hours = 30.0 (claimed, not checked)" in reason
     assert "that timer alone ensures min-sep 2 and at most 2 participations" in reason
@@ -180,14 +258,24 @@ def test_epsilon_is_not_broken_by_its_discretisation(run, tmp_path: Path) -> Non
     """s = 1, z = 1 at delta 1e-5: exactly 4.37717810 (Balle and Wang 2018); the library says 4.3771785."""
     trace = run([[i] for i in range(3)], 3)
     text = 'mechanism = {kind = "identity"}\nnoise_multiplier = 1.0\ndelta = 1e-5\nmax_participations = 1\n'
-    assert by_statement(claimed(trace, tmp_path, text + "epsilon = 4.3771782\n"))["epsilon"].verdict == Verdict.HOLDS
-    assert by_statement(claimed(trace, tmp_path, text + "epsilon = 4.37716\n"))["epsilon"].verdict == Verdict.BROKEN
+    assert (
+        by_statement(claimed(trace, tmp_path, text + "epsilon = 4.3771782\n"))["epsilon"].verdict
+        == Verdict.HOLDS
+    )
+    assert (
+        by_statement(claimed(trace, tmp_path, text + "epsilon = 4.37716\n"))["epsilon"].verdict
+        == Verdict.BROKEN
+    )
 
 
 def test_a_claim_may_name_a_user_s_matrix(trace_of, tmp_path: Path) -> None:
     matrix = np.tril(np.random.default_rng(0).random((17, 17))) + np.eye(17)
     np.save(tmp_path / "C.npy", matrix)
-    audit = claimed(trace_of(PATTERNS, 17), tmp_path, 'mechanism = "C.npy"\nnoise_multiplier = 2.0\nmin_sep = 1\n')
+    audit = claimed(
+        trace_of(PATTERNS, 17),
+        tmp_path,
+        'mechanism = "C.npy"\nnoise_multiplier = 2.0\nmin_sep = 1\n',
+    )
     brute = max(float(np.linalg.norm(matrix[:, pattern].sum(axis=1))) for pattern in PATTERNS)
     assert audit.mechanisms[0].trace.value == pytest.approx(brute, rel=1e-12)
 
@@ -196,7 +284,10 @@ def test_a_bound_above_the_claim_is_unproven_not_broken(trace_of, tmp_path: Path
     """The claim's own (2, 2) has no exact sensitivity for 3 bands; its bound is above what it says."""
     lags = np.abs(np.subtract.outer(np.arange(8), np.arange(8)))
     matrix = lower_factor(
-        np.where(lags < 4, 0.7**lags * np.add.outer(np.linspace(1, 2, 8), np.linspace(1, 2, 8)), 0.0) + 3 * np.eye(8)
+        np.where(
+            lags < 4, 0.7**lags * np.add.outer(np.linspace(1, 2, 8), np.linspace(1, 2, 8)), 0.0
+        )
+        + 3 * np.eye(8)
     )
     strategy = Banded.from_matrix(matrix, "m.npy")
     write_strategy(strategy, tmp_path / "m.json")
@@ -204,28 +295,43 @@ def test_a_bound_above_the_claim_is_unproven_not_broken(trace_of, tmp_path: Path
     assert not schema.is_exact
     between = (schema.value + schema.lower_bound) / 2
     text = f'mechanism = "m.json"\nnoise_multiplier = 1.0\nmin_sep = 2\nmax_participations = 3\nrho = {between**2 / 2}\n'
-    found = by_statement(claimed(trace_of([[0], [1, 6], [2], [3], [4], [5], [7]], 8), tmp_path, text))
+    found = by_statement(
+        claimed(trace_of([[0], [1, 6], [2], [3], [4], [5], [7]], 8), tmp_path, text)
+    )
     assert found["rho"].verdict == Verdict.UNPROVEN
     low = text.replace(str(between**2 / 2), str(schema.lower_bound**2 / 2 * 0.99))
-    found = by_statement(claimed(trace_of([[0], [1, 6], [2], [3], [4], [5], [7]], 8), tmp_path, low))
+    found = by_statement(
+        claimed(trace_of([[0], [1, 6], [2], [3], [4], [5], [7]], 8), tmp_path, low)
+    )
     assert found["rho"].verdict == Verdict.TRACE_ONLY
 
 
-def test_every_problem_of_a_claim_is_named_with_its_key_value_and_the_nearest_key(tmp_path: Path) -> None:
-    (tmp_path / "claim.toml").write_text('mechansim = "blt.json"\nnoise_multiplier = 7.0\nminsep = 3\nepsilon = -1.0\n')
+def test_every_problem_of_a_claim_is_named_with_its_key_value_and_the_nearest_key(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "claim.toml").write_text(
+        'mechansim = "blt.json"\nnoise_multiplier = 7.0\nminsep = 3\nepsilon = -1.0\n'
+    )
     with pytest.raises(InputError) as caught:
         read_claim(tmp_path / "claim.toml")
     message = str(caught.value)
     assert "3 problems" in message
-    assert "unknown key mechansim = 'blt.json' in the top level; did you mean 'mechanism'?" in message
+    assert (
+        "unknown key mechansim = 'blt.json' in the top level; did you mean 'mechanism'?" in message
+    )
     assert "unknown key minsep = 3 in the top level; did you mean 'min_sep'?" in message
-    assert "epsilon = -1.0: input should be greater than 0; correct it (Epsilon at delta)" in message
+    assert (
+        "epsilon = -1.0: input should be greater than 0; correct it (Epsilon at delta)" in message
+    )
     assert "missing" not in message  # of a misspelt key it is told once
 
 
 def test_keys_inside_a_mechanism_are_explained_as_those_of_its_kind(tmp_path: Path) -> None:
     for table, expected in (
-        ('{kind = "blt", thta = [0.5], omega = [0.1]}', "unknown key mechanism.thta = [0.5] in [mechanism]; did you mean 'theta'?"),
+        (
+            '{kind = "blt", thta = [0.5], omega = [0.1]}',
+            "unknown key mechanism.thta = [0.5] in [mechanism]; did you mean 'theta'?",
+        ),
         ('{kind = "tre"}', "mechanism.kind = 'tre' is not one of identity, blt"),
         ("{theta = [0.5]}", "mechanism.kind is missing; it is one of identity, blt"),
     ):
@@ -235,12 +341,17 @@ def test_keys_inside_a_mechanism_are_explained_as_those_of_its_kind(tmp_path: Pa
         assert expected in str(caught.value)
 
 
-def test_a_missing_mechanism_file_is_told_with_its_path_and_what_it_is_relative_to(tmp_path: Path) -> None:
+def test_a_missing_mechanism_file_is_told_with_its_path_and_what_it_is_relative_to(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "claim.toml").write_text('mechanism = "none.json"\nnoise_multiplier = 1.0\n')
     with pytest.raises(InputError) as caught:
         read_claim(tmp_path / "claim.toml")
     message = str(caught.value)
-    assert f"there is no {str(tmp_path / 'none.json')!r} (a path is relative to the claim file)" in message
+    assert (
+        f"there is no {str(tmp_path / 'none.json')!r} (a path is relative to the claim file)"
+        in message
+    )
     assert "Errno" not in message
     assert "min_sep" not in message  # keys that have nothing to do with it
 
@@ -252,11 +363,16 @@ def test_a_missing_mechanism_file_is_told_with_its_path_and_what_it_is_relative_
         ('mechanism = {kind = "tree"}\nnoise_multiplier = 0.0\n', "noise_multiplier"),
         ('mechanism = {kind = "tree"}\nnoise_multiplier = 1.0\nminsep = 3\n', "minsep"),
         ('mechanism = "none.json"\nnoise_multiplier = 1.0\n', "none.json"),
-        ('mechanism = {kind = "tree"}\nnoise_multiplier = 1.0\nrounds = 10\nmin_sep = 5\nmax_participations = 3\n', "ceil(rounds"),
+        (
+            'mechanism = {kind = "tree"}\nnoise_multiplier = 1.0\nrounds = 10\nmin_sep = 5\nmax_participations = 3\n',
+            "ceil(rounds",
+        ),
         ("mechanism = \n", "not valid TOML"),
     ],
 )
-def test_a_claim_that_cannot_be_read_gets_one_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_claim_that_cannot_be_read_gets_one_line(
+    tmp_path: Path, text: str, expected: str
+) -> None:
     (tmp_path / "claim.toml").write_text(text)
     with pytest.raises(InputError) as caught:
         read_claim(tmp_path / "claim.toml")
@@ -267,18 +383,27 @@ def test_a_claim_that_cannot_be_read_gets_one_line(tmp_path: Path, text: str, ex
 def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None:
     trace = run(PATTERNS, 17)
     (tmp_path / "claim.toml").write_text(HONEST + "rho = 100.0\n")
-    code, stdout, _ = fedray_command("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--json")
+    code, stdout, _ = fedray_command(
+        "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--json"
+    )
     document = json.loads(stdout)
     assert (code, document["claim_holds"]) == (0, True)
     assert [each["verdict"] for each in document["findings"]] == ["holds"] * 6
     (tmp_path / "claim.toml").write_text(HONEST + "rho = 0.01\n")
     code, stdout, _ = fedray_command(
-        "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--out", str(tmp_path / "page.html")
+        "audit",
+        str(trace.path),
+        "--claim",
+        str(tmp_path / "claim.toml"),
+        "--out",
+        str(tmp_path / "page.html"),
     )
     assert code == 1
     assert "privacy: rho does not hold; participation: holds" in stdout
     assert stdout.endswith(f"report   {tmp_path / 'page.html'}\n")
     assert "rho does not hold" in (tmp_path / "page.html").read_text()
-    code, _, stderr = fedray_command("audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--noise-multiplier", "2")
+    code, _, stderr = fedray_command(
+        "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--noise-multiplier", "2"
+    )
     assert code == 2
     assert "leave them out beside the claim" in stderr

@@ -10,7 +10,18 @@ from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from mechanisms import reference
 from mechanisms.participation import MinSep
-from mechanisms.registry import BISR, BLT, Banded, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
+from mechanisms.registry import (
+    BISR,
+    BLT,
+    Banded,
+    BandFHU,
+    Dense,
+    Identity,
+    Matrix,
+    Toeplitz,
+    Tree,
+    TreeFull,
+)
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import lower_factor
 
@@ -24,7 +35,9 @@ STRATEGIES: list[Strategy] = [
     Toeplitz(coefficients=(1.0, 0.2, 0.4)),
     BandFHU(bands=5),
     BISR(bands=3),
-    Banded.from_matrix(lower_factor(np.where(LAGS < 6, 0.8**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"),
+    Banded.from_matrix(
+        lower_factor(np.where(LAGS < 6, 0.8**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"
+    ),
     Dense.from_matrix(np.tril(GENERATOR.random((ROUNDS, ROUNDS))) + np.eye(ROUNDS), "dense.npy"),
     Matrix.from_matrix(np.tril(GENERATOR.random((ROUNDS, ROUNDS))) + np.eye(ROUNDS), "user.npy"),
     Tree(),
@@ -90,7 +103,12 @@ def test_many_numbers_of_participations_share_entries() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedray.audit.distribution.MOST_ENTRIES", 4)
         found = frontier(Identity(), as_patterns(patterns))
-    assert [(e.fewest, e.most, e.devices) for e in found.entries] == [(10, 12, 6), (7, 9, 6), (4, 6, 6), (1, 3, 6)]
+    assert [(e.fewest, e.most, e.devices) for e in found.entries] == [
+        (10, 12, 6),
+        (7, 9, 6),
+        (4, 6, 6),
+        (1, 3, 6),
+    ]
     assert found.sensitivity == pytest.approx(np.sqrt(ROUNDS))
 
 

@@ -40,7 +40,9 @@ def longest_chain(started: np.ndarray, timer: float, separation: int) -> tuple[i
     st.none() | st.integers(1, 4),
 )
 @settings(max_examples=300, deadline=None)
-def test_what_rules_allow_is_what_brute_force_finds(waits: list[float], timer: float, separation: int, most: int | None) -> None:
+def test_what_rules_allow_is_what_brute_force_finds(
+    waits: list[float], timer: float, separation: int, most: int | None
+) -> None:
     started = np.cumsum(waits)
     b, k = longest_chain(started, timer, separation)
     found = allowed(started, started, timer, separation, most)
@@ -58,14 +60,20 @@ def test_rounds_whose_recorded_times_overlap_are_taken_from_the_safe_side() -> N
     earliest, latest = np.array([10.0, 0.0, 30.0, 40.0]), np.array([20.0, 25.0, 35.0, 50.0])
     found = allowed(earliest, latest, 30.0)
     assert (found.min_sep, found.max_participations) == (1, 2)
-    backwards = allowed(np.array([10.0, 1.0]), np.array([80.0, 60.0]), 72.0)  # in round 1 at 1 h, in round 0 at 80 h
+    backwards = allowed(
+        np.array([10.0, 1.0]), np.array([80.0, 60.0]), 72.0
+    )  # in round 1 at 1 h, in round 0 at 80 h
     assert (backwards.min_sep, backwards.max_participations) == (1, 2)
 
 
 @given(st.data(), st.integers(2, 7), st.floats(0.5, 20.0))
 @settings(max_examples=200, deadline=None)
-def test_no_pattern_that_keeps_the_timer_is_beyond_the_limits_however_rounds_overlap(data, n: int, timer: float) -> None:
-    spans = data.draw(st.lists(st.tuples(st.floats(0, 40), st.floats(0, 15)), min_size=n, max_size=n))
+def test_no_pattern_that_keeps_the_timer_is_beyond_the_limits_however_rounds_overlap(
+    data, n: int, timer: float
+) -> None:
+    spans = data.draw(
+        st.lists(st.tuples(st.floats(0, 40), st.floats(0, 15)), min_size=n, max_size=n)
+    )
     earliest = np.array([start for start, _ in spans])
     latest = earliest + np.array([length for _, length in spans])
     found = allowed(earliest, latest, timer)
@@ -202,7 +210,9 @@ def test_all_mechanisms_that_are_given_are_audited(trace_of) -> None:
 
 
 def test_assumptions_name_what_is_released_beside_the_models(trace_of, small) -> None:
-    trained = " ".join(audit_trace(trace_of([[0], [1]], 2, small("training.enabled=true"))).assumptions)
+    trained = " ".join(
+        audit_trace(trace_of([[0], [1]], 2, small("training.enabled=true"))).assumptions
+    )
     for what in ("train_loss", "clipped_share", "seed", "floating-point"):
         assert what in trained
     assert "64 / 200" in trained
@@ -213,7 +223,9 @@ def test_assumptions_name_what_is_released_beside_the_models(trace_of, small) ->
 SUBSETS = [
     dict(pairs)
     for size in range(4)
-    for pairs in itertools.combinations([("min_sep", 3), ("max_participations", 3), ("timer_hours", 0.0694)], size)
+    for pairs in itertools.combinations(
+        [("min_sep", 3), ("max_participations", 3), ("timer_hours", 0.0694)], size
+    )
 ]
 
 
@@ -225,7 +237,9 @@ def test_a_claim_that_says_less_never_holds_more_easily(trace_of, small, timer: 
 
     def holds(said: dict, epsilon: float) -> bool:
         claim = Claim(mechanism=TREE, noise_multiplier=2.0, epsilon=epsilon, delta=1e-6, **said)
-        verdicts = {each.statement: str(each.verdict) for each in audit_trace(trace, claim=claim).findings}
+        verdicts = {
+            each.statement: str(each.verdict) for each in audit_trace(trace, claim=claim).findings
+        }
         return verdicts["epsilon"] == "holds"
 
     passed = {tuple(said): {e for e in reach if holds(said, float(e))} for said in SUBSETS}

@@ -13,18 +13,27 @@ from mechanisms.registry import BLT, BandFHU, Dense, Identity, Matrix, Toeplitz,
 from mechanisms.sensitivity import SUMMED_FROM, PatternSensitivities
 from mechanisms.strategy import SensitivityUnknown, Strategy
 
-GOLDEN = BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866))
+GOLDEN = BLT(
+    theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)
+)
 ODD = Toeplitz(coefficients=(1.0, 0.2, 0.4))
 """Outside Theorem 3.1, and with more bands than a min-sep of 1 allows."""
 
 
 def patterns_of(rounds: int, *patterns: np.ndarray) -> Patterns:
     counts = np.array([each.size for each in patterns])
-    return Patterns(rounds, np.arange(len(patterns), dtype=np.uint64), counts, np.concatenate(patterns).astype(np.uint32))
+    return Patterns(
+        rounds,
+        np.arange(len(patterns), dtype=np.uint64),
+        counts,
+        np.concatenate(patterns).astype(np.uint32),
+    )
 
 
 @pytest.mark.parametrize(
-    "strategy", [Identity(), GOLDEN, BandFHU(bands=300), BandFHU(bands=7), ODD, Tree(restarts=(100,))], ids=repr
+    "strategy",
+    [Identity(), GOLDEN, BandFHU(bands=300), BandFHU(bands=7), ODD, Tree(restarts=(100,))],
+    ids=repr,
 )
 def test_summed_columns_give_what_the_gram_gives(strategy: Strategy) -> None:
     """On 700 rounds, both ways of adding up columns included, against the norm of the materialised columns."""
@@ -42,15 +51,21 @@ DENSE = Dense.from_matrix(np.tril(np.full((700, 700), 0.1)) + np.eye(700), "x")
 
 
 @pytest.mark.parametrize(
-    "strategy", [Identity(), GOLDEN, BandFHU(bands=300), BandFHU(bands=7), Tree(), DENSE], ids=lambda s: s.kind
+    "strategy",
+    [Identity(), GOLDEN, BandFHU(bands=300), BandFHU(bands=7), Tree(), DENSE],
+    ids=lambda s: s.kind,
 )
 @pytest.mark.parametrize("size", [100, 400])
 def test_a_round_that_occurs_twice_counts_twice(strategy: Strategy, size: int) -> None:
     """Contributions of their own in one round add up, however many participations there are; counted once, the value is too small."""
     rng = np.random.default_rng(1)
-    pattern = np.sort(np.concatenate([rng.choice(700, size, replace=False), rng.choice(700, size // 4)]))
+    pattern = np.sort(
+        np.concatenate([rng.choice(700, size, replace=False), rng.choice(700, size // 4)])
+    )
     expected = np.linalg.norm(reference.strategy_matrix(strategy, 700)[:, pattern].sum(axis=1))
-    assert PatternSensitivities(strategy, 700).of(pattern[None]).values[0] == pytest.approx(expected, rel=1e-12)
+    assert PatternSensitivities(strategy, 700).of(pattern[None]).values[0] == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_matrices_are_summed_too_and_signs_are_looked_for_block_by_block() -> None:
@@ -58,14 +73,20 @@ def test_matrices_are_summed_too_and_signs_are_looked_for_block_by_block() -> No
     C, pattern = np.tril(rng.random((600, 600))) + np.eye(600), np.arange(0, 600, 2)
     dense = Dense.from_matrix(C, "x")
     expected = np.linalg.norm(C[:, pattern].sum(axis=1))
-    assert PatternSensitivities(dense, 600).of(pattern[None]).values[0] == pytest.approx(expected, rel=1e-12)
+    assert PatternSensitivities(dense, 600).of(pattern[None]).values[0] == pytest.approx(
+        expected, rel=1e-12
+    )
     C[5, 2] = -5000.0
     signed = PatternSensitivities(Matrix.from_matrix(C, "y"), 600).of(pattern[None])
     assert not signed.is_exact[0]
-    assert signed.values[0] == pytest.approx(np.sqrt(np.abs((C.T @ C)[np.ix_(pattern, pattern)]).sum()), rel=1e-12)
+    assert signed.values[0] == pytest.approx(
+        np.sqrt(np.abs((C.T @ C)[np.ix_(pattern, pattern)]).sum()), rel=1e-12
+    )
 
 
-@pytest.mark.parametrize("strategy", [Identity(), GOLDEN, Tree(), BandFHU(bands=50)], ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    "strategy", [Identity(), GOLDEN, Tree(), BandFHU(bands=50)], ids=lambda s: s.kind
+)
 def test_a_device_of_fifty_thousand_participations_is_audited(strategy: Strategy) -> None:
     """Its Gram would be 20 GB."""
     heavy = np.sort(np.random.default_rng(0).choice(100_000, 50_000, replace=False))
@@ -78,19 +99,27 @@ def test_a_device_of_fifty_thousand_participations_is_audited(strategy: Strategy
     assert (found.device_id, len(found.rounds)) == (0, 50_000)
     assert device_sensitivities(strategy, patterns).values[0] == found.value
     assert frontier(strategy, patterns).sensitivity >= found.value
-    assert privacy_over_rounds(strategy, patterns, 7.0, 1e-10, entries=2)[-1].sensitivity == found.value
+    assert (
+        privacy_over_rounds(strategy, patterns, 7.0, 1e-10, entries=2)[-1].sensitivity
+        == found.value
+    )
 
 
 def test_a_heavy_device_under_a_mechanism_with_signs_is_refused_with_the_reason() -> None:
     heavy = np.arange(10_001)
-    with pytest.raises(ValueError, match="a device took part 10,001 times, and this toeplitz strategy has negative entries"):
+    with pytest.raises(
+        ValueError,
+        match="a device took part 10,001 times, and this toeplitz strategy has negative entries",
+    ):
         trace_sensitivity(Toeplitz(coefficients=(1.0, -0.5)), patterns_of(30_000, heavy))
 
 
 def test_the_trace_is_exact_where_no_theorem_gives_the_schema() -> None:
     """25,000 rounds, more than the bound for any C takes."""
     patterns = patterns_of(25_000, np.array([0, 2, 9, 400]), np.array([3, 4]), np.array([24_999]))
-    with pytest.raises(SensitivityUnknown, match="no theorem gives this toeplitz strategy's sensitivity"):
+    with pytest.raises(
+        SensitivityUnknown, match="no theorem gives this toeplitz strategy's sensitivity"
+    ):
         ODD.schema_sensitivity(MinSep(25_000, patterns.min_sep, patterns.max_participations))
     found = trace_sensitivity(ODD, patterns)
     assert found.is_exact

@@ -44,13 +44,21 @@ CHECKLIST = [
 @pytest.fixture
 def trace(trace_of, small):
     return trace_of(
-        PATTERNS, 7, small("participation.timer_hours=0.0694", "privacy.delta=1e-6", 'privacy.mechanism={kind = "tree"}')
+        PATTERNS,
+        7,
+        small(
+            "participation.timer_hours=0.0694",
+            "privacy.delta=1e-6",
+            'privacy.mechanism={kind = "tree"}',
+        ),
     )
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> ImportedTrace:
-    rows = "".join(f"user-{device},{index}\n" for device, pattern in enumerate(PATTERNS) for index in pattern)
+    rows = "".join(
+        f"user-{device},{index}\n" for device, pattern in enumerate(PATTERNS) for index in pattern
+    )
     (tmp_path / "log.csv").write_text("device,round\n" + rows)
     return import_log(tmp_path / "log.csv", "device", "round", 7, tmp_path / "log")
 
@@ -62,7 +70,10 @@ def test_a_statement_follows_the_checklist_and_states_what_was_enforced(trace) -
     enforced = audit.mechanisms[0].enforced
     assert lines["rho (zCDP)"].says == up(enforced.rho, 6)
     assert lines["(epsilon, delta)"].says == f"({up(enforced.epsilon)}, 1e-06)"
-    assert "even if participation depends on the released models" in lines["What the figures are a statement about"].evidence
+    assert (
+        "even if participation depends on the released models"
+        in lines["What the figures are a statement about"].evidence
+    )
     assert all(line.evidence for line in lines.values())
 
 
@@ -73,10 +84,15 @@ def test_what_a_trace_cannot_show_is_said(trace) -> None:
 
 def test_a_claim_about_a_log_is_stated_as_claimed(log) -> None:
     claim = Claim(mechanism=Tree(), noise_multiplier=7.0, min_sep=3, epsilon=20.0)
-    lines = {line.what: line for line in privacy_statement(log, audit_trace(log, claim=claim)).lines}
+    lines = {
+        line.what: line for line in privacy_statement(log, audit_trace(log, claim=claim)).lines
+    }
     assert UNSEEN in lines["Participation (claimed)"].evidence
     assert lines["Clip norm"].says == "not known"
-    assert lines["The claim, privacy"].says == "holds as far as it can be checked (mechanism and noise_multiplier cannot)"
+    assert (
+        lines["The claim, privacy"].says
+        == "holds as far as it can be checked (mechanism and noise_multiplier cannot)"
+    )
     assert lines["The claim, participation"].says == "holds"
 
 
@@ -103,7 +119,9 @@ def test_without_a_noise_multiplier_there_is_no_epsilon(log) -> None:
 
 
 def test_devices_of_a_log_are_named_only_when_asked(log) -> None:
-    audits = [audit_trace(log, 7.0, mechanism=Tree(), show_devices=shown) for shown in (False, True)]
+    audits = [
+        audit_trace(log, 7.0, mechanism=Tree(), show_devices=shown) for shown in (False, True)
+    ]
     hidden, named = (each.mechanisms[0].binding_device for each in audits)
     assert named == "user-0"
     assert hidden.startswith("#")
@@ -111,30 +129,61 @@ def test_devices_of_a_log_are_named_only_when_asked(log) -> None:
 
 
 def test_the_command_writes_markdown_and_json(trace, tmp_path: Path, fedray_command) -> None:
-    (tmp_path / "claim.toml").write_text('mechanism = {kind = "tree"}\nnoise_multiplier = 7.0\nepsilon = 0.01\n')
-    code, out, _ = fedray_command("statement", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--out", str(tmp_path))
+    (tmp_path / "claim.toml").write_text(
+        'mechanism = {kind = "tree"}\nnoise_multiplier = 7.0\nepsilon = 0.01\n'
+    )
+    code, out, _ = fedray_command(
+        "statement",
+        str(trace.path),
+        "--claim",
+        str(tmp_path / "claim.toml"),
+        "--out",
+        str(tmp_path),
+    )
     assert code == 1  # the claim does not hold
     assert "epsilon does not hold" in out
-    assert json.loads((tmp_path / "statement.json").read_text())["lines"][0]["what"] == "Unit of privacy"
-    rows = [line for line in (tmp_path / "statement.md").read_text().splitlines() if line.startswith("|")]
+    assert (
+        json.loads((tmp_path / "statement.json").read_text())["lines"][0]["what"]
+        == "Unit of privacy"
+    )
+    rows = [
+        line
+        for line in (tmp_path / "statement.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
     assert all(line.replace("\\|", "").count("|") == 4 for line in rows)
     (tmp_path / "other.toml").write_text('mechanism = {kind = "tree"}\nnoise_multiplier = 100.0\n')
-    code, _, err = fedray_command("statement", str(trace.path), "--claim", str(tmp_path / "other.toml"), "--out", str(tmp_path))
+    code, _, err = fedray_command(
+        "statement",
+        str(trace.path),
+        "--claim",
+        str(tmp_path / "other.toml"),
+        "--out",
+        str(tmp_path),
+    )
     assert (code, "noise_multiplier is not that of the run" in err) == (2, True)
-    code, _, err = fedray_command("statement", str(trace.path), "--out", str(tmp_path / "other.toml"))
+    code, _, err = fedray_command(
+        "statement", str(trace.path), "--out", str(tmp_path / "other.toml")
+    )
     assert (code, "is no directory that can be made" in err) == (2, True)
 
 
 def test_the_directory_of_a_statement_is_made(trace, tmp_path: Path, fedray_command) -> None:
-    code, out, _ = fedray_command("statement", str(trace.path), "--out", str(tmp_path / "new" / "deep"))
+    code, out, _ = fedray_command(
+        "statement", str(trace.path), "--out", str(tmp_path / "new" / "deep")
+    )
     assert code == 0
     assert str(tmp_path / "new" / "deep" / "statement.md") in out
-    assert (tmp_path / "new" / "deep" / "statement.md").read_text().startswith("# Privacy statement")
+    assert (
+        (tmp_path / "new" / "deep" / "statement.md").read_text().startswith("# Privacy statement")
+    )
 
 
 def test_all_rows_that_the_import_left_out_are_in_the_statement(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("device,round,outcome\na,0,yes\nb,1,yes\na,1,no\n")
-    trace = import_log(tmp_path / "log.csv", "device", "round", 2, tmp_path / "log", where=["outcome=yes"])
+    trace = import_log(
+        tmp_path / "log.csv", "device", "round", 2, tmp_path / "log", where=["outcome=yes"]
+    )
     found = privacy_statement(trace, audit_trace(trace, 7.0, mechanism=Tree()))
     says = [line.says for line in found.lines if line.what == "Left out of the log"]
     assert says == ["1 rows that do not meet the conditions of the import"]

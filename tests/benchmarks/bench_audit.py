@@ -26,7 +26,9 @@ def write_log(path: Path, rows: int) -> None:
     """Five passes over the devices, each in another order; a round in each fifth of the run."""
     devices = rows // EACH
     generator = np.random.default_rng(0)
-    schema = pa.schema([("device", pa.uint64()), ("round", pa.int32()), ("time", pa.timestamp("ms", "UTC"))])
+    schema = pa.schema(
+        [("device", pa.uint64()), ("round", pa.int32()), ("time", pa.timestamp("ms", "UTC"))]
+    )
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for part in range(EACH):
             step = int(generator.integers(devices // 3, devices)) | 1
@@ -37,8 +39,12 @@ def write_log(path: Path, rows: int) -> None:
                 device = place * np.uint64(step) % np.uint64(devices)
                 hashed = (device + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
                 hashed ^= hashed >> np.uint64(29)
-                rounds = (part * ROUNDS // EACH + generator.integers(0, ROUNDS // EACH - 60, device.size)).astype(np.int32)
-                times = pa.array(1_767_225_600_000 + 900_000 * rounds.astype(np.int64)).cast(schema.field("time").type)
+                rounds = (
+                    part * ROUNDS // EACH + generator.integers(0, ROUNDS // EACH - 60, device.size)
+                ).astype(np.int32)
+                times = pa.array(1_767_225_600_000 + 900_000 * rounds.astype(np.int64)).cast(
+                    schema.field("time").type
+                )
                 writer.write_table(pa.table([hashed, rounds, times], schema=schema))
 
 
@@ -87,7 +93,9 @@ print(json.dumps({"seconds": time.perf_counter() - start, "cells": len(result.ce
 
 def own_process(program: str, *arguments: str) -> dict[str, Any]:
     """What a program prints last, as JSON."""
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -127,7 +135,10 @@ def bench_sweep(cells: int) -> None:
         Path(folder, "sweep.toml").write_text(text)
         for state in ("designs cold", "designs warm"):
             found = own_process(SWEEP, folder)
-            print(f"sweep of {found['cells']} cells, {found['rows']} rows, {state}: {found['seconds']:.0f} s", flush=True)
+            print(
+                f"sweep of {found['cells']} cells, {found['rows']} rows, {state}: {found['seconds']:.0f} s",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -137,7 +148,9 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=200)
     arguments = parser.parse_args()
     for name in arguments.names or ("import", "sweep"):
-        (bench_import if name == "import" else bench_sweep)(arguments.rows if name == "import" else arguments.cells)
+        (bench_import if name == "import" else bench_sweep)(
+            arguments.rows if name == "import" else arguments.cells
+        )
 
 
 if __name__ == "__main__":

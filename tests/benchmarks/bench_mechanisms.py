@@ -54,9 +54,18 @@ def bench_blt(is_small: bool) -> None:
             ours.append(time.perf_counter() - started)
         jax.clear_caches()
         started = time.perf_counter()
-        target = buffered_toeplitz.LossFn.build_min_sep(n=n, error="max", min_sep=b, max_participations=k)
+        target = buffered_toeplitz.LossFn.build_min_sep(
+            n=n, error="max", min_sep=b, max_participations=k
+        )
         steps = 20 if is_small else 600
-        their_loss = float(buffered_toeplitz.optimize_loss(target, num_buffers=buffers, max_optimizer_steps=steps)[1]) ** 0.5
+        their_loss = (
+            float(
+                buffered_toeplitz.optimize_loss(
+                    target, num_buffers=buffers, max_optimizer_steps=steps
+                )[1]
+            )
+            ** 0.5
+        )
         their_seconds = time.perf_counter() - started
         our_loss = loss(optimize_blt([Target(schema)], buffers), schema).max_loss
         print(
@@ -80,7 +89,8 @@ def bench_banded(is_small: bool) -> None:
     total = time.perf_counter() - started
     first = f"{reached[0]:.0f} s" if reached else "not reported"
     print(
-        f"banded: {schema}, RmsLoss {goal:.3f} after {first}; {loss(strategy, schema).rms_loss:.4f} after {total:.0f} s", flush=True
+        f"banded: {schema}, RmsLoss {goal:.3f} after {first}; {loss(strategy, schema).rms_loss:.4f} after {total:.0f} s",
+        flush=True,
     )
 
 
@@ -90,15 +100,25 @@ def bench_stream(is_small: bool) -> None:
     stream = noise_stream(FOUR, 0, dimension, torch.device("cpu"), 10_000)
     assert isinstance(stream, BufferedNoise)
     stream.next()
-    moved = 4 * dimension * (2 * len(FOUR.theta) + 2)  # every buffer and the row are read and written
+    moved = (
+        4 * dimension * (2 * len(FOUR.theta) + 2)
+    )  # every buffer and the row are read and written
     source, sink = torch.zeros(moved // 8), torch.empty(moved // 8)
     row, generator = torch.empty(dimension), torch.Generator()
-    times: dict[str, list[float]] = {"step": [], "copy": [], "torch draw": [], "torch draw + step": [], "own draw + step": []}
+    times: dict[str, list[float]] = {
+        "step": [],
+        "copy": [],
+        "torch draw": [],
+        "torch draw + step": [],
+        "own draw + step": [],
+    }
     for _ in range(repeats):
         times["copy"].append(seconds_of(lambda: sink.copy_(source)))
         times["step"].append(seconds_of(stream.step))
         times["torch draw"].append(seconds_of(lambda: row.normal_(generator=generator)))
-        times["torch draw + step"].append(seconds_of(lambda: (row.normal_(generator=generator), stream.step())))
+        times["torch draw + step"].append(
+            seconds_of(lambda: (row.normal_(generator=generator), stream.step()))
+        )
         times["own draw + step"].append(seconds_of(stream.next))
     median = {name: statistics.median(values) for name, values in times.items()}
     print(", ".join(f"{name} {1000 * value:.2f} ms" for name, value in median.items()))
@@ -138,15 +158,26 @@ def bench_gpu(is_small: bool) -> None:
     step = statistics.median(timed(stream.step) for _ in range(11))
     copy = statistics.median(timed(lambda: sink.copy_(source)) for _ in range(11))
     own, their = moved / step, 8 * dimension / copy
-    print(f"gpu: step {own / 1e9:.0f} GB/s, copy {their / 1e9:.0f} GB/s, ratio {own / their:.2f}", flush=True)
+    print(
+        f"gpu: step {own / 1e9:.0f} GB/s, copy {their / 1e9:.0f} GB/s, ratio {own / their:.2f}",
+        flush=True,
+    )
 
 
-BENCHMARKS = {"blt": bench_blt, "banded": bench_banded, "stream": bench_stream, "patterns": bench_patterns, "gpu": bench_gpu}
+BENCHMARKS = {
+    "blt": bench_blt,
+    "banded": bench_banded,
+    "stream": bench_stream,
+    "patterns": bench_patterns,
+    "gpu": bench_gpu,
+}
 
 
 def main() -> None:
     """Runs them, or one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="small sizes")
     parser.add_argument("--only", choices=BENCHMARKS, help="one benchmark")
     arguments = parser.parse_args()

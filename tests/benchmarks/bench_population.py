@@ -63,7 +63,9 @@ def measured(toml: str, shards: int, backend: str) -> tuple[float, float]:
 
     value = Scenario.from_tables(tomllib.loads(toml))
     placement = Placement(shards, backend)  # pyright: ignore[reportArgumentType]
-    warm_up = value.with_overrides("population.devices=150000", "rounds.count=1", "rounds.report_goal=50")
+    warm_up = value.with_overrides(
+        "population.devices=150000", "rounds.count=1", "rounds.report_goal=50"
+    )
     with tempfile.TemporaryDirectory() as folder:
         if backend == "in-process":
             simulate(warm_up, placement, f"{folder}/warm")
@@ -79,7 +81,10 @@ def timed(run: Callable[[], Trace]) -> tuple[float, float]:
     seconds = time.perf_counter() - start
     driver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     shards = sum(each["peak_mebibytes"] for each in trace.run["shard_use"])
-    in_this_process = trace.run["shard_use"][0]["peak_mebibytes"] >= driver - 1 and len(trace.run["shard_use"]) == 1
+    in_this_process = (
+        trace.run["shard_use"][0]["peak_mebibytes"] >= driver - 1
+        and len(trace.run["shard_use"]) == 1
+    )
     return seconds, driver if in_this_process else driver + shards
 
 
@@ -89,23 +94,31 @@ def growth(repeats: int, divide: int) -> None:
     results: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
     for _ in range(repeats):
         for size in sizes:
-            results[size].append(in_own_process(scenario(size, 300 // min(divide, 10), 1000, 72.0), 2, "ray"))
+            results[size].append(
+                in_own_process(scenario(size, 300 // min(divide, 10), 1000, 72.0), 2, "ray")
+            )
     base = statistics.median(seconds for seconds, _ in results[sizes[0]])
     print("growth: 300 rounds of 1000, timer 72 h, two shards; Ray's start left out")
     for size, runs in results.items():
         seconds, peak = (statistics.median(column) for column in zip(*runs, strict=True))
-        print(f"  {size:>13,} devices  {seconds:7.1f} s  {seconds / base:5.2f} x  peak {peak:6.0f} MiB (driver and shards)")
+        print(
+            f"  {size:>13,} devices  {seconds:7.1f} s  {seconds / base:5.2f} x  peak {peak:6.0f} MiB (driver and shards)"
+        )
 
 
 def shards(repeats: int, divide: int) -> None:
     """A population-bound run: all devices are enumerated every day, for few updates; one shard against two on two cores."""
-    value = scenario(10_000_000 // divide, 900, 50, 72.0, sampler="enumeration", look_ahead_minutes=60.0)
+    value = scenario(
+        10_000_000 // divide, 900, 50, 72.0, sampler="enumeration", look_ahead_minutes=60.0
+    )
     results: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(repeats):
         for count in results:
             results[count].append(in_own_process(value, count, "ray")[0])
     one, two = (statistics.median(results[count]) for count in (1, 2))
-    print(f"shards: {value.population.devices:,} devices enumerated, 900 rounds of 50, two days; Ray's start left out")
+    print(
+        f"shards: {value.population.devices:,} devices enumerated, 900 rounds of 50, two days; Ray's start left out"
+    )
     print(f"  one shard {one:7.1f} s   two shards {two:7.1f} s   {one / two:.2f} x")
 
 
@@ -114,7 +127,9 @@ def published(repeats: int, divide: int) -> None:
     value = Scenario.from_toml(PUBLISHED)
     if divide > 1:
         value = value.with_overrides(
-            f"population.devices={value.population.devices // divide}", f"rounds.report_goal={6500 // divide}", "rounds.count=200"
+            f"population.devices={value.population.devices // divide}",
+            f"rounds.report_goal={6500 // divide}",
+            "rounds.count=200",
         )
     runs, audits = [], []
     for _ in range(repeats):
@@ -123,10 +138,16 @@ def published(repeats: int, divide: int) -> None:
             runs.append(as_json(PUBLISHED_RUN, folder))
             audits.append(as_json(PUBLISHED_AUDIT, folder))
     seconds, audit, reading = (
-        statistics.median(each) for each in ([r["seconds"] for r in runs], *([a[key] for a in audits] for key in ("audit", "read")))
+        statistics.median(each)
+        for each in (
+            [r["seconds"] for r in runs],
+            *([a[key] for a in audits] for key in ("audit", "read")),
+        )
     )
     busy = statistics.median(max(use["busy_seconds"] for use in run["shard_use"]) for run in runs)
-    print(f"published: pt-BR, {value.rounds.count} rounds, two shards; Ray's start and the trace included; each in its own process")
+    print(
+        f"published: pt-BR, {value.rounds.count} rounds, two shards; Ray's start and the trace included; each in its own process"
+    )
     print(
         f"  {seconds:7.1f} s   a shard works on windows {busy:.1f} s   "
         f"peak {max(run['peak'] for run in runs):.0f} MiB (sum of the peaks of driver and shards)"
@@ -169,7 +190,9 @@ print(json.dumps({"audit": seconds, "read": read, "peak": peak}))
 
 def as_json(program: str, folder: str) -> dict[str, Any]:
     """What a program prints last, run in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, folder], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -188,7 +211,9 @@ def alternatives(repeats: int, divide: int) -> None:
     actors = actor_per_device(few, rounds)
     small = in_own_process(scenario(few * 1000, rounds, 20, 0.0), 1, "in-process")[0]
     per_device = actors / few
-    print(f"  one Ray actor per device: {few} devices, {rounds} rounds {actors:.1f} s, {1000 * per_device:.0f} ms per device;")
+    print(
+        f"  one Ray actor per device: {few} devices, {rounds} rounds {actors:.1f} s, {1000 * per_device:.0f} ms per device;"
+    )
     print(
         f"  fedray with 1000 times as many, as many rounds {small:.2f} s: {per_device / (small / (few * 1000)):,.0f} x per device"
     )
@@ -203,7 +228,9 @@ def numpy_scan(devices: int, count: int, goal: int) -> float:
     for round_index in range(count):
         now = 0.05 * round_index
         distance = np.abs((now - center + 12) % 24 - 12)
-        eligible = (distance < length / 2) & (generator.random(devices) < propensity) & (opens <= now)
+        eligible = (
+            (distance < length / 2) & (generator.random(devices) < propensity) & (opens <= now)
+        )
         chosen = generator.choice(np.flatnonzero(eligible), int(1.3 * goal), replace=False)
         opens[chosen[:goal]] = now + 24
     return time.perf_counter() - start
@@ -224,7 +251,9 @@ def actor_per_device(devices: int, rounds: int) -> float:
 
     with cluster(Placement()):
         start = time.perf_counter()
-        actors = [ray.remote(Device).options(num_cpus=0.001).remote(device) for device in range(devices)]
+        actors = [
+            ray.remote(Device).options(num_cpus=0.001).remote(device) for device in range(devices)
+        ]
         for index in range(rounds):
             ray.get([actor.is_eligible.remote(0.05 * index) for actor in actors], timeout=1200)
         return time.perf_counter() - start

@@ -41,7 +41,11 @@ class Memory:
 
     def _sample(self) -> None:
         while self._is_open:
-            shards = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _is_shard(entry)]
+            shards = [
+                entry
+                for entry in Path("/proc").iterdir()
+                if entry.name.isdigit() and _is_shard(entry)
+            ]
             total = sum(_pss(entry) for entry in [Path("/proc/self"), *shards])
             self.peak_mebibytes = max(self.peak_mebibytes, total / 1024)
             time.sleep(0.5)
@@ -77,7 +81,10 @@ def main() -> None:
     alone = trained.with_overrides("training.enabled=false")
     with tempfile.TemporaryDirectory() as folder:
         memory = Memory()
-        runs = [timed(lambda i=i: simulate(alone, Placement(), f"{folder}/alone-{i}")) for i in range(arguments.repeats)]
+        runs = [
+            timed(lambda i=i: simulate(alone, Placement(), f"{folder}/alone-{i}"))
+            for i in range(arguments.repeats)
+        ]
         alone_peak = memory.close()
         memory = Memory()
         whole_seconds, trace = timed(lambda: run_scenario(trained, Placement(), f"{folder}/whole"))
@@ -89,11 +96,19 @@ def main() -> None:
             audits.append(time.perf_counter() - start)
         size = sum(file.stat().st_size for file in trace.path.rglob("*.parquet")) / 2**20
     alone_seconds = statistics.median(seconds for seconds, _ in runs)
-    print(f"population and rounds, Ray's start included   {alone_seconds:8.1f} s   peak {alone_peak:6.0f} MiB (driver and shards)")
-    print(f"the same with training                        {whole_seconds:8.1f} s   peak {whole_peak:6.0f} MiB (driver and shards)")
+    print(
+        f"population and rounds, Ray's start included   {alone_seconds:8.1f} s   peak {alone_peak:6.0f} MiB (driver and shards)"
+    )
+    print(
+        f"the same with training                        {whole_seconds:8.1f} s   peak {whole_peak:6.0f} MiB (driver and shards)"
+    )
     print(f"training / population                         {whole_seconds / alone_seconds:8.2f} x")
-    print(f"audit                                         {statistics.median(audits):8.1f} s   trace {size:.0f} MiB")
-    print(f"same digest in all runs                       {len({t.digest for _, t in [*runs, (0, trace)]}) == 1!s:>8}")
+    print(
+        f"audit                                         {statistics.median(audits):8.1f} s   trace {size:.0f} MiB"
+    )
+    print(
+        f"same digest in all runs                       {len({t.digest for _, t in [*runs, (0, trace)]}) == 1!s:>8}"
+    )
 
 
 if __name__ == "__main__":

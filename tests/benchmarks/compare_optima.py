@@ -21,11 +21,30 @@ from mechanisms.optimize.blt import optimize_blt
 from mechanisms.optimize.objective import Objective, Target
 from mechanisms.participation import MinSep
 
-SCHEMAS = [(64, 8, 8), (256, 256, 1), (256, 16, 4), (1000, 100, 10), (2052, 342, 6), (5000, 500, 3), (20_000, 1000, 20)]
-GRID: list[tuple[tuple[int, int, int], int, Objective]] = [
-    *((schema, buffers, objective) for schema in SCHEMAS[:5] for buffers in (1, 2, 4) for objective in ("max", "rms")),
+SCHEMAS = [
+    (64, 8, 8),
+    (256, 256, 1),
+    (256, 16, 4),
+    (1000, 100, 10),
+    (2052, 342, 6),
+    (5000, 500, 3),
+    (20_000, 1000, 20),
 ]
-GRID = [*GRID[:26], (SCHEMAS[5], 3, "max"), (SCHEMAS[5], 2, "rms"), (SCHEMAS[6], 2, "max"), (SCHEMAS[6], 4, "rms")]
+GRID: list[tuple[tuple[int, int, int], int, Objective]] = [
+    *(
+        (schema, buffers, objective)
+        for schema in SCHEMAS[:5]
+        for buffers in (1, 2, 4)
+        for objective in ("max", "rms")
+    ),
+]
+GRID = [
+    *GRID[:26],
+    (SCHEMAS[5], 3, "max"),
+    (SCHEMAS[5], 2, "rms"),
+    (SCHEMAS[6], 2, "max"),
+    (SCHEMAS[6], 4, "rms"),
+]
 
 
 def ours(schema: MinSep, buffers: int, objective: Objective) -> BLT:
@@ -37,10 +56,16 @@ def theirs(schema: MinSep, buffers: int, objective: Objective, steps: int) -> BL
     """Theirs; None where it is no BLT of ours (merged or negative buffers)."""
     n, b, k = schema.rounds, schema.min_sep, schema.max_participations
     error = "max" if objective == "max" else "mean"
-    target = buffered_toeplitz.LossFn.build_min_sep(n=n, error=error, min_sep=b, max_participations=k)
-    found, _ = buffered_toeplitz.optimize_loss(target, num_buffers=buffers, max_optimizer_steps=steps)
+    target = buffered_toeplitz.LossFn.build_min_sep(
+        n=n, error=error, min_sep=b, max_participations=k
+    )
+    found, _ = buffered_toeplitz.optimize_loss(
+        target, num_buffers=buffers, max_optimizer_steps=steps
+    )
     try:
-        return BLT(theta=tuple(map(float, found.buf_decay)), omega=tuple(map(float, found.output_scale)))
+        return BLT(
+            theta=tuple(map(float, found.buf_decay)), omega=tuple(map(float, found.output_scale))
+        )
     except ValueError:
         return None
 
@@ -55,9 +80,16 @@ def value(blt: BLT | None, schema: MinSep, objective: Objective) -> float:
 
 def main() -> None:
     """Runs the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--first", type=int, default=len(GRID), help="how many settings to run")
-    parser.add_argument("--steps", type=int, default=600, help="steps of jax-privacy's optimiser [default: its own, 600]")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=600,
+        help="steps of jax-privacy's optimiser [default: its own, 600]",
+    )
     arguments = parser.parse_args()
     excesses, ratios = [], []
     for (n, b, k), buffers, objective in GRID[: arguments.first]:
@@ -65,7 +97,11 @@ def main() -> None:
         for is_ours in (True, False):
             jax.clear_caches()
             started = time.perf_counter()
-            found = ours(schema, buffers, objective) if is_ours else theirs(schema, buffers, objective, arguments.steps)
+            found = (
+                ours(schema, buffers, objective)
+                if is_ours
+                else theirs(schema, buffers, objective, arguments.steps)
+            )
             results.append(value(found, schema, objective))
             seconds.append(time.perf_counter() - started)
         excesses.append(results[0] - results[1])
@@ -76,8 +112,12 @@ def main() -> None:
             flush=True,
         )
     known = [excess for excess in excesses if not math.isnan(excess)]
-    print(f"{len(excesses)} settings ({len(excesses) - len(known)} where jax-privacy's result is no valid BLT)")
-    print(f"largest excess of our loss {max(known):+.6f}; median ratio of times {statistics.median(ratios):.3f}")
+    print(
+        f"{len(excesses)} settings ({len(excesses) - len(known)} where jax-privacy's result is no valid BLT)"
+    )
+    print(
+        f"largest excess of our loss {max(known):+.6f}; median ratio of times {statistics.median(ratios):.3f}"
+    )
 
 
 if __name__ == "__main__":

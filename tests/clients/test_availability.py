@@ -7,7 +7,13 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from clients.availability.habit import MAX_SESSIONS, Habit, HabitAvailabilityModel, HabitModel, habit_of
+from clients.availability.habit import (
+    MAX_SESSIONS,
+    Habit,
+    HabitAvailabilityModel,
+    HabitModel,
+    habit_of,
+)
 from clients.availability.registry import availability_of
 from clients.availability.runs import DAY, HOUR
 from clients.population import are_reachable, device_model
@@ -21,7 +27,9 @@ def _words(key, device, day, b):
     return draw(key, device, day, b)
 
 
-def oracle_sessions(model: HabitModel, habit: Habit, device: int, day: int) -> list[tuple[float, float]]:
+def oracle_sessions(
+    model: HabitModel, habit: Habit, device: int, day: int
+) -> list[tuple[float, float]]:
     """Every session (seconds UTC) that a device draws for one local day, written from the description, in plain Python."""
     sessions, midnight = [], 24.0 * day - habit.offset
     weekend = model.weekend_factor if day % 7 in (5, 6) else 1.0
@@ -31,7 +39,9 @@ def oracle_sessions(model: HabitModel, habit: Habit, device: int, day: int) -> l
         start = midnight + habit.center + model.center_within * normal(w1) - length / 2
         end, stretch = start + length, 0
         while start < end:
-            v0, v1, _, _ = (np.uint64(word) for word in _words(model.session_key, device, day, 1000 + stretch))
+            v0, v1, _, _ = (
+                np.uint64(word) for word in _words(model.session_key, device, day, 1000 + stretch)
+            )
             until = min(end, start + model.interruption_on * exponential(v0))
             sessions.append((HOUR * start, HOUR * until))
             start = until + model.interruption_off * exponential(v1)
@@ -43,17 +53,25 @@ def oracle_sessions(model: HabitModel, habit: Habit, device: int, day: int) -> l
         term *= habit.day_rate * weekend / count
         cumulative += term
     for session in range(count):
-        v0, v1, _, _ = (np.uint64(word) for word in _words(model.session_key, device, day, 1 + session))
+        v0, v1, _, _ = (
+            np.uint64(word) for word in _words(model.session_key, device, day, 1 + session)
+        )
         start = midnight + model.day_start + (model.day_end - model.day_start) * uniform(v0)
-        length = min(model.session_max, model.day_length * math.exp(model.day_length_sigma * normal(v1)))
+        length = min(
+            model.session_max, model.day_length * math.exp(model.day_length_sigma * normal(v1))
+        )
         sessions.append((HOUR * start, HOUR * (start + length)))
     return sessions
 
 
-def oracle_runs(model: HabitModel, habit: Habit, device: int, days: range) -> list[tuple[float, float]]:
+def oracle_runs(
+    model: HabitModel, habit: Habit, device: int, days: range
+) -> list[tuple[float, float]]:
     """The union of all sessions of some local days, joined where less than a second apart."""
     runs: list[list[float]] = []
-    for start, end in sorted(session for day in days for session in oracle_sessions(model, habit, device, day)):
+    for start, end in sorted(
+        session for day in days for session in oracle_sessions(model, habit, device, day)
+    ):
         if runs and start <= runs[-1][1] + 1.0:
             runs[-1][1] = max(runs[-1][1], end)
         else:
@@ -69,12 +87,20 @@ def _compiled_habit(model, propensities, free_rates, zone_key, zone_edges, zone_
 def _habit(availability: HabitAvailabilityModel, device: int) -> Habit:
     tables = availability.tables
     return _compiled_habit(
-        availability.model, tables[0], tables[1], availability._zone_key, tables[2], tables[3], np.uint64(device)
+        availability.model,
+        tables[0],
+        tables[1],
+        availability._zone_key,
+        tables[2],
+        tables[3],
+        np.uint64(device),
     )
 
 
 def _list(value: Scenario, low: float, high: float, opens: np.ndarray):
-    return availability_of(value).list_runs(np.arange(opens.size, dtype=np.uint64), opens.astype(np.float64), low, high)
+    return availability_of(value).list_runs(
+        np.arange(opens.size, dtype=np.uint64), opens.astype(np.float64), low, high
+    )
 
 
 def scenario(devices: int, *overrides: str) -> Scenario:
@@ -87,12 +113,13 @@ def scenario(devices: int, *overrides: str) -> Scenario:
     return Scenario.from_tables(tables).with_overrides(*overrides)
 
 
-ZONES = (
-    "population.time_zones=[{utc_offset_hours=-8.0,share=0.5},{utc_offset_hours=5.5,share=0.3},{utc_offset_hours=14.0,share=0.2}]"
+ZONES = "population.time_zones=[{utc_offset_hours=-8.0,share=0.5},{utc_offset_hours=5.5,share=0.3},{utc_offset_hours=14.0,share=0.2}]"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [[], [ZONES, "availability.weekend_factor=1.3"], ["availability.interruption_off_hours=3.0"]],
 )
-
-
-@pytest.mark.parametrize("overrides", [[], [ZONES, "availability.weekend_factor=1.3"], ["availability.interruption_off_hours=3.0"]])
 def test_runs_are_those_of_the_oracle(overrides: list[str]) -> None:
     """Every device, over days that cross midnight, a weekend, a week and the start of the run; whole runs and single moments."""
     value = scenario(250, *overrides)
@@ -106,12 +133,21 @@ def test_runs_are_those_of_the_oracle(overrides: list[str]) -> None:
         ends = availability.run_ends(devices, times)
         for device in range(250):
             day = int(low // DAY)
-            runs = oracle_runs(availability.model, _habit(availability, device), device, range(day - 4, day + 6))
+            runs = oracle_runs(
+                availability.model, _habit(availability, device), device, range(day - 4, day + 6)
+            )
             expected = [(max(a, low), b) for a, b in runs if b > low and a < high]
-            found = [(max(a, low), b) for a, b in zip(start[index == device], end[index == device], strict=True)]
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4, err_msg=f"device {device}, low {low}")
+            found = [
+                (max(a, low), b)
+                for a, b in zip(start[index == device], end[index == device], strict=True)
+            ]
+            np.testing.assert_allclose(
+                found, expected, rtol=0, atol=1e-4, err_msg=f"device {device}, low {low}"
+            )
             held = [b for a, b in runs if a <= times[device] < b]
-            np.testing.assert_allclose(ends[device], held[0] if held else -np.inf, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(
+                ends[device], held[0] if held else -np.inf, rtol=0, atol=1e-4
+            )
 
 
 def test_devices_whose_timer_is_closed_are_left_out_and_others_start_late() -> None:
@@ -146,7 +182,9 @@ def test_static_habits_follow_their_laws_and_no_other(attribute: str, law) -> No
     """20,000 devices; fixed seed; rejects at p < 1e-4; a law scaled by 5 % is refused."""
     availability = availability_of(scenario(20_000))
     assert isinstance(availability, HabitAvailabilityModel)
-    values = np.array([getattr(_habit(availability, device), attribute) for device in range(20_000)])
+    values = np.array(
+        [getattr(_habit(availability, device), attribute) for device in range(20_000)]
+    )
     assert stats.kstest(values, law.cdf).pvalue > 1e-4
     assert stats.kstest(1.05 * values, law.cdf).pvalue < 1e-4
 
@@ -172,7 +210,9 @@ class TestTargets:
         is_usable = are_reachable(device_model(value), np.arange(cls.DEVICES, dtype=np.uint64))
         eligible = np.zeros((cls.DEVICES, 48 * cls.DAYS), bool)
         for day in range(cls.DAYS):
-            index, start, end = _list(value, day * DAY, (day + 1) * DAY, np.where(is_usable, 0.0, np.inf))
+            index, start, end = _list(
+                value, day * DAY, (day + 1) * DAY, np.where(is_usable, 0.0, np.inf)
+            )
             first = np.maximum(0, np.ceil((start - day * DAY) / 1800)).astype(int)
             last = np.minimum(48, np.ceil((end - day * DAY) / 1800)).astype(int)
             for device, a, b in zip(index, first, last, strict=True):
@@ -188,17 +228,27 @@ class TestTargets:
 
     def test_runs_per_day_and_their_length(self, grid) -> None:
         starts = np.diff(grid.astype(np.int8), axis=1, prepend=0) == 1
-        assert starts.mean() * 48 == pytest.approx(0.95, abs=0.10)  # target 0.95 per device-day, prototype 0.94
-        assert grid.sum() / starts.sum() / 2 == pytest.approx(2.05, abs=0.25)  # target 2.05 h, prototype 2.10
+        assert starts.mean() * 48 == pytest.approx(
+            0.95, abs=0.10
+        )  # target 0.95 per device-day, prototype 0.94
+        assert grid.sum() / starts.sum() / 2 == pytest.approx(
+            2.05, abs=0.25
+        )  # target 2.05 h, prototype 2.10
 
     def test_a_few_devices_hold_most_of_the_time(self, grid) -> None:
         held = np.sort(grid.sum(axis=1))[::-1]
-        assert held[: self.DEVICES // 10].sum() / held.sum() == pytest.approx(0.41, abs=0.06)  # target 41 %, prototype 37 %
-        assert held[: 3 * self.DEVICES // 10].sum() / held.sum() == pytest.approx(0.78, abs=0.06)  # target 78 %, prototype 74 %
+        assert held[: self.DEVICES // 10].sum() / held.sum() == pytest.approx(
+            0.41, abs=0.06
+        )  # target 41 %, prototype 37 %
+        assert held[: 3 * self.DEVICES // 10].sum() / held.sum() == pytest.approx(
+            0.78, abs=0.06
+        )  # target 78 %, prototype 74 %
 
     def test_eligible_again_a_day_later(self, grid) -> None:
         both = grid[:, :-48] & grid[:, 48:]
-        assert both.sum() / grid[:, :-48].sum() == pytest.approx(0.30, abs=0.03)  # target and prototype 0.30
+        assert both.sum() / grid[:, :-48].sum() == pytest.approx(
+            0.30, abs=0.03
+        )  # target and prototype 0.30
 
     @pytest.mark.parametrize(
         ("zones", "low", "high"),
@@ -221,6 +271,10 @@ class TestTargets:
     )
     def test_peak_over_trough(self, zones: str, low: float, high: float) -> None:
         """About 4x for four US time zones (Bonawitz et al. 2019), a little more for one, under 2x for a global mix."""
-        by_hour = self.half_hours(f"population.time_zones={zones}").reshape(self.DEVICES, self.DAYS, 48).mean(axis=(0, 1))
+        by_hour = (
+            self.half_hours(f"population.time_zones={zones}")
+            .reshape(self.DEVICES, self.DAYS, 48)
+            .mean(axis=(0, 1))
+        )
         smooth = np.convolve(np.tile(by_hour, 3), np.ones(4) / 4, "same")[48:96]
         assert low < smooth.max() / smooth.min() < high

@@ -36,7 +36,9 @@ ATTEMPTS = itertools.count()
 SAMPLERS = pytest.mark.parametrize("is_enumerated", [True, False], ids=["enumeration", "thinning"])
 
 
-def order(window: int, rate: float, *settlements: Settlement, is_enumerated: bool = True) -> CheckInOrder:
+def order(
+    window: int, rate: float, *settlements: Settlement, is_enumerated: bool = True
+) -> CheckInOrder:
     start, end = window * HOUR, (window + 1) * HOUR
     return CheckInOrder(window, start, end, end, rate, 0, is_enumerated, 14 * HOUR, settlements)
 
@@ -81,20 +83,32 @@ def test_check_ins_do_not_depend_on_shards(is_enumerated: bool) -> None:
         together = whole.check_ins(asked)
         apart = []
         for shard in shards:
-            mine = tuple(each.slice_of_devices(shard.first_device, shard.end_device) for each in settled)
+            mine = tuple(
+                each.slice_of_devices(shard.first_device, shard.end_device) for each in settled
+            )
             apart.append(shard.check_ins(dataclasses.replace(asked, settlements=mine)))
         place = np.argsort(np.concatenate([part.times for part in apart]), kind="stable")
         for name in ("times", "device_ids", "session_ends", "fixed_seconds", "training_seconds"):
-            assert np.concatenate([getattr(part, name) for part in apart])[place].tolist() == getattr(together, name).tolist()
+            assert (
+                np.concatenate([getattr(part, name) for part in apart])[place].tolist()
+                == getattr(together, name).tolist()
+            )
         assert sum((part.census for part in apart), Census(0, 0, 0, 0)) == together.census
         settled = (settlement(np.unique(together.device_ids)[::3], (window + 5) * int(HOUR)),)
 
 
 @SAMPLERS
-def test_a_window_asked_for_again_is_the_same_and_settlements_count_once(is_enumerated: bool) -> None:
+def test_a_window_asked_for_again_is_the_same_and_settlements_count_once(
+    is_enumerated: bool,
+) -> None:
     shard = PopulationShard(scenario(20_000), 0, 20_000)
     shard.check_ins(order(0, 6.0, is_enumerated=is_enumerated))
-    again = order(1, 6.0, settlement(np.arange(0, 20_000, 7, dtype=np.uint64), 9000), is_enumerated=is_enumerated)
+    again = order(
+        1,
+        6.0,
+        settlement(np.arange(0, 20_000, 7, dtype=np.uint64), 9000),
+        is_enumerated=is_enumerated,
+    )
     assert columns(shard.check_ins(again)) == columns(shard.check_ins(again))
     assert shard.use().rows == again.settlements[0].device_ids.size
 
@@ -110,14 +124,18 @@ def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
         if window % 2:
             one.prepare(dataclasses.replace(asked, settlements=()))
         if window == 3:
-            one.prepare(dataclasses.replace(asked, settlements=(), checkins_per_hour=1.0))  # not what is asked for then
+            one.prepare(
+                dataclasses.replace(asked, settlements=(), checkins_per_hour=1.0)
+            )  # not what is asked for then
         answer, plain = one.check_ins(asked), other.check_ins(asked)
         assert columns(answer) == columns(plain)
         assert answer.census == plain.census
         assert answer.times.size > 1000
         chosen = np.unique(answer.device_ids)[::2]
         opens = int((window + 1) * HOUR) + (chosen % np.uint64(5400)).astype(np.uint32)
-        settled = (dataclasses.replace(settlement(chosen, 0), reopen_seconds=opens.astype(np.uint32)),)
+        settled = (
+            dataclasses.replace(settlement(chosen, 0), reopen_seconds=opens.astype(np.uint32)),
+        )
 
 
 @SAMPLERS
@@ -149,13 +167,17 @@ def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(is_enumera
         chosen = np.unique(answer.device_ids)
         for devices in (chosen[::3], chosen[1::3]):
             opens = int((window + 1) * HOUR) + (devices % np.uint64(9000)).astype(np.uint32)
-            settled.append(dataclasses.replace(settlement(devices, 0), reopen_seconds=opens.astype(np.uint32)))
+            settled.append(
+                dataclasses.replace(settlement(devices, 0), reopen_seconds=opens.astype(np.uint32))
+            )
 
 
 @SAMPLERS
 def test_every_check_in_lies_in_an_eligible_run_and_in_its_window(is_enumerated: bool) -> None:
     value = scenario(20_000)
-    check_ins = PopulationShard(value, 0, 20_000).check_ins(order(0, 6.0, is_enumerated=is_enumerated))
+    check_ins = PopulationShard(value, 0, 20_000).check_ins(
+        order(0, 6.0, is_enumerated=is_enumerated)
+    )
     assert check_ins.times.size > 1000
     assert ((check_ins.times >= 0) & (check_ins.times < HOUR)).all()
     ends = availability_of(value).run_ends(check_ins.device_ids, check_ins.times)
@@ -170,7 +192,9 @@ def test_first_check_ins_come_at_the_asked_rate(is_enumerated: bool) -> None:
     value = scenario(60_000)
     shard = PopulationShard(value, 0, 60_000)
     check_ins = shard.check_ins(order(1, 3.0, is_enumerated=is_enumerated))
-    runs = availability_of(value).list_runs(np.arange(60_000, dtype=np.uint64), np.zeros(60_000), HOUR, 2 * HOUR)
+    runs = availability_of(value).list_runs(
+        np.arange(60_000, dtype=np.uint64), np.zeros(60_000), HOUR, 2 * HOUR
+    )
     whole = runs.which[(runs.start <= HOUR) & (runs.end >= 2 * HOUR)]
     is_whole = np.isin(check_ins.device_ids, whole)
     assert np.unique(check_ins.device_ids[is_whole]).size == is_whole.sum()
@@ -196,7 +220,10 @@ def test_a_closed_timer_keeps_a_device_away_until_its_second(is_enumerated: bool
     of_chosen = np.isin(held.device_ids, chosen)
     assert of_chosen.any()
     assert (held.times[of_chosen] >= 1800).all()
-    assert held.times[~of_chosen].tolist() == everyone.times[~np.isin(everyone.device_ids, chosen)].tolist()
+    assert (
+        held.times[~of_chosen].tolist()
+        == everyone.times[~np.isin(everyone.device_ids, chosen)].tolist()
+    )
     assert held.census.eligible == everyone.census.eligible
     assert (
         held.census.open_eligible
@@ -230,7 +257,12 @@ def test_the_census_estimates_how_many_are_eligible() -> None:
 
 def test_devices_join_and_leave() -> None:
     """20,000 there at the start with a mean life of 2 days, 5,000 more a day: ids follow, and who is gone stays away."""
-    value = scenario(20_000, "population.joins_per_day=5000", "population.lifetime_days=2.0", "rounds.max_days=4.0")
+    value = scenario(
+        20_000,
+        "population.joins_per_day=5000",
+        "population.lifetime_days=2.0",
+        "rounds.max_days=4.0",
+    )
     assert value.device_ids == 40_000
     presence = presence_of(value)
     joins, leaves = present_between(presence, np.arange(40_000, dtype=np.uint64))
@@ -242,7 +274,9 @@ def test_devices_join_and_leave() -> None:
         shard = PopulationShard(value, 0, 40_000)
         window = 60
         start = window * HOUR
-        asked = CheckInOrder(window, start, start + HOUR, start + HOUR, 6.0, 0, is_enumerated, start + 2 * HOUR, ())
+        asked = CheckInOrder(
+            window, start, start + HOUR, start + HOUR, 6.0, 0, is_enumerated, start + 2 * HOUR, ()
+        )
         check_ins = shard.check_ins(asked)
         assert check_ins.times.size > 500
         there = joins[check_ins.device_ids.astype(int)], leaves[check_ins.device_ids.astype(int)]
@@ -263,10 +297,18 @@ def test_ids_are_dealt_to_the_blocks_in_turn(devices: int, block_devices: int) -
     for joined in range(devices + 1):
         first, counts = ids[:joined], []
         for block in range(blocks):
-            mine = sorted(device - block * block_devices for device in first.tolist() if device // block_devices == block)
+            mine = sorted(
+                device - block * block_devices
+                for device in first.tolist()
+                if device // block_devices == block
+            )
             assert mine == list(range(joined_in_block(dealt, block, joined)))
             counts.append(len(mine))
-        growing = [count for block, count in enumerate(counts) if count < min(block_devices, devices - block * block_devices)]
+        growing = [
+            count
+            for block, count in enumerate(counts)
+            if count < min(block_devices, devices - block * block_devices)
+        ]
         assert not growing or max(growing) - min(growing) <= 1
 
 
@@ -279,7 +321,12 @@ def test_shards_of_a_growing_population_have_equal_shares_and_draw_what_is_predi
     day = order(24, 0.01, is_enumerated=False)
     for first, end in shard_ranges(value.device_ids, 8):
         blocks = range(first // 65_536, -(-end // 65_536))
-        there.append(sum(joined_in_block(presence.order, block, joined_before(presence, 0.0)) for block in blocks))
+        there.append(
+            sum(
+                joined_in_block(presence.order, block, joined_before(presence, 0.0))
+                for block in blocks
+            )
+        )
         key = stream_key(value.seed, Stream.THINNING)
         drawn += draw_candidates(device_model(value), presence, key, first, end, day)[0].size
     assert sum(there) == pytest.approx(2_380_000, abs=2)
@@ -292,21 +339,28 @@ def test_the_census_of_a_growing_population_counts_those_who_are_there() -> None
     """Every 21st to join, of 1.4 million ids of which 300,000 are there: within 5 deviations of the count, as are those listed."""
     value = scenario(300_000, "population.joins_per_day=100000", "rounds.max_days=11.0")
     census = PopulationShard(value, 0, value.device_ids).check_ins(order(0, 0.0)).census
-    present = np.sort(devices_of_ranks(presence_of(value).order, np.arange(300_000))).astype(np.uint64)
+    present = np.sort(devices_of_ranks(presence_of(value).order, np.arange(300_000))).astype(
+        np.uint64
+    )
     exact = int((availability_of(value).run_ends(present, np.zeros(present.size)) > 0).sum())
     assert abs(census.eligible - exact) < 5 * np.sqrt(21 * exact)
     assert census.listed == pytest.approx(300_000 + 100_000 * 14 / 24, rel=0.01)
 
 
 def test_violators_wait_for_nothing_and_clocks_go_wrong() -> None:
-    value = scenario(20_000, "participation.timer_violators=0.1", "participation.clock_skew_hours=2.0")
+    value = scenario(
+        20_000, "participation.timer_violators=0.1", "participation.clock_skew_hours=2.0"
+    )
     check_ins = PopulationShard(value, 0, 20_000).check_ins(order(0, 6.0))
     waits = check_ins.timer_seconds
     assert waits.size == check_ins.device_ids.size
     ignored = waits == 0.0
     assert ignored.mean() == pytest.approx(0.1, abs=4 * np.sqrt(0.09 / waits.size))
     assert stats.kstest((waits[~ignored] - 72 * HOUR) / (2 * HOUR), stats.norm.cdf).pvalue > 1e-4
-    assert PopulationShard(scenario(20_000), 0, 20_000).check_ins(order(0, 6.0)).timer_seconds.size == 0
+    assert (
+        PopulationShard(scenario(20_000), 0, 20_000).check_ins(order(0, 6.0)).timer_seconds.size
+        == 0
+    )
 
 
 def test_rows_come_back_whole_through_their_files(monkeypatch, tmp_path: Path) -> None:
@@ -322,20 +376,44 @@ def test_rows_come_back_whole_through_their_files(monkeypatch, tmp_path: Path) -
         reopen, remembers = np.zeros(300, np.uint32), np.zeros(300, np.bool_)
         given = [column.copy() for column in (devices, times, reports, outcomes)]
         store.add(Settlement(attempt, attempt // 2, *given, reopen, remembers))
-        for column in given:  # what is kept is a copy: a message that it came with need not stay in memory
+        for (
+            column
+        ) in given:  # what is kept is a copy: a message that it came with need not stay in memory
             column.fill(0)
         expected.extend(
-            zip(devices.tolist(), times.tolist(), [attempt // 2] * 300, reports.tolist(), outcomes.tolist(), strict=True)
+            zip(
+                devices.tolist(),
+                times.tolist(),
+                [attempt // 2] * 300,
+                reports.tolist(),
+                outcomes.tolist(),
+                strict=True,
+            )
         )
     found = store.of_devices(1000, 3000)
     rows = list(
-        zip(*(found[name].tolist() for name in ("device_id", "checkin_time", "round", "report_time", "outcome")), strict=True)
+        zip(
+            *(
+                found[name].tolist()
+                for name in ("device_id", "checkin_time", "round", "report_time", "outcome")
+            ),
+            strict=True,
+        )
     )
-    assert repr(rows) == repr(sorted((row for row in expected if 1000 <= row[0] < 3000), key=lambda row: row[:2]))
+    assert repr(rows) == repr(
+        sorted((row for row in expected if 1000 <= row[0] < 3000), key=lambda row: row[:2])
+    )
     assert store.rows == 6000
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(0, 399), min_size=1, max_size=60), st.integers(0, 2**32 - 1)), max_size=12))
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 399), min_size=1, max_size=60), st.integers(0, 2**32 - 1)
+        ),
+        max_size=12,
+    )
+)
 @settings(max_examples=200, deadline=None)
 def test_a_device_map_is_a_dict_of_maxima(batches) -> None:
     """Whether it is sparse or has become dense."""
@@ -358,7 +436,9 @@ def test_a_device_map_takes_the_smaller_of_its_two_forms() -> None:
     assert table.get(np.array([100, 105, 7])).tolist() == [1, 1, 0]
 
 
-@pytest.mark.parametrize(("devices", "shards"), [(10, 1), (65_536, 2), (400_000, 3), (400_000, 20), (10**9, 7)])
+@pytest.mark.parametrize(
+    ("devices", "shards"), [(10, 1), (65_536, 2), (400_000, 3), (400_000, 20), (10**9, 7)]
+)
 def test_shards_share_out_every_device_on_part_edges(devices: int, shards: int) -> None:
     ranges = shard_ranges(devices, shards)
     assert len(ranges) == shards

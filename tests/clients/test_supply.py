@@ -12,7 +12,9 @@ from fedray.commands.runs import _say_supply
 
 def test_the_supply_of_a_recording_is_that_of_its_sessions(small, tmp_path: Path) -> None:
     """24 records of five hours, each an hour later than the one before: 5 in 24 devices are eligible at any time."""
-    (tmp_path / "r.csv").write_text("device,start,end\n" + "".join(f"{d},{3600 * d},{3600 * (d + 5)}\n" for d in range(24)))
+    (tmp_path / "r.csv").write_text(
+        "device,start,end\n" + "".join(f"{d},{3600 * d},{3600 * (d + 5)}\n" for d in range(24))
+    )
     replay = f'availability={{model="replay",file="{tmp_path}/r.csv",period_days=2}}'
     first_day = eligible_at_once(small("population.devices=2400", replay))
     assert first_day.most == 500
@@ -24,19 +26,31 @@ def test_the_supply_is_an_estimate_from_a_sample_of_the_usable(small) -> None:
     """Of 300,000 devices every 30th is looked at: the mean over the week is within 5 deviations of one hour's count of all,
     where habits are the same every day, for devices that are reachable and there at the start."""
     scenario = small(
-        "population.devices=300000", "population.reach=0.5", "population.joins_per_day=1000", 'availability={model="poisson"}'
+        "population.devices=300000",
+        "population.reach=0.5",
+        "population.joins_per_day=1000",
+        'availability={model="poisson"}',
     )
     devices = np.arange(300_000, dtype=np.uint64)
-    exact = 0.5 * (availability_of(scenario).run_ends(devices, np.full(devices.size, 86_400.0)) > 0).sum()
+    exact = (
+        0.5
+        * (availability_of(scenario).run_ends(devices, np.full(devices.size, 86_400.0)) > 0).sum()
+    )
     assert eligible_at_once(scenario).mean == pytest.approx(exact, abs=5 * np.sqrt(30 * exact))
 
 
 def test_the_command_says_before_a_run_how_many_are_eligible(small, capsys) -> None:
-    always = 'availability={model="always_on"}', "population.reach=0.02", "rounds.over_selection=2.0"
+    always = (
+        'availability={model="always_on"}',
+        "population.reach=0.02",
+        "rounds.over_selection=2.0",
+    )
     _say_supply(small(*always))
     said = capsys.readouterr().err
     assert said.startswith("supply  ")
     assert "of 20,000 devices are eligible at once" in said
     assert said.endswith("a round selects 400\n")
     _say_supply(small("population.reach=0.02"))
-    assert capsys.readouterr().err.endswith("a round selects 260; that many are never there at once\n")
+    assert capsys.readouterr().err.endswith(
+        "a round selects 260; that many are never there at once\n"
+    )

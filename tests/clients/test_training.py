@@ -55,7 +55,9 @@ def test_an_update_that_is_not_finite_counts_as_zero() -> None:
     assert total.tolist() == [2 ** (FIXED_POINT_BITS - 2), 0]
 
 
-def test_a_device_trains_on_what_the_trace_says_it_holds_up_to_its_local_steps(small, tmp_path: Path) -> None:
+def test_a_device_trains_on_what_the_trace_says_it_holds_up_to_its_local_steps(
+    small, tmp_path: Path
+) -> None:
     """batch_size x local_steps = 16 examples, or all that a device holds where it holds fewer; some do."""
     scenario = small("population.examples_median=12.0", "rounds.count=1")
     rows = simulate(scenario, Placement(1, "in-process"), tmp_path / "t").columns(0)
@@ -77,8 +79,14 @@ def test_an_update_does_not_depend_on_the_rest_of_its_group_but_for_rounding(tra
 
 
 def test_a_group_trains_to_the_same_bits_again(small) -> None:
-    first, second = LocalTrainer(small("training.enabled=true")), LocalTrainer(small("training.enabled=true"))
-    assert (first.train(order(first, [1, 2])).sum_fixed_point == second.train(order(second, [1, 2])).sum_fixed_point).all()
+    first, second = (
+        LocalTrainer(small("training.enabled=true")),
+        LocalTrainer(small("training.enabled=true")),
+    )
+    assert (
+        first.train(order(first, [1, 2])).sum_fixed_point
+        == second.train(order(second, [1, 2])).sum_fixed_point
+    ).all()
 
 
 def test_the_gradients_are_those_of_finite_differences(trainer) -> None:
@@ -98,11 +106,16 @@ def test_the_gradients_are_those_of_finite_differences(trainer) -> None:
 
 
 def test_training_lowers_the_loss(small) -> None:
-    trainer = LocalTrainer(small("training.enabled=true", "training.client.local_steps=40", "privacy.clip_norm=1000.0"))
+    trainer = LocalTrainer(
+        small("training.enabled=true", "training.client.local_steps=40", "privacy.clip_norm=1000.0")
+    )
     start = trainer.initial_parameters()
     report = trainer.train(order(trainer, list(range(16))))
     step = report.sum_fixed_point * (1000.0 / 2.0**FIXED_POINT_BITS) / 16
-    assert trainer.evaluate((start + step).astype(np.float32)).loss < trainer.evaluate(start).loss - 0.03
+    assert (
+        trainer.evaluate((start + step).astype(np.float32)).loss
+        < trainer.evaluate(start).loss - 0.03
+    )
 
 
 def test_text_is_a_function_of_the_device_and_words_are_words() -> None:

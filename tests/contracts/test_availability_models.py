@@ -53,8 +53,14 @@ MODELS = {
     "always_on": ['availability={model="always_on"}'],
     "poisson": ['availability={model="poisson",sessions_per_day=3.0,session_minutes=200.0}'],
     "replay": ['availability={model="replay",file="recording.csv"}'],
-    "replay, shifted": ['availability={model="replay",file="recording.csv",day_shift="uniform",period_days=5}', ZONES],
-    "replay, jittered": ['availability={model="replay",file="recording.csv",jitter_minutes=90.0}', ZONES],
+    "replay, shifted": [
+        'availability={model="replay",file="recording.csv",day_shift="uniform",period_days=5}',
+        ZONES,
+    ],
+    "replay, jittered": [
+        'availability={model="replay",file="recording.csv",jitter_minutes=90.0}',
+        ZONES,
+    ],
     "custom": ['availability={model="custom",file="mine.py",parameters={hours=5.0}}'],
 }
 DEVICES = np.arange(120, dtype=np.uint64) * 1013 + 5
@@ -78,7 +84,9 @@ def build(overrides: list[str], folder: Path) -> Scenario:
 def rows_of(runs) -> list[list[tuple[float, float]]]:
     """Runs by device."""
     rows: list[list[tuple[float, float]]] = [[] for _ in DEVICES]
-    for which, start, end in zip(runs.which.tolist(), runs.start.tolist(), runs.end.tolist(), strict=True):
+    for which, start, end in zip(
+        runs.which.tolist(), runs.start.tolist(), runs.end.tolist(), strict=True
+    ):
         rows[which].append((start, end))
     return rows
 
@@ -102,15 +110,24 @@ def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario:
         whole = rows_of(model.list_runs(DEVICES, everyone, low, low + DAY))
         backwards = rows_of(model.list_runs(DEVICES[::-1].copy(), everyone, low, low + DAY))[::-1]
         assert backwards == whole
-        assert rows_of(model.list_runs(DEVICES, everyone, low, low + DAY, model.known_of(DEVICES))) == whole
-        halves = [rows_of(model.list_runs(DEVICES, everyone, a, a + DAY / 2)) for a in (low, low + DAY / 2)]
+        assert (
+            rows_of(model.list_runs(DEVICES, everyone, low, low + DAY, model.known_of(DEVICES)))
+            == whole
+        )
+        halves = [
+            rows_of(model.list_runs(DEVICES, everyone, a, a + DAY / 2))
+            for a in (low, low + DAY / 2)
+        ]
         for device in range(DEVICES.size):
-            assert {end for _, end in whole[device]} == {end for half in halves for _, end in half[device]}
+            assert {end for _, end in whole[device]} == {
+                end for half in halves for _, end in half[device]
+            }
             starts = {start for start, _ in whole[device] if start > low}
             assert starts <= {start for half in halves for start, _ in half[device]}
     alone = model.list_runs(DEVICES[7:8], np.zeros(1), TIMES[2], TIMES[2] + DAY)
     assert (
-        list(zip(alone.start, alone.end, strict=True)) == rows_of(model.list_runs(DEVICES, everyone, TIMES[2], TIMES[2] + DAY))[7]
+        list(zip(alone.start, alone.end, strict=True))
+        == rows_of(model.list_runs(DEVICES, everyone, TIMES[2], TIMES[2] + DAY))[7]
     )
 
 
@@ -121,7 +138,11 @@ def test_closed_timers_leave_out_what_ends_before_they_open(scenario: Scenario) 
     everything = rows_of(model.list_runs(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
     some = rows_of(model.list_runs(DEVICES, opens, low, low + DAY))
     for device in range(DEVICES.size):
-        expected = [end for _, end in everything[device] if end > opens[device] and opens[device] < low + DAY]
+        expected = [
+            end
+            for _, end in everything[device]
+            if end > opens[device] and opens[device] < low + DAY
+        ]
         kept = [end for start, end in some[device] if end > opens[device]]
         assert [end for end in expected if end in kept] == kept
         late = [start for start, end in everything[device] if end in expected and start < low + DAY]
@@ -154,7 +175,9 @@ class TestReplay:
         lines = [line.split(",") for line in RECORDING.splitlines()[1:]]
         mine = [(float(a), float(b)) for name, a, b in lines if name == names[device % len(names)]]
         joined: list[list[float]] = []
-        for start, end in sorted((a + 4 * DAY * k, b + 4 * DAY * k) for k in range(-3, 9) for a, b in mine):
+        for start, end in sorted(
+            (a + 4 * DAY * k, b + 4 * DAY * k) for k in range(-3, 9) for a, b in mine
+        ):
             if joined and start <= joined[-1][1] + 1.0:
                 joined[-1][1] = max(joined[-1][1], end)
             else:
@@ -168,8 +191,13 @@ class TestReplay:
             runs = model.list_runs(devices, np.zeros(8), low, low + DAY / 2)
             for device in range(8):
                 mine = runs.which == device
-                found = [(max(a, low), min(b, 30 * DAY)) for a, b in zip(runs.start[mine], runs.end[mine], strict=True)]
-                expected = [(a, min(b, 30 * DAY)) for a, b in self.oracle(device, low, low + DAY / 2)]
+                found = [
+                    (max(a, low), min(b, 30 * DAY))
+                    for a, b in zip(runs.start[mine], runs.end[mine], strict=True)
+                ]
+                expected = [
+                    (a, min(b, 30 * DAY)) for a, b in self.oracle(device, low, low + DAY / 2)
+                ]
                 np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
     def test_shifted_records_start_on_other_days(self, tmp_path: Path) -> None:
@@ -182,8 +210,14 @@ class TestReplay:
 
     def test_devices_that_share_a_record_do_not_move_in_step(self, tmp_path: Path) -> None:
         """Each is later by a time of its own below 90 minutes: as a whole uniform (Kolmogorov-Smirnov, p > 1e-4; not below 80)."""
-        model = availability_of(build(['availability={model="replay",file="recording.csv",jitter_minutes=90.0}'], tmp_path))
-        once = np.arange(2, 4000, 4, dtype=np.uint64)  # they replay the third record, "once", which starts at second 50,000
+        model = availability_of(
+            build(
+                ['availability={model="replay",file="recording.csv",jitter_minutes=90.0}'], tmp_path
+            )
+        )
+        once = np.arange(
+            2, 4000, 4, dtype=np.uint64
+        )  # they replay the third record, "once", which starts at second 50,000
         runs = model.list_runs(once, np.zeros(once.size), 0.0, DAY)
         assert runs.which.size == once.size
         late = (runs.start - 50_000.0) / 60.0
@@ -191,20 +225,35 @@ class TestReplay:
         assert stats.kstest(late / 90.0, stats.uniform.cdf).pvalue > 1e-4
         assert stats.kstest(late / 80.0, stats.uniform.cdf).pvalue < 1e-4
 
-    @pytest.mark.parametrize("kind", ["unix", "iso", "iso with a zone", "parquet timestamps", "parquet text"])
-    def test_times_count_from_the_midnight_before_the_first_session(self, tmp_path: Path, kind: str) -> None:
+    @pytest.mark.parametrize(
+        "kind", ["unix", "iso", "iso with a zone", "parquet timestamps", "parquet text"]
+    )
+    def test_times_count_from_the_midnight_before_the_first_session(
+        self, tmp_path: Path, kind: str
+    ) -> None:
         """Monday 2024-03-04 is day 0: the same recording, whether in seconds since then, in Unix times or as dates."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         midnight = np.datetime64("2024-03-04T00:00:00", "s")
-        seconds = {"device": ["a", "b", "a"], "start": [4000, 50_000, 90_000], "end": [7000, 90_000, 170_000]}
-        moments = {name: midnight + np.array(seconds[name], "timedelta64[s]") for name in ("start", "end")}
-        iso = {name: [str(moment).replace("T", " ") for moment in times] for name, times in moments.items()}
+        seconds = {
+            "device": ["a", "b", "a"],
+            "start": [4000, 50_000, 90_000],
+            "end": [7000, 90_000, 170_000],
+        }
+        moments = {
+            name: midnight + np.array(seconds[name], "timedelta64[s]") for name in ("start", "end")
+        }
+        iso = {
+            name: [str(moment).replace("T", " ") for moment in times]
+            for name, times in moments.items()
+        }
         files = {
             "unix": {name: times.astype(np.int64).tolist() for name, times in moments.items()},
             "iso": iso,
-            "iso with a zone": {name: [f"{text}Z" for text in texts] for name, texts in iso.items()},
+            "iso with a zone": {
+                name: [f"{text}Z" for text in texts] for name, texts in iso.items()
+            },
             "parquet timestamps": moments,
             "parquet text": iso,
         }
@@ -212,13 +261,21 @@ class TestReplay:
         if kind.startswith("parquet"):
             pq.write_table(table, tmp_path / "t.parquet")
         else:
-            rows = zip(*(table[name].to_pylist() for name in ("device", "start", "end")), strict=True)
-            (tmp_path / "t.csv").write_text("device,start,end\n" + "".join(f"{d},{a},{b}\n" for d, a, b in rows))
+            rows = zip(
+                *(table[name].to_pylist() for name in ("device", "start", "end")), strict=True
+            )
+            (tmp_path / "t.csv").write_text(
+                "device,start,end\n" + "".join(f"{d},{a},{b}\n" for d, a, b in rows)
+            )
         build(MODELS["replay"], tmp_path)
-        (tmp_path / "plain.csv").write_text("device,start,end\na,4000,7000\nb,50000,90000\na,90000,170000\n")
+        (tmp_path / "plain.csv").write_text(
+            "device,start,end\na,4000,7000\nb,50000,90000\na,90000,170000\n"
+        )
         name = "t.parquet" if kind.startswith("parquet") else "t.csv"
         read, plain = (
-            Scenario.from_toml(tmp_path / "s.toml", [f'availability={{model="replay",file="{file}"}}'])
+            Scenario.from_toml(
+                tmp_path / "s.toml", [f'availability={{model="replay",file="{file}"}}']
+            )
             for file in (name, "plain.csv")
         )
         assert read.availability == plain.availability
@@ -227,9 +284,9 @@ class TestReplay:
     def test_the_order_of_sessions_is_that_of_lexsort(self) -> None:
         generator = np.random.default_rng(1)
         device = generator.integers(0, 70_000, 5000)
-        start = generator.choice([0.0, -0.0, 1e-9, 0.25, 3.5, 86_400.0 * generator.uniform()], 5000) * generator.integers(
-            0, 9, 5000
-        )
+        start = generator.choice(
+            [0.0, -0.0, 1e-9, 0.25, 3.5, 86_400.0 * generator.uniform()], 5000
+        ) * generator.integers(0, 9, 5000)
         assert _in_order(device, start).tolist() == np.lexsort((start, device)).tolist()
 
     def test_parquet_is_read_too(self, tmp_path: Path) -> None:
@@ -237,8 +294,12 @@ class TestReplay:
         import pyarrow.parquet as pq
 
         scenario = build(MODELS["replay"], tmp_path)
-        pq.write_table(pyarrow.csv.read_csv(tmp_path / "recording.csv"), tmp_path / "recording.parquet")
-        other = Scenario.from_toml(tmp_path / "s.toml", ['availability={model="replay",file="recording.parquet"}'])
+        pq.write_table(
+            pyarrow.csv.read_csv(tmp_path / "recording.csv"), tmp_path / "recording.parquet"
+        )
+        other = Scenario.from_toml(
+            tmp_path / "s.toml", ['availability={model="replay",file="recording.parquet"}']
+        )
         assert other == scenario
         assert other.digest == scenario.digest
 
@@ -254,12 +315,17 @@ class TestReplay:
                 "device,start,end\na,200000,200001\nb,190000,190001\n",
                 "starts 2.2 days in, at 190000 s; .* subtract 172800 from all",
             ),
-            ("device,start,end\na,1.7e12,1.8e12\n", "starts at 1.7e.12, which is no time in seconds; divide by 1000"),
+            (
+                "device,start,end\na,1.7e12,1.8e12\n",
+                "starts at 1.7e.12, which is no time in seconds; divide by 1000",
+            ),
             ("device,start\na,5\n", "with columns device, start, end"),
             ("device,start,end\na,,3\n", "empty cells"),
         ],
     )
-    def test_what_is_no_recording_is_refused(self, tmp_path: Path, text: str, expected: str) -> None:
+    def test_what_is_no_recording_is_refused(
+        self, tmp_path: Path, text: str, expected: str
+    ) -> None:
         build(MODELS["replay"], tmp_path)
         (tmp_path / "recording.csv").write_text(text)
         with pytest.raises(ScenarioError, match=expected) as error:
@@ -280,18 +346,29 @@ class TestReplay:
          "availability.night_length_within=0.0", "availability.night_length_between=0.0"],
     ],
 )  # fmt: skip
-def test_habits_under_which_a_device_is_eligible_for_months_are_refused(tmp_path: Path, overrides: list[str]) -> None:
+def test_habits_under_which_a_device_is_eligible_for_months_are_refused(
+    tmp_path: Path, overrides: list[str]
+) -> None:
     """Rather than that the end of its stretch is looked for without end."""
     model = availability_of(build(overrides, tmp_path))
-    with pytest.raises(ScenarioError, match="too many sessions|more than 60 days on end; lower availability.day_sessions"):
+    with pytest.raises(
+        ScenarioError,
+        match="too many sessions|more than 60 days on end; lower availability.day_sessions",
+    ):
         model.list_runs(np.arange(20_000, dtype=np.uint64), np.zeros(20_000), 0.0, DAY)
 
 
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("rounds.max_checkins_per_hour=1e-300", "max_checkins_per_hour = 1e-300: input should be greater than or equal to 0.01"),
-        ("participation.max_participations=0", "max_participations = 0: .* takes part again after that many; none: no cap"),
+        (
+            "rounds.max_checkins_per_hour=1e-300",
+            "max_checkins_per_hour = 1e-300: input should be greater than or equal to 0.01",
+        ),
+        (
+            "participation.max_participations=0",
+            "max_participations = 0: .* takes part again after that many; none: no cap",
+        ),
     ],
 )
 def test_a_rate_at_which_nobody_would_ever_come_and_a_cap_of_none_are_refused_in_one_line(
@@ -309,24 +386,49 @@ def test_poisson_sessions_fill_the_share_of_time_that_theory_says(tmp_path: Path
     ends = model.run_ends(devices, np.full(devices.size, 3.3 * DAY))
     mean_hours = 200 / 60 * -np.expm1(-12 / (200 / 60))
     expected = -np.expm1(-3 / 24 * mean_hours)
-    assert (ends > 0).mean() == pytest.approx(expected, abs=4 * np.sqrt(expected * (1 - expected) / 20_000))
+    assert (ends > 0).mean() == pytest.approx(
+        expected, abs=4 * np.sqrt(expected * (1 - expected) / 20_000)
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("def runs(device_ids, low, high, seed, hours):\n    return [0], [low], [low]", "ends before it starts"),
-        ("def runs(device_ids, low, high, seed, hours):\n    return [0], [high], [high + 1]", "does not touch"),
-        ("def runs(device_ids, low, high, seed, hours):\n    return [999], [low], [high]", "outside 0 to 119"),
-        ("def runs(device_ids, low, high, seed, hours):\n    return [1, 0], [low, low], [high, high]", "must be sorted"),
-        ("def runs(device_ids, low, high, seed, hours):\n    return [0, 0], [low, low], [high, high]", "must be sorted"),
-        ("def runs(device_ids, low, high, seed, hours):\n    return [0, 1], [low], [high]", "three arrays of one length"),
-        ("def runs(device_ids, low, high, seed):\n    return [0], [low], [high]", "failed: TypeError"),
+        (
+            "def runs(device_ids, low, high, seed, hours):\n    return [0], [low], [low]",
+            "ends before it starts",
+        ),
+        (
+            "def runs(device_ids, low, high, seed, hours):\n    return [0], [high], [high + 1]",
+            "does not touch",
+        ),
+        (
+            "def runs(device_ids, low, high, seed, hours):\n    return [999], [low], [high]",
+            "outside 0 to 119",
+        ),
+        (
+            "def runs(device_ids, low, high, seed, hours):\n    return [1, 0], [low, low], [high, high]",
+            "must be sorted",
+        ),
+        (
+            "def runs(device_ids, low, high, seed, hours):\n    return [0, 0], [low, low], [high, high]",
+            "must be sorted",
+        ),
+        (
+            "def runs(device_ids, low, high, seed, hours):\n    return [0, 1], [low], [high]",
+            "three arrays of one length",
+        ),
+        (
+            "def runs(device_ids, low, high, seed):\n    return [0], [low], [high]",
+            "failed: TypeError",
+        ),
         ("runs = 3", "is not a function"),
         ("import nowhere", "failed: ModuleNotFoundError"),
     ],
 )
-def test_a_function_that_breaks_its_contract_is_refused(tmp_path: Path, source: str, expected: str) -> None:
+def test_a_function_that_breaks_its_contract_is_refused(
+    tmp_path: Path, source: str, expected: str
+) -> None:
     build(MODELS["custom"], tmp_path)
     (tmp_path / "mine.py").write_text(source)
     scenario = Scenario.from_toml(tmp_path / "s.toml", MODELS["custom"])
@@ -336,4 +438,9 @@ def test_a_function_that_breaks_its_contract_is_refused(tmp_path: Path, source: 
 
 def test_sessions_that_never_leave_a_gap_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="20.0 at once on average, more than 3"):
-        build(['availability={model="poisson",sessions_per_day=20.0,session_minutes=1440.0,session_max_hours=48.0}'], tmp_path)
+        build(
+            [
+                'availability={model="poisson",sessions_per_day=20.0,session_minutes=1440.0,session_max_hours=48.0}'
+            ],
+            tmp_path,
+        )

@@ -23,7 +23,9 @@ def tree(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("target", [{"epsilon": 0.5}, {"epsilon": 8.0}, {"rho": 0.2}])
-def test_the_least_noise_multiplier_meets_its_target_and_a_little_less_does_not(target: dict[str, float]) -> None:
+def test_the_least_noise_multiplier_meets_its_target_and_a_little_less_does_not(
+    target: dict[str, float],
+) -> None:
     schema = MinSep(60, 20, 3)
     for strategy in (Tree(), Identity(), BLT(theta=(0.9,), omega=(0.3,))):
         found = calibrated_figures(strategy, schema, 1e-8, **target)
@@ -33,11 +35,17 @@ def test_the_least_noise_multiplier_meets_its_target_and_a_little_less_does_not(
             assert getattr(found, name) <= most < getattr(less, name)
 
 
-def test_the_command_calibrates_and_the_figures_agree_with_the_mechanism_command(tree: str, fedray_command) -> None:
-    code, out, _ = fedray_command("calibrate", tree, *SETTING, "--epsilon", "4", "--delta", "1e-9", "--json")
+def test_the_command_calibrates_and_the_figures_agree_with_the_mechanism_command(
+    tree: str, fedray_command
+) -> None:
+    code, out, _ = fedray_command(
+        "calibrate", tree, *SETTING, "--epsilon", "4", "--delta", "1e-9", "--json"
+    )
     assert code == 0
     z = json.loads(out)["noise_multiplier"]
-    code, out, _ = fedray_command("mechanism", tree, *SETTING, "--noise-multiplier", str(z), "--delta", "1e-9", "--json")
+    code, out, _ = fedray_command(
+        "mechanism", tree, *SETTING, "--noise-multiplier", str(z), "--delta", "1e-9", "--json"
+    )
     document = json.loads(out)
     assert 3.9999 < document["epsilon"] <= 4.0
     assert document["epsilon"] == gaussian_epsilon(document["sensitivity"], z, 1e-9)
@@ -51,10 +59,14 @@ def test_without_a_noise_multiplier_there_is_no_epsilon(tree: str, fedray_comman
     assert "epsilon" not in out
 
 
-def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(tmp_path: Path, tree: str, fedray_command) -> None:
+def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(
+    tmp_path: Path, tree: str, fedray_command
+) -> None:
     write_strategy(Identity(), tmp_path / "identity.json")
     sampled = ("--sampling", "0.01", "--noise-multiplier", "1", "--delta", "1e-6")
-    code, out, _ = fedray_command("mechanism", str(tmp_path / "identity.json"), *SETTING, *sampled, "--json")
+    code, out, _ = fedray_command(
+        "mechanism", str(tmp_path / "identity.json"), *SETTING, *sampled, "--json"
+    )
     assert code == 0
     document = json.loads(out)
     assert document["hypothetical"]["epsilon"] < document["epsilon"]
@@ -63,7 +75,14 @@ def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     code, _, _ = fedray_command(
-        "calibrate", str(tmp_path / "identity.json"), *SETTING, "--epsilon", "1", "--delta", "1e-6", *sampled[:2]
+        "calibrate",
+        str(tmp_path / "identity.json"),
+        *SETTING,
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+        *sampled[:2],
     )
     assert code == 0
 
@@ -80,7 +99,9 @@ def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(
         (["--epsilon", "1", "--delta", "2"], "delta=2"),
     ],
 )
-def test_impossible_targets_get_one_line(tree: str, fedray_command, options: list[str], expected: str) -> None:
+def test_impossible_targets_get_one_line(
+    tree: str, fedray_command, options: list[str], expected: str
+) -> None:
     code, out, err = fedray_command("calibrate", tree, *SETTING, *options)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert expected in err
@@ -89,16 +110,23 @@ def test_impossible_targets_get_one_line(tree: str, fedray_command, options: lis
 def test_a_mechanism_file_stands_in_a_scenario(tmp_path: Path, small, tree: str) -> None:
     text = small().to_toml()
     start = text.index("[privacy.mechanism]")
-    (tmp_path / "s.toml").write_text(text[:start].replace("[privacy]\n", '[privacy]\nmechanism = "tree.json"\n'))
+    (tmp_path / "s.toml").write_text(
+        text[:start].replace("[privacy]\n", '[privacy]\nmechanism = "tree.json"\n')
+    )
     read = Scenario.from_toml(tmp_path / "s.toml")
     assert read.privacy.mechanism == Tree()
     assert read.to_tables()["privacy"]["mechanism"]["kind"] == "tree"
-    assert small(f"privacy.mechanism={tree}").digest == small('privacy.mechanism={kind = "tree"}').digest
+    assert (
+        small(f"privacy.mechanism={tree}").digest
+        == small('privacy.mechanism={kind = "tree"}').digest
+    )
     with pytest.raises(ScenarioError, match=r"privacy.mechanism.*nothing.json"):
         small("privacy.mechanism=nothing.json")
 
 
-def test_a_matrix_file_stands_in_a_scenario_and_is_known_by_its_content(tmp_path: Path, small) -> None:
+def test_a_matrix_file_stands_in_a_scenario_and_is_known_by_its_content(
+    tmp_path: Path, small
+) -> None:
     import numpy as np
 
     write_strategy(Banded.from_matrix(np.eye(12), "m.npy"), tmp_path / "m.json")

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-SMALL_RUN = ["--set", "population.devices=20000", "--set", "rounds.report_goal=200", "--set", "rounds.count=6"]
+SMALL_RUN = [
+    "--set",
+    "population.devices=20000",
+    "--set",
+    "rounds.report_goal=200",
+    "--set",
+    "rounds.count=6",
+]
 
 
 @pytest.fixture(scope="module")
@@ -16,14 +23,22 @@ def trace(small, tmp_path_factory) -> Path:
     from fedray.placement import Placement
     from fedray.simulation import simulate
 
-    return simulate(small(), Placement(1, "in-process"), tmp_path_factory.mktemp("cli") / "trace").path
+    return simulate(
+        small(), Placement(1, "in-process"), tmp_path_factory.mktemp("cli") / "trace"
+    ).path
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_run_prints_one_json_object_and_writes_trace_and_report(fedray_command, small, tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(small("training.enabled=true", "rounds.count=4", "training.evaluate_every=2").to_toml())
-    code, out, _ = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--shards", "2", "--json")
+def test_run_prints_one_json_object_and_writes_trace_and_report(
+    fedray_command, small, tmp_path: Path
+) -> None:
+    (tmp_path / "s.toml").write_text(
+        small("training.enabled=true", "rounds.count=4", "training.evaluate_every=2").to_toml()
+    )
+    code, out, _ = fedray_command(
+        "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--shards", "2", "--json"
+    )
     assert code == 0
     document = json.loads(out)
     assert document["rounds"] == 4
@@ -45,23 +60,43 @@ def test_run_prints_tables_and_paths_for_people(fedray_command, small, tmp_path:
     code, out, _ = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"))
     assert code == 0
     assert all(
-        word in out for word in ("rounds (committed)", "min-sep", "observed", "enforced", "delta 1e-10", "rest on", "report.html")
+        word in out
+        for word in (
+            "rounds (committed)",
+            "min-sep",
+            "observed",
+            "enforced",
+            "delta 1e-10",
+            "rest on",
+            "report.html",
+        )
     )
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_starved_run_exits_with_1_and_keeps_its_trace(fedray_command, small, tmp_path: Path) -> None:
-    starving = small("population.devices=2000", "participation.timer_hours=2000.0", "rounds.count=500", "rounds.max_days=2.0")
+def test_a_starved_run_exits_with_1_and_keeps_its_trace(
+    fedray_command, small, tmp_path: Path
+) -> None:
+    starving = small(
+        "population.devices=2000",
+        "participation.timer_hours=2000.0",
+        "rounds.count=500",
+        "rounds.max_days=2.0",
+    )
     (tmp_path / "s.toml").write_text(starving.to_toml())
-    code, out, err = fedray_command("run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--json")
+    code, out, err = fedray_command(
+        "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--json"
+    )
     assert code == 1
     assert json.loads(out)["ended"].startswith("starved")
     assert "ran out with" in err
 
 
 def test_audit_takes_another_multiplier(fedray_command, trace: Path) -> None:
-    code, out, _ = fedray_command("audit", str(trace), "--noise-multiplier", "3.5", "--delta", "1e-6", "--json")
+    code, out, _ = fedray_command(
+        "audit", str(trace), "--noise-multiplier", "3.5", "--delta", "1e-6", "--json"
+    )
     assert code == 0
     used = json.loads(out)["mechanisms"][0]
     assert (used["noise_multiplier"], used["guarantees"][0]["delta"]) == (3.5, 1e-6)
@@ -89,19 +124,31 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run", "missing.toml"], "does not exist; `fedray scenarios` lists"),
         (["run", "BAD.toml"], "is not valid TOML"),
         (["run", "GOOD.toml", "--set", "rounds.goal=1"], "unknown key rounds.goal"),
-        (["run", "GOOD.toml", "--set", "rounds.report_goal=999999"], "must not exceed population.devices"),
-        (["run", "GOOD.toml", "--set", "privacy.noise_multiplier=nan"], "privacy.noise_multiplier = nan"),
+        (
+            ["run", "GOOD.toml", "--set", "rounds.report_goal=999999"],
+            "must not exceed population.devices",
+        ),
+        (
+            ["run", "GOOD.toml", "--set", "privacy.noise_multiplier=nan"],
+            "privacy.noise_multiplier = nan",
+        ),
         (["run", "GOOD.toml", "--set", "privacy.clip_norm=-1"], "privacy.clip_norm = -1"),
         (["run", "GOOD.toml", "--shards", "0"], "shards=0 must be at least 1"),
         (["run", "GOOD.toml", "--out", "FULL"], "exists already"),
-        (["run", "GOOD.toml", "--set", "training.enabled=true", "--set", "training.task=chess"], "must be one of next_word"),
+        (
+            ["run", "GOOD.toml", "--set", "training.enabled=true", "--set", "training.task=chess"],
+            "must be one of next_word",
+        ),
         (["audit", "missing"], "is not a directory"),
         (["audit", "FULL"], "has no run.json"),
         (["audit", "TRACE", "--noise-multiplier", "0"], "noise_multiplier=0.0 must be from 0.01"),
         (["audit", "TRACE", "--delta", "2"], "delta=2.0 must be from 1e-30 to below 1"),
         (["audit", "TRACE", "--delta", "tiny"], "--delta"),
         (["report", "TRACE", "--out", "missing/page.html"], "cannot be written"),
-        (["run", "GOOD.toml", "--set", "population.devices=1099511627775"], "GiB of memory, this machine has"),
+        (
+            ["run", "GOOD.toml", "--set", "population.devices=1099511627775"],
+            "GiB of memory, this machine has",
+        ),
         (["run", "GOOD.toml", "--out", "."], "exists already"),
         (["run", "GOOD.toml", "--out", "x" * 300], "cannot be made"),
         (["run", "GOOD.toml", "--address", "127.0.0.1:1", "--out", "new/t"], "cannot be joined"),
@@ -110,22 +157,54 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run"], "SCENARIO is missing"),
         (["run", "--resume", "nowhere"], "has no unfinished run beside it"),
         (["run", "--resume", "nowhere", "--out", "x"], "leave out --out"),
-        (["run", "--resume", "nowhere", "--set", "seed=1"], "leave out --out, and --set unless SCENARIO is given"),
-        (["run", "GOOD.toml", "--checkpoint-seconds", "-1"], "checkpoint_seconds=-1.0 must not be negative"),
-        (["run", "GOOD.toml", "--set", "availability.model=nope"], "is not one of habit, always_on, poisson, replay, custom"),
-        (["run", "GOOD.toml", "--set", "availability={model='poisson',sesions_per_day=1}"], "did you mean 'sessions_per_day'"),
-        (["run", "GOOD.toml", "--set", "availability={model='replay',file='nope.csv'}"], "is no CSV or Parquet file"),
-        (["run", "GOOD.toml", "--set", "availability={model='custom',file='BAD.toml'}"], "is no readable Python file"),
-        (["run", "GOOD.toml", "--set", "rounds.outages=[{start_hours=1,hours=5},{start_hours=2,hours=1}]"], "outages"),
+        (
+            ["run", "--resume", "nowhere", "--set", "seed=1"],
+            "leave out --out, and --set unless SCENARIO is given",
+        ),
+        (
+            ["run", "GOOD.toml", "--checkpoint-seconds", "-1"],
+            "checkpoint_seconds=-1.0 must not be negative",
+        ),
+        (
+            ["run", "GOOD.toml", "--set", "availability.model=nope"],
+            "is not one of habit, always_on, poisson, replay, custom",
+        ),
+        (
+            ["run", "GOOD.toml", "--set", "availability={model='poisson',sesions_per_day=1}"],
+            "did you mean 'sessions_per_day'",
+        ),
+        (
+            ["run", "GOOD.toml", "--set", "availability={model='replay',file='nope.csv'}"],
+            "is no CSV or Parquet file",
+        ),
+        (
+            ["run", "GOOD.toml", "--set", "availability={model='custom',file='BAD.toml'}"],
+            "is no readable Python file",
+        ),
+        (
+            [
+                "run",
+                "GOOD.toml",
+                "--set",
+                "rounds.outages=[{start_hours=1,hours=5},{start_hours=2,hours=1}]",
+            ],
+            "outages",
+        ),
         (["reproduce", "chess"], "there are gboard and gboard-privacy"),
         (["reproduce", "gboard", "--rows", "xx-XX"], "is none of the published runs"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
         (["fit", "--min-sep", "20"], "--population, --timer, --rounds missing"),
-        (["fit", "GOOD.toml", "--min-sep", "0"], "min_sep=0 must be at least 1 and less than the 12 rounds"),
+        (
+            ["fit", "GOOD.toml", "--min-sep", "0"],
+            "min_sep=0 must be at least 1 and less than the 12 rounds",
+        ),
         (["fit", "GOOD.toml", "--min-sep", "5", "--vary", "luck"], "is not one of reach, checkins"),
         (["fit", "GOOD.toml", "--min-sep", "5", "--scale", "0.01"], "leaves a report goal of 2"),
-        (["fit", "GOOD.toml", "--min-sep", "5", "--tolerance", "2"], "tolerance=2.0 must be between 0 and 1"),
+        (
+            ["fit", "GOOD.toml", "--min-sep", "5", "--tolerance", "2"],
+            "tolerance=2.0 must be between 0 and 1",
+        ),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(
@@ -137,7 +216,9 @@ def test_mistakes_get_one_line_and_exit_code_2(
     (tmp_path / "FULL").mkdir()
     (tmp_path / "FULL" / "mine.txt").write_text("keep")
     before = sorted(tmp_path.rglob("*"))
-    code, out, err = fedray_command(*[str(trace) if word == "TRACE" else word for word in arguments])
+    code, out, err = fedray_command(
+        *[str(trace) if word == "TRACE" else word for word in arguments]
+    )
     assert code == 2
     assert out == ""
     assert err.startswith("fedray: ")
@@ -149,7 +230,8 @@ def test_mistakes_get_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("command", ["audit", "report"])
 @pytest.mark.parametrize(
-    ("damage", "expected"), [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 4")]
+    ("damage", "expected"),
+    [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 4")],
 )
 def test_damaged_traces_get_one_line_and_exit_code_2(
     fedray_command, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
@@ -160,7 +242,9 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
         part.write_bytes(part.read_bytes()[:-100])
     else:
         run_file = copy / "run.json"
-        run_file.write_text(run_file.read_text().replace('"schema_version": 4', '"schema_version": 99'))
+        run_file.write_text(
+            run_file.read_text().replace('"schema_version": 4', '"schema_version": 99')
+        )
     before = sorted(copy.rglob("*"))
     code, out, err = fedray_command(command, str(copy))
     assert (code, out) == (2, "")
@@ -180,7 +264,10 @@ def test_audit_loads_neither_ray_nor_torch_nor_jax(trace: Path) -> None:
 
 
 def test_report_loads_neither_ray_nor_torch_nor_jax(trace: Path, tmp_path: Path) -> None:
-    assert_not_loaded(["ray", "torch", "jax", "matplotlib"], ["report", str(trace), "--out", str(tmp_path / "p.html")])
+    assert_not_loaded(
+        ["ray", "torch", "jax", "matplotlib"],
+        ["report", str(trace), "--out", str(tmp_path / "p.html")],
+    )
 
 
 def assert_not_loaded(modules: list[str], arguments: list[str]) -> None:
@@ -189,6 +276,14 @@ def assert_not_loaded(modules: list[str], arguments: list[str]) -> None:
         "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code\n"
         f"loaded = [name for name in {modules!r} if name in sys.modules]\nassert not loaded, loaded\n"
     )
-    program = program.replace("sys.argv[2:]", "sys.argv[1:]").replace("banned = sys.argv and set()\n", "")
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    program = program.replace("sys.argv[2:]", "sys.argv[1:]").replace(
+        "banned = sys.argv and set()\n", ""
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

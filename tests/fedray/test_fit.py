@@ -16,15 +16,28 @@ from fedray.simulation import simulate
 from mechanisms.participation import gap_of
 from scenarios.gboard import published_runs, select
 
-SUPPLY_LIMITED = ("population.devices=60000", "rounds.count=140", "rounds.report_goal=400", "participation.timer_hours=24.0")
+SUPPLY_LIMITED = (
+    "population.devices=60000",
+    "rounds.count=140",
+    "rounds.report_goal=400",
+    "participation.timer_hours=24.0",
+)
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("population.reach", 0.6), pytest.param("rounds.max_checkins_per_hour", 1.5, marks=pytest.mark.slow)]
+    ("key", "value"),
+    [
+        ("population.reach", 0.6),
+        pytest.param("rounds.max_checkins_per_hour", 1.5, marks=pytest.mark.slow),
+    ],
 )
-def test_the_value_that_made_a_min_sep_is_found_again(small, tmp_path: Path, key: str, value: float) -> None:
+def test_the_value_that_made_a_min_sep_is_found_again(
+    small, tmp_path: Path, key: str, value: float
+) -> None:
     """Within the tolerance of min-sep; the value itself within 10 %, since min-sep is coarse (a whole number near 50)."""
-    made = simulate(small(*SUPPLY_LIMITED, f"{key}={value}"), Placement(1, "in-process"), tmp_path / "t")
+    made = simulate(
+        small(*SUPPLY_LIMITED, f"{key}={value}"), Placement(1, "in-process"), tmp_path / "t"
+    )
     observed = read_patterns(made).min_sep
     fit = fit_min_sep(small(*SUPPLY_LIMITED), observed, key, tolerance=0.02)
     assert abs(fit.relative_error) <= 0.02
@@ -34,15 +47,28 @@ def test_the_value_that_made_a_min_sep_is_found_again(small, tmp_path: Path, key
 
 
 def test_what_no_value_gives_is_said(small) -> None:
-    with pytest.raises(FitFailed, match="min_sep=135 is out of reach: even at population.reach=1 min-sep is"):
+    with pytest.raises(
+        FitFailed, match="min_sep=135 is out of reach: even at population.reach=1 min-sep is"
+    ):
         fit_min_sep(small(*SUPPLY_LIMITED), 135)
     with pytest.raises(FitFailed, match="the run starves"):
-        fit_min_sep(small("participation.timer_hours=9000.0", "rounds.count=400", "rounds.max_days=3.0"), 50)
+        fit_min_sep(
+            small("participation.timer_hours=9000.0", "rounds.count=400", "rounds.max_days=3.0"), 50
+        )
 
 
 def test_fit_prints_what_it_found(fedray_command, small, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(small(*SUPPLY_LIMITED).to_toml())
-    arguments = ["fit", str(tmp_path / "s.toml"), "--min-sep", "60", "--scale", "0.5", "--tolerance", "0.05"]
+    arguments = [
+        "fit",
+        str(tmp_path / "s.toml"),
+        "--min-sep",
+        "60",
+        "--scale",
+        "0.5",
+        "--tolerance",
+        "0.05",
+    ]
     code, out, _ = fedray_command(*arguments)
     assert code == 0
     assert "population.reach=" in out
@@ -63,9 +89,17 @@ def test_every_published_run_has_its_scenario() -> None:
         assert scenario.participation.timer_hours == run.timer_hours
         assert scenario.privacy.noise_multiplier == run.noise_multiplier
         assert scenario.privacy.mechanism.kind == "tree"
-        same_locale = [Scenario.from_toml(other.file).population.reach for other in runs if other.locale == run.locale]
+        same_locale = [
+            Scenario.from_toml(other.file).population.reach
+            for other in runs
+            if other.locale == run.locale
+        ]
         assert set(same_locale) == {scenario.population.reach}
-    assert [run.name for run in select("en-gb,nwp-de-DE")] == ["nwp-de-DE", "nwp-en-GB", "otf-en-GB"]
+    assert [run.name for run in select("en-gb,nwp-de-DE")] == [
+        "nwp-de-DE",
+        "nwp-en-GB",
+        "otf-en-GB",
+    ]
 
 
 def test_a_published_min_sep_is_a_gap_of_one_more() -> None:
@@ -74,7 +108,10 @@ def test_a_published_min_sep_is_a_gap_of_one_more() -> None:
     for run in published_runs():
         assert run.min_sep == run.rounds_between + 1
         described = Scenario.from_toml(run.file).description
-        assert f"published MinS {run.rounds_between}, which is a min-sep of {run.min_sep};" in described
+        assert (
+            f"published MinS {run.rounds_between}, which is a min-sep of {run.min_sep};"
+            in described
+        )
 
 
 def test_rounds_between_are_fitted_as_their_gap(fedray_command, monkeypatch) -> None:
@@ -98,7 +135,11 @@ def test_rounds_between_are_fitted_as_their_gap(fedray_command, monkeypatch) -> 
 def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
     """It is too large for any target, and is shown as none, not as the number of rounds."""
     once, starved, twice = FittedRun(1.0, 140, 1), FittedRun(0.1, None, None), FittedRun(0.5, 60, 2)
-    assert [run.shown_min_sep for run in (once, starved, twice)] == ["none (k = 1)", "starved", "60"]
+    assert [run.shown_min_sep for run in (once, starved, twice)] == [
+        "none (k = 1)",
+        "starved",
+        "60",
+    ]
     assert [run.to_json()["min_sep"] for run in (once, starved, twice)] == [None, None, 60]
     assert Figure(None, 227).relative_difference is None
     none = [{"name": "nwp-en-GB", "min_sep": {"observed": None, "published": 227}}]
@@ -109,8 +150,14 @@ def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
 @pytest.mark.usefixtures("ray_cluster")
 def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) -> None:
     """Some hundredths of the size: what is printed, written and shown is the same."""
-    small = [word for key in ("population.devices=2400", "rounds.report_goal=33", "rounds.count=120") for word in ("--set", key)]
-    code, out, _ = fedray_command("reproduce", "gboard", "--rows", "en-GB", *small, "--out", str(tmp_path / "g"), "--json")
+    small = [
+        word
+        for key in ("population.devices=2400", "rounds.report_goal=33", "rounds.count=120")
+        for word in ("--set", key)
+    ]
+    code, out, _ = fedray_command(
+        "reproduce", "gboard", "--rows", "en-GB", *small, "--out", str(tmp_path / "g"), "--json"
+    )
     assert code == 0
     runs = json.loads(out)["runs"]
     assert [run["name"] for run in runs] == ["nwp-en-GB", "otf-en-GB"]

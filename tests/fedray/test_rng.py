@@ -8,7 +8,19 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from fedray.rng import MAX_NORMAL, Stream, draw, exponential, gamma, normal, philox, poisson, stream_key, stream_seed, uniform
+from fedray.rng import (
+    MAX_NORMAL,
+    Stream,
+    draw,
+    exponential,
+    gamma,
+    normal,
+    philox,
+    poisson,
+    stream_key,
+    stream_seed,
+    uniform,
+)
 
 KEY = stream_key(1, Stream.HABIT)
 DRAWS = 40_000
@@ -97,7 +109,11 @@ def test_poisson_counts_follow_their_law() -> None:
 
 
 def test_streams_seeds_and_addresses_differ() -> None:
-    words = [tuple(_words(stream_key(seed, stream), 4)) for seed in (0, 1) for stream in (Stream.HABIT, Stream.SESSIONS)]
+    words = [
+        tuple(_words(stream_key(seed, stream), 4))
+        for seed in (0, 1)
+        for stream in (Stream.HABIT, Stream.SESSIONS)
+    ]
     assert len(set(words)) == 4
     seeds = {stream_seed(3, Stream.NOISE, t, level) for t in range(20) for level in range(5)}
     assert len(seeds) == 100

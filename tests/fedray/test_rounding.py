@@ -10,7 +10,9 @@ from fedray.rounding import down, up
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 12))
-def test_what_is_shown_is_on_the_safe_side_by_less_than_one_step(value: float, decimals: int) -> None:
+def test_what_is_shown_is_on_the_safe_side_by_less_than_one_step(
+    value: float, decimals: int
+) -> None:
     step = Fraction(1, 10**decimals)
     assert 0 <= Fraction(up(value, decimals)) - Fraction(value) < step
     assert 0 <= Fraction(value) - Fraction(down(value, decimals)) < step

@@ -22,7 +22,11 @@ def test_digest_follows_the_content_not_the_name(small) -> None:
 
 
 def test_overrides_take_toml_values_and_bare_words(small) -> None:
-    scenario = small("participation.timer_resets_on=selected", "rounds.count=3", "privacy.mechanism={kind='tree'}")
+    scenario = small(
+        "participation.timer_resets_on=selected",
+        "rounds.count=3",
+        "privacy.mechanism={kind='tree'}",
+    )
     assert scenario.participation.timer_resets_on == "selected"
     assert scenario.rounds.count == 3
     assert scenario.privacy.mechanism.kind == "tree"
@@ -41,22 +45,37 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
         ("rounds.report_gaol=5", ["rounds.report_gaol", "5", "did you mean 'report_goal'"]),
         ("nonsense.key=1", ["nonsense", "top level", "population"]),
         ("rounds.report_goal=30000", ["report_goal=30000", "20000", "lower the goal"]),
-        ("rounds.report_goal=-5", ["rounds.report_goal = -5", "greater than 0", "Reports that close a round"]),
+        (
+            "rounds.report_goal=-5",
+            ["rounds.report_goal = -5", "greater than 0", "Reports that close a round"],
+        ),
         ("rounds.report_goal=2.5", ["rounds.report_goal = 2.5", "integer"]),
         ("population.devices=true", ["population.devices", "True", "integer"]),
-        ("privacy.noise_multiplier=nan", ["privacy.noise_multiplier = nan", "finite", "Noise standard deviation"]),
+        (
+            "privacy.noise_multiplier=nan",
+            ["privacy.noise_multiplier = nan", "finite", "Noise standard deviation"],
+        ),
         ("privacy.noise_multiplier=inf", ["privacy.noise_multiplier = inf", "finite"]),
-        ("privacy.noise_multiplier=0", ["privacy.noise_multiplier = 0", "greater than or equal to 0.01"]),
+        (
+            "privacy.noise_multiplier=0",
+            ["privacy.noise_multiplier = 0", "greater than or equal to 0.01"],
+        ),
         ("privacy.delta=1.0", ["privacy.delta = 1.0", "less than 1"]),
         ("privacy.mechanism={kind='blt',theta=[1.0],omega=[0.1]}", ["theta", "1.0", "less than 1"]),
         ("privacy.mechanism={kind='blt',theta=[0.5,0.5],omega=[0.1,0.1]}", ["distinct"]),
         ("privacy.mechanism={kind='blt',theta=[0.5],omega=[0.1,0.1]}", ["one omega per theta"]),
         ("privacy.mechanism={kind='magic'}", ["privacy.mechanism", "magic", "blt"]),
         ("population.time_zones=[{utc_offset_hours=0.0,share=0.4}]", ["shares sum to 0.4"]),
-        ("latency.setup_seconds=1800", ["report_timeout_minutes=30", "no device reports within it"]),
+        (
+            "latency.setup_seconds=1800",
+            ["report_timeout_minutes=30", "no device reports within it"],
+        ),
         ("participation.timer_hours=1e9", ["timer_hours", "1000000000.0", "less than or equal to"]),
         ("latency.speed_between=800", ["latency.speed_between = 800", "less than or equal to 3"]),
-        ("rounds.selection_timeout_minutes=1e-12", ["selection_timeout_minutes", "greater than or equal to 1"]),
+        (
+            "rounds.selection_timeout_minutes=1e-12",
+            ["selection_timeout_minutes", "greater than or equal to 1"],
+        ),
         ("privacy.clip_norm=1e-300", ["privacy.clip_norm", "greater than or equal to 0.000001"]),
         ("rounds.look_ahead_minutes=7", ["look_ahead_minutes", "7", "divide a day"]),
         ("participation.timer_resets_on=never", ["timer_resets_on", "never", "accepted"]),
@@ -65,7 +84,9 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
         ("availability.day_start_hours=[23.0,8.0]", ["day_start_hours", "rising hours"]),
     ],
 )
-def test_a_mistake_is_named_in_one_line_with_its_remedy(small, override: str, parts: list[str]) -> None:
+def test_a_mistake_is_named_in_one_line_with_its_remedy(
+    small, override: str, parts: list[str]
+) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(override)
     message = str(caught.value)
@@ -81,9 +102,12 @@ def test_missing_tables_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"), [(b"seed = = 1", "not valid TOML"), (b"\xff\xfe", "cannot be read"), (None, "does not exist")]
+    ("content", "expected"),
+    [(b"seed = = 1", "not valid TOML"), (b"\xff\xfe", "cannot be read"), (None, "does not exist")],
 )
-def test_files_that_are_no_scenario_are_refused(tmp_path: Path, content: bytes | None, expected: str) -> None:
+def test_files_that_are_no_scenario_are_refused(
+    tmp_path: Path, content: bytes | None, expected: str
+) -> None:
     file = tmp_path / "s.toml"
     if content is not None:
         file.write_bytes(content)
@@ -94,7 +118,15 @@ def test_files_that_are_no_scenario_are_refused(tmp_path: Path, content: bytes |
 def test_every_field_is_described() -> None:
     schema = Scenario.model_json_schema()
     tables = {"Scenario": schema, **schema["$defs"]}
-    top = {"population", "availability", "participation", "latency", "rounds", "training", "privacy"}
+    top = {
+        "population",
+        "availability",
+        "participation",
+        "latency",
+        "rounds",
+        "training",
+        "privacy",
+    }
     undocumented = [
         f"{table}.{name}"
         for table, content in tables.items()

@@ -16,8 +16,11 @@ from fedray.atomic import whole_directory
 from fedray.errors import InputError, ScenarioError, one_line, shown
 from fedray.report.page import write_page
 from fedray.scenario import Scenario
+from fedray.trace.partial import new_directory
 
-CODE = "import numpy as np\ndef runs(device_ids, low, high, seed):\n    raise SystemExit('executed')\n"
+CODE = (
+    "import numpy as np\ndef runs(device_ids, low, high, seed):\n    raise SystemExit('executed')\n"
+)
 CUSTOM = 'name = "s"\n[population]\ndevices = 20000\n[rounds]\ncount = 6\nreport_goal = 200\n[training]\nenabled = false\n[availability]\nmodel = "custom"\nfile = "mine.py"\n'  # fmt: skip
 
 
@@ -44,12 +47,19 @@ def scenario(tmp_path: Path, small) -> Path:
         ("population = " + "{a = " * 900 + "1" + "}" * 900, "nested too deeply"),
         ('name = "' + "x" * 100_000 + '"', "..."),
         ("seed = [" + "1, " * 50_000 + "]", "..."),
-        ("[rounds]\ncount = 1\nreport_goal = 1\n[population]\ndevices = 9\n" + "x" * 100_000 + " = 1", "xxx...xxx"),
+        (
+            "[rounds]\ncount = 1\nreport_goal = 1\n[population]\ndevices = 9\n"
+            + "x" * 100_000
+            + " = 1",
+            "xxx...xxx",
+        ),
         ("seed = 1\nseed = 2", "not valid TOML"),
         ("name = '\\ud800'", ""),
     ],
 )
-def test_hostile_scenarios_get_one_short_line(fedray_command, tmp_path: Path, text: str, says: str) -> None:
+def test_hostile_scenarios_get_one_short_line(
+    fedray_command, tmp_path: Path, text: str, says: str
+) -> None:
     (tmp_path / "s.toml").write_text(text)
     code, out, err = fedray_command("run", str(tmp_path / "s.toml"))
     assert (code, out) == (2, "")
@@ -73,7 +83,9 @@ def test_hostile_scenarios_get_one_short_line(fedray_command, tmp_path: Path, te
         ("rounds.count=\x1b[31m", "\\x1b[31m"),
     ],
 )
-def test_hostile_overrides_get_one_short_line(fedray_command, scenario: Path, override: str, says: str) -> None:
+def test_hostile_overrides_get_one_short_line(
+    fedray_command, scenario: Path, override: str, says: str
+) -> None:
     code, out, err = fedray_command("run", str(scenario), "--set", override)
     assert (code, out) == (2, "")
     assert says in one_error(err)
@@ -83,8 +95,12 @@ def test_hostile_overrides_get_one_short_line(fedray_command, scenario: Path, ov
 
 
 @pytest.mark.parametrize("arguments", [["--out", "/"], ["--resume", "/"]])
-def test_the_root_is_neither_output_nor_run(fedray_command, scenario: Path, arguments: list[str]) -> None:
-    code, _, err = fedray_command("run", *([] if "--resume" in arguments else [str(scenario)]), *arguments)
+def test_the_root_is_neither_output_nor_run(
+    fedray_command, scenario: Path, arguments: list[str]
+) -> None:
+    code, _, err = fedray_command(
+        "run", *([] if "--resume" in arguments else [str(scenario)]), *arguments
+    )
     assert code == 2
     assert "has no name" in one_error(err)
 
@@ -108,7 +124,9 @@ def test_values_are_cut_at_80_characters_and_keep_their_end() -> None:
         ("\ufeff{}", "not valid JSON"),
     ],
 )
-def test_hostile_mechanism_files_get_one_short_line(fedray_command, tmp_path: Path, content: str, says: str) -> None:
+def test_hostile_mechanism_files_get_one_short_line(
+    fedray_command, tmp_path: Path, content: str, says: str
+) -> None:
     (tmp_path / "m.json").write_text(content)
     settings = ["--rounds", "8", "--min-sep", "2", "--max-participations", "2"]
     code, out, err = fedray_command("mechanism", str(tmp_path / "m.json"), *settings)
@@ -117,12 +135,23 @@ def test_hostile_mechanism_files_get_one_short_line(fedray_command, tmp_path: Pa
     assert len(err) < 1000
 
 
-@pytest.mark.parametrize("shape", ["(True, True)", "(2, True)", "(-1, -1)", "(2**40, 2**40)", "(2, 2)," + " " * 20_000])
+@pytest.mark.parametrize(
+    "shape", ["(True, True)", "(2, True)", "(-1, -1)", "(2**40, 2**40)", "(2, 2)," + " " * 20_000]
+)
 def test_hostile_npy_headers_get_one_line(fedray_command, tmp_path: Path, shape: str) -> None:
     header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    (tmp_path / "m.npy").write_bytes(b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header + np.eye(2).tobytes())
+    (tmp_path / "m.npy").write_bytes(
+        b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header + np.eye(2).tobytes()
+    )
     code, _, err = fedray_command(
-        "mechanism", str(tmp_path / "m.npy"), "--rounds", "2", "--min-sep", "1", "--max-participations", "1"
+        "mechanism",
+        str(tmp_path / "m.npy"),
+        "--rounds",
+        "2",
+        "--min-sep",
+        "1",
+        "--max-participations",
+        "1",
     )
     assert code == 2
     one_error(err)
@@ -139,7 +168,14 @@ def test_names_are_text_and_not_markup(capsys) -> None:
 
 
 def fedray(arguments: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(["bash", "-c", arguments], capture_output=True, text=True, timeout=120, check=False, **options)
+    return subprocess.run(
+        ["bash", "-c", arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
 
 
 def test_full_closed_and_broken_output_have_no_traceback() -> None:
@@ -156,7 +192,11 @@ def test_full_closed_and_broken_output_have_no_traceback() -> None:
 def test_paths_that_are_no_text_are_told(fedray_command, trace_of, scenario: Path) -> None:
     """What Parquet's library cannot open is refused by its name; others are read, and printed escaped."""
     folder = Path(os.fsdecode(bytes(scenario.parent) + b"/t\xff"))
-    for arguments in (["audit", str(folder)], ["run", str(scenario), "--out", str(folder)], ["run", str(folder)]):
+    for arguments in (
+        ["audit", str(folder)],
+        ["run", str(scenario), "--out", str(folder)],
+        ["run", str(folder)],
+    ):
         code, out, err = fedray_command(*arguments)
         assert (code, out) == (2, "")
         assert "t\\udcff" in one_error(err)
@@ -168,18 +208,24 @@ def test_paths_that_are_no_text_are_told(fedray_command, trace_of, scenario: Pat
     assert folder.stat().st_size > 1000
 
 
-def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(fedray_command, scenario: Path, monkeypatch) -> None:
+def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(
+    fedray_command, scenario: Path, monkeypatch
+) -> None:
     """As on a disk that the trace has filled."""
     import fedray.simulation as simulation
     from fedray.placement import Placement
 
     def refuse(*_: object) -> Path:
-        raise InputError("report 'r' cannot be written (No space left on device); free space there and run again")
+        raise InputError(
+            "report 'r' cannot be written (No space left on device); free space there and run again"
+        )
 
     run = simulation.simulate
     monkeypatch.setattr("fedray.report.page.write_report", refuse)
     monkeypatch.setattr(
-        simulation, "simulate", lambda value, _, out, tell, start=None: run(value, Placement(1, "in-process"), out, tell)
+        simulation,
+        "simulate",
+        lambda value, _, out, tell, start=None: run(value, Placement(1, "in-process"), out, tell),
     )
     code, out, err = fedray_command("run", str(scenario), "--out", str(scenario.parent / "t"))
     assert code == 1
@@ -188,7 +234,9 @@ def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(fedray_c
     assert fedray_command("audit", str(scenario.parent / "t"))[0] == 0
 
 
-def test_a_link_for_a_page_is_replaced_and_not_followed(trace_of, fedray_command, tmp_path: Path) -> None:
+def test_a_link_for_a_page_is_replaced_and_not_followed(
+    trace_of, fedray_command, tmp_path: Path
+) -> None:
     trace = trace_of([[0, 3], [1], [2, 4]], 5)
     (tmp_path / "mine.txt").write_text("keep")
     (trace.path / "report.html").symlink_to(tmp_path / "mine.txt")
@@ -258,7 +306,9 @@ def test_six_writers_of_one_mechanism_leave_a_whole_one(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 7
 
 
-def test_where_nothing_can_be_written_nothing_is_left_and_one_line_is_told(fedray_command, trace_of, scenario: Path) -> None:
+def test_where_nothing_can_be_written_nothing_is_left_and_one_line_is_told(
+    fedray_command, trace_of, scenario: Path
+) -> None:
     """/proc takes no files, not even of root's."""
     trace = trace_of([[0, 3], [1], [2, 4]], 5)
     (scenario.parent / "log.csv").write_text("dev,round\na,0\n")
@@ -267,7 +317,18 @@ def test_where_nothing_can_be_written_nothing_is_left_and_one_line_is_told(fedra
         ["run", str(scenario), "--out", "/proc/t"],
         ["report", str(trace.path), "--out", "/proc/page.html"],
         ["import", str(scenario.parent / "log.csv"), *columns, "--out", "/proc/t"],
-        ["optimize", "tree", "--rounds", "8", "--min-sep", "2", "--max-participations", "2", "--out", "/proc/m.json"],
+        [
+            "optimize",
+            "tree",
+            "--rounds",
+            "8",
+            "--min-sep",
+            "2",
+            "--max-participations",
+            "2",
+            "--out",
+            "/proc/m.json",
+        ],
     ):
         before = sorted(scenario.parent.rglob("*"))
         code, _, err = fedray_command(*arguments)
@@ -276,14 +337,14 @@ def test_where_nothing_can_be_written_nothing_is_left_and_one_line_is_told(fedra
         assert sorted(scenario.parent.rglob("*")) == before
 
 
-def test_runs_that_start_in_one_second_have_names_of_their_own(small, tmp_path: Path, monkeypatch) -> None:
-    from fedray.simulation import default_directory
-
+def test_runs_that_start_in_one_second_have_names_of_their_own(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len({default_directory(small()) for _ in range(20)}) == 20
+    assert len({new_directory("small") for _ in range(20)}) == 20
 
 
-def test_code_that_came_with_a_trace_is_not_run_unless_trusted(tmp_path: Path, fedray_command) -> None:
+def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
+    tmp_path: Path, fedray_command
+) -> None:
     (tmp_path / "mine.py").write_text(CODE)
     (tmp_path / "s.toml").write_text(CUSTOM)
     own = Scenario.from_toml(tmp_path / "s.toml")  # one's own file, by its name
@@ -301,7 +362,9 @@ def test_code_that_came_with_a_trace_is_not_run_unless_trusted(tmp_path: Path, f
     with pytest.raises(InputError, match="--trust-code"):
         Scenario.from_toml(trace / "s.toml")
     assert Scenario.from_toml(trace / "s.toml", trust_code=True) == own
-    assert Scenario.from_tables(own.to_tables(), directory=trace) == own  # read, as an audit does, and not run
+    assert (
+        Scenario.from_tables(own.to_tables(), directory=trace) == own
+    )  # read, as an audit does, and not run
 
 
 def test_a_resumed_run_asks_before_it_runs_code(tmp_path: Path, monkeypatch) -> None:
@@ -312,12 +375,18 @@ def test_a_resumed_run_asks_before_it_runs_code(tmp_path: Path, monkeypatch) -> 
     own = Scenario.from_toml(tmp_path / "s.toml")
     (tmp_path / "t.partial").mkdir()
     (tmp_path / "t.partial" / f"{own.availability.sha256}.py").write_text(CODE)  # pyright: ignore[reportAttributeAccessIssue]
-    found = (tmp_path / "t.partial", {"scenario": own.to_tables(), "scenario_digest": own.digest}, "run")
+    found = (
+        tmp_path / "t.partial",
+        {"scenario": own.to_tables(), "scenario_digest": own.digest},
+        "run",
+    )
     monkeypatch.setattr(simulation, "read_unfinished", lambda directory: found)
     with pytest.raises(InputError, match="--trust-code"):
         simulation.resume(tmp_path / "t")
     for trusted in ({"trust_code": True}, {"scenario": own}):
-        with pytest.raises(InputError, match="checkpoint") as caught:  # there is none: it came so far
+        with pytest.raises(
+            InputError, match="checkpoint"
+        ) as caught:  # there is none: it came so far
             simulation.resume(tmp_path / "t", **trusted)
         assert not re.search("trust", str(caught.value))
 

@@ -70,9 +70,17 @@ class Finding(AssertionError):
 def same(left: Any, right: Any) -> bool:
     """Whether two values of dicts, lists, arrays and numbers are equal, NaN included."""
     if isinstance(left, np.ndarray):
-        return isinstance(right, np.ndarray) and left.dtype == right.dtype and np.array_equal(left, right, left.dtype.kind == "f")
+        return (
+            isinstance(right, np.ndarray)
+            and left.dtype == right.dtype
+            and np.array_equal(left, right, left.dtype.kind == "f")
+        )
     if isinstance(left, dict):
-        return isinstance(right, dict) and left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+        return (
+            isinstance(right, dict)
+            and left.keys() == right.keys()
+            and all(same(left[key], right[key]) for key in left)
+        )
     if isinstance(left, list):
         return isinstance(right, list) and len(left) == len(right) and all(map(same, left, right))
     return type(left) is type(right) and (left == right or left != left)
@@ -80,7 +88,22 @@ def same(left: Any, right: Any) -> bool:
 
 # Mutations of bytes and texts.
 
-NUMBERS = ["nan", "inf", "-inf", "-1", "0", "1", "1e308", "1e-300", "-0.0", "9" * 30, "9" * 5000, "0x" + "f" * 5000, "1_0", "1e5"]
+NUMBERS = [
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1",
+    "1e308",
+    "1e-300",
+    "-0.0",
+    "9" * 30,
+    "9" * 5000,
+    "0x" + "f" * 5000,
+    "1_0",
+    "1e5",
+]
 VALUES = [
     *NUMBERS, '""', '"x"', "true", "false", "[]", "{}", "[[1]]", "[1, 2]", "1979-05-27T07:32:00Z", "12:00:00", "null",
     '"' + "x" * 5000 + '"', "[" * 2000, "[" * 200 + "]" * 200, "{a=" * 200 + "1" + "}" * 200, "{a=1}", '{"a": 1}', '"\\u0000"', '"\\ud800"',
@@ -126,7 +149,9 @@ def changed_lines(text: str, separator: str, rng: random.Random) -> str:
         elif kind < 0.7 and found and value.strip().rstrip(",").replace(".", "", 1).isdigit():
             number = float(value.strip().rstrip(",")) * 10 ** rng.uniform(-12, 12)
             whole = abs(number) < 1e30 and rng.random() < 0.5
-            lines[place] = f"{key}{separator}{int(number) if whole else number}{',' if ',' in value else ''}"
+            lines[place] = (
+                f"{key}{separator}{int(number) if whole else number}{',' if ',' in value else ''}"
+            )
         elif kind < 0.8:
             lines.insert(rng.randrange(len(lines) + 1), lines[place])
         elif kind < 0.9 and len(lines) > 1:
@@ -138,7 +163,11 @@ def changed_lines(text: str, separator: str, rng: random.Random) -> str:
 
 def changed_text(text: str, separator: str, rng: random.Random) -> bytes:
     """Of a text, by lines or by bytes."""
-    return changed_bytes(text.encode(), rng) if rng.random() < 0.3 else changed_lines(text, separator, rng).encode()
+    return (
+        changed_bytes(text.encode(), rng)
+        if rng.random() < 0.3
+        else changed_lines(text, separator, rng).encode()
+    )
 
 
 # Targets: what is damaged, what is asked of it, and what it says undamaged.
@@ -147,13 +176,25 @@ def changed_text(text: str, separator: str, rng: random.Random) -> bytes:
 class Traces:
     """A trace of ours or an imported one; each case damages one file, or takes files of another trace."""
 
-    def __init__(self, folder: Path, make: Callable[[Path, int], None], read: Callable[[Path, bool], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        make: Callable[[Path, int], None],
+        read: Callable[[Path, bool], dict[str, Any]],
+    ) -> None:
         self._folder, self._read = folder, read
         for name, seed in (("a", 1), ("b", 2)):
             make(folder / name, seed)
         shutil.copytree(folder / "a", folder / "t")
-        self._names = sorted(str(file.relative_to(folder / "a")) for file in (folder / "a").rglob("*") if file.is_file())
-        self._contents = {key: {name: (folder / key / name).read_bytes() for name in self._names} for key in ("a", "b")}
+        self._names = sorted(
+            str(file.relative_to(folder / "a"))
+            for file in (folder / "a").rglob("*")
+            if file.is_file()
+        )
+        self._contents = {
+            key: {name: (folder / key / name).read_bytes() for name in self._names}
+            for key in ("a", "b")
+        }
         self._figures = {key: read(folder / key, True) for key in ("a", "b")}
         self._audits = {key: self._audit(folder / key) for key in ("a", "b")}
 
@@ -161,7 +202,9 @@ class Traces:
         """Whether the damage was refused. Raises Finding, or whatever is not caught."""
         mine, other = self._contents["a"], self._contents["b"]
         if rng.random() < 0.05:
-            taken = [name for name in self._names if rng.random() < 0.4] or [rng.choice(self._names)]
+            taken = [name for name in self._names if rng.random() < 0.4] or [
+                rng.choice(self._names)
+            ]
             new: dict[str, bytes | None] = {name: other[name] for name in taken}
         else:
             name = rng.choice(self._names)
@@ -170,15 +213,23 @@ class Traces:
                 new[name] = changed_text(mine[name].decode(), ": ", rng)
         try:
             for name, content in new.items():
-                (self._folder / "t" / name).unlink() if content is None else (self._folder / "t" / name).write_bytes(content)
-            with contextlib.suppress(FedrayError):  # nothing is promised of figures here, but that reading ends well
+                (self._folder / "t" / name).unlink() if content is None else (
+                    self._folder / "t" / name
+                ).write_bytes(content)
+            with contextlib.suppress(
+                FedrayError
+            ):  # nothing is promised of figures here, but that reading ends well
                 self._read(self._folder / "t", False)
             figures = self._read(self._folder / "t", True)
             matches = [key for key in ("a", "b") if same(figures, self._figures[key])]
             if not matches:
-                wrong = [key for key in figures if not same(figures[key], self._figures["a"].get(key))]
+                wrong = [
+                    key for key in figures if not same(figures[key], self._figures["a"].get(key))
+                ]
                 raise Finding(f"{sorted(new)}: {', '.join(wrong)} changed without a word")
-            if rng.random() < 0.02 and self._audit(self._folder / "t") not in [self._audits[key] for key in matches]:
+            if rng.random() < 0.02 and self._audit(self._folder / "t") not in [
+                self._audits[key] for key in matches
+            ]:
                 raise Finding("the audit changed without a word")
             return False
         finally:
@@ -186,7 +237,9 @@ class Traces:
                 (self._folder / "t" / name).write_bytes(mine[name])
 
     def _audit(self, path: Path) -> str:
-        return json.dumps(audit_trace(open_trace(path), 2.0, 1e-6, [Tree()]).to_json(), sort_keys=True).replace(str(path), "")
+        return json.dumps(
+            audit_trace(open_trace(path), 2.0, 1e-6, [Tree()]).to_json(), sort_keys=True
+        ).replace(str(path), "")
 
 
 def read_own(path: Path, verify: bool) -> dict[str, Any]:
@@ -217,7 +270,9 @@ def read_imported(path: Path, verify: bool) -> dict[str, Any]:
         "run": trace.run,
         "left_out": [vars_of(each) for each in trace.left_out],
         "assumptions": list(trace.assumptions),
-        "round_labels": [trace.round_label(index) for index in range(min(patterns.committed_rounds, 50))],
+        "round_labels": [
+            trace.round_label(index) for index in range(min(patterns.committed_rounds, 50))
+        ],
         "round_times": list(trace.round_times() or ()),
         "times": [trace.times(part) for part in range(len(trace.run["parts"]))],
         "device_ids": patterns.device_ids,
@@ -256,7 +311,10 @@ def make_own(path: Path, seed: int) -> None:
             writer.add_part(encode_part(first, end, columns))
         accepted = np.bincount(index[outcome == 0], minlength=rounds)
         records = [
-            RoundRecord(t, 100.0 * t, 100.0 * t, 100.0 * t + 60, *(3 * [int(accepted[t])]), True, 1000) for t in range(rounds)
+            RoundRecord(
+                t, 100.0 * t, 100.0 * t, 100.0 * t + 60, *(3 * [int(accepted[t])]), True, 1000
+            )
+            for t in range(rounds)
         ]
         run = {
             "ended": "completed",
@@ -276,8 +334,12 @@ def make_own(path: Path, seed: int) -> None:
 def make_imported(path: Path, seed: int) -> None:
     """Some hundred rows with times and gaps in the rounds; a few of them left out, some repeated."""
     rng = np.random.default_rng(seed)
-    rows = [(f"phone {device}", 3 * t) for device in range(40) for t in range(12) if rng.random() < 0.3]
-    lines = [f"{device},{t},{1000 * t + place}" for place, (device, t) in enumerate([*rows, *rows[:3]])]
+    rows = [
+        (f"phone {device}", 3 * t) for device in range(40) for t in range(12) if rng.random() < 0.3
+    ]
+    lines = [
+        f"{device},{t},{1000 * t + place}" for place, (device, t) in enumerate([*rows, *rows[:3]])
+    ]
     log = path.with_suffix(".csv")
     log.write_text("\n".join(["dev,round,when", *lines, ",9,9", "phone 1,,9"]) + "\n")
     import_log(
@@ -314,7 +376,12 @@ class Overrides:
     def __init__(self) -> None:
         self._scenario = Scenario.from_tables(SCENARIO)
         tables = self._scenario.to_tables()
-        self._keys = [f"{name}.{key}" for name, table in tables.items() if isinstance(table, dict) for key in table]
+        self._keys = [
+            f"{name}.{key}"
+            for name, table in tables.items()
+            if isinstance(table, dict)
+            for key in table
+        ]
         self._keys += list(tables)
 
     def case(self, rng: random.Random) -> bool:
@@ -322,7 +389,11 @@ class Overrides:
         for _ in range(rng.randint(1, 2)):
             key = rng.choice(self._keys) if rng.random() < 0.9 else rng.choice(VALUES)
             text = f"{key}={rng.choice(VALUES)}"
-            texts.append(changed_bytes(text.encode(), rng).decode(errors="replace") if rng.random() < 0.2 else text)
+            texts.append(
+                changed_bytes(text.encode(), rng).decode(errors="replace")
+                if rng.random() < 0.2
+                else text
+            )
         _ = self._scenario.with_overrides(*texts).digest
         return False
 
@@ -358,10 +429,18 @@ class Logs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         rows = [(f"d{device}", t) for device in range(8) for t in range(6) if (device + t) % 3]
-        self._csv = "dev,round,when\n" + "".join(f'"{device}",{t},2026-01-0{t + 1}T00:00:00Z\n' for device, t in rows)
+        self._csv = "dev,round,when\n" + "".join(
+            f'"{device}",{t},2026-01-0{t + 1}T00:00:00Z\n' for device, t in rows
+        )
         buffer = io.BytesIO()
         pq.write_table(
-            pa.table({"dev": [device for device, _ in rows], "round": [t for _, t in rows], "when": [1e9 + t for _, t in rows]}),
+            pa.table(
+                {
+                    "dev": [device for device, _ in rows],
+                    "round": [t for _, t in rows],
+                    "when": [1e9 + t for _, t in rows],
+                }
+            ),
             buffer,
         )
         self._parquet = buffer.getvalue()
@@ -388,7 +467,9 @@ class Logs:
         finally:
             shutil.rmtree(out, ignore_errors=True)
             if sorted(path.name for path in self._folder.iterdir()) != before:
-                raise Finding(f"left behind: {sorted(path.name for path in self._folder.iterdir())}")
+                raise Finding(
+                    f"left behind: {sorted(path.name for path in self._folder.iterdir())}"
+                )
         return False
 
 
@@ -406,7 +487,9 @@ class Unfinished:
             columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3)
             journal.append(Settlement(attempt, attempt, *columns))
         journal.save({"coordinator.x": np.arange(9)})
-        self._contents = {file: file.read_bytes() for file in self._partial.rglob("*") if file.is_file()}
+        self._contents = {
+            file: file.read_bytes() for file in self._partial.rglob("*") if file.is_file()
+        }
         self._expected = self._read()
 
     def _read(self) -> dict[str, Any]:
@@ -440,7 +523,16 @@ class Commands:
             ["audit", str(trace), "--claim", "?"],
             ["audit", str(trace), "--mechanism", "?", "--json"],
             ["report", "?"],
-            ["mechanism", str(folder / "m.json"), "--rounds", "?", "--min-sep", "2", "--max-participations", "?"],
+            [
+                "mechanism",
+                str(folder / "m.json"),
+                "--rounds",
+                "?",
+                "--min-sep",
+                "2",
+                "--max-participations",
+                "?",
+            ],
             [
                 "import",
                 str(folder / "log.csv"),
@@ -476,7 +568,9 @@ class Commands:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = _exit_code(lambda: app(line, standalone_mode=False))
-        if code not in (0, 1, 2) or (code and err.getvalue().count("\n") != 1 and "Usage" not in err.getvalue()):
+        if code not in (0, 1, 2) or (
+            code and err.getvalue().count("\n") != 1 and "Usage" not in err.getvalue()
+        ):
             raise Finding(f"{shorten(line)}: exit code {code}, {err.getvalue()[:300]!r}")
         return code != 0
 
@@ -497,13 +591,21 @@ TARGETS = '[\n {\n "rounds": 8,\n "min_sep": 2,\n "max_participations": 2,\n "we
 
 def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     """(name, share of the cases, target) of each."""
-    places = {name: folder / name for name in ("own", "imported", "texts", "matrices", "logs", "unfinished", "commands")}
+    places = {
+        name: folder / name
+        for name in ("own", "imported", "texts", "matrices", "logs", "unfinished", "commands")
+    }
     for place in places.values():
         place.mkdir()
     root = Path(__file__).resolve().parents[2]
-    scenarios = [Scenario.from_tables(SCENARIO).to_toml(), *(file.read_text() for file in [root / "scenarios/quickstart.toml"])]
+    scenarios = [
+        Scenario.from_tables(SCENARIO).to_toml(),
+        *(file.read_text() for file in [root / "scenarios/quickstart.toml"]),
+    ]
     sweeps = [
-        file.read_text() for file in sorted((root / "scenarios/stress").glob("*.toml")) if "scenario =" not in file.read_text()
+        file.read_text()
+        for file in sorted((root / "scenarios/stress").glob("*.toml"))
+        if "scenario =" not in file.read_text()
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
@@ -513,9 +615,19 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     yield "override", 0.05, Overrides()
     yield "claim", 0.03, Texts(texts / "c.toml", [CLAIM], " = ", read_claim)
     yield "sweep", 0.03, Texts(texts / "w.toml", sweeps, " = ", Sweep.from_toml)
-    mechanism = Texts(texts / "m.json", MECHANISMS, ": ", lambda file: evaluate_mechanism(file, *schema, 1.0, 1e-6))
+    mechanism = Texts(
+        texts / "m.json",
+        MECHANISMS,
+        ": ",
+        lambda file: evaluate_mechanism(file, *schema, 1.0, 1e-6),
+    )
     yield "mechanism", 0.04, mechanism
-    outcomes = Texts(texts / "o.json", [TARGETS], ": ", lambda file: read_request("blt", None, None, None, None, None, None, file))
+    outcomes = Texts(
+        texts / "o.json",
+        [TARGETS],
+        ": ",
+        lambda file: read_request("blt", None, None, None, None, None, None, file),
+    )
     yield "targets", 0.02, outcomes
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
@@ -529,7 +641,11 @@ def run_case(target: Any, seed: int, name: str, number: int) -> str:
         return "refused" if target.case(random.Random(f"{seed}/{name}/{number}")) else "same"
     except FedrayError as error:
         line = str(error)
-        return f"FOUND a message of {len(line)} characters: {line[:200]!r}" if "\n" in line or one_line(line) == "" else "refused"
+        return (
+            f"FOUND a message of {len(line)} characters: {line[:200]!r}"
+            if "\n" in line or one_line(line) == ""
+            else "refused"
+        )
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = next((each for each in reversed(traceback.extract_tb(error.__traceback__)) if "/fedray/" in each.filename or "/mechanisms/" in each.filename), last)  # fmt: skip
@@ -540,11 +656,15 @@ def run_cases(
     cases: int, seed: int, only: str | None = None, first: int = 0, status: Path | None = None
 ) -> Iterator[tuple[str, int, str]]:
     """(target, number, what came of it) of each case; `first` is where each target starts."""
-    with tempfile.TemporaryDirectory(prefix="fedray-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="fedray-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+    ) as folder:
         for name, share, target in targets(Path(folder)):
             if only not in (None, name):
                 continue
-            for number in range(first, first + max(1, round(cases * (share if only is None else 1)))):
+            for number in range(
+                first, first + max(1, round(cases * (share if only is None else 1)))
+            ):
                 if status is not None:
                     status.write_text(f"{name} {number}")
                     faulthandler.dump_traceback_later(SECONDS, exit=True)
@@ -566,12 +686,16 @@ def _child(cases: int, seed: int, only: str | None, first: int, status: Path, ou
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number at which each target starts")
     parser.add_argument("--target", help="only this one")
-    parser.add_argument("--case", type=int, help="only this number of --target, here, with its traceback")
+    parser.add_argument(
+        "--case", type=int, help="only this number of --target, here, with its traceback"
+    )
     options = parser.parse_args()
     if options.case is not None:
         with tempfile.TemporaryDirectory() as folder:
@@ -584,7 +708,8 @@ def main() -> int:
         count = min(CHUNK, options.cases - done)
         receive, send = multiprocessing.Pipe(False)
         process = multiprocessing.Process(
-            target=_child, args=(count, options.seed, options.target, options.first + done, status, send)
+            target=_child,
+            args=(count, options.seed, options.target, options.first + done, status, send),
         )
         process.start()
         send.close()
@@ -602,10 +727,16 @@ def main() -> int:
         process.join()
         if process.exitcode:
             found[f"the process ended with {process.exitcode}"] += 1
-            print(f"{status.read_text()}: FOUND the process ended with {process.exitcode}", flush=True)
+            print(
+                f"{status.read_text()}: FOUND the process ended with {process.exitcode}", flush=True
+            )
         done += count
         seconds = time.monotonic() - started
-        print(f"{done:,} of {options.cases:,} cases, {sum(found.values())} findings, {seconds:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{done:,} of {options.cases:,} cases, {sum(found.values())} findings, {seconds:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
     for key, count in sorted(tally.items()):
         print(f"{key:<28} {count:>8,}")
     for key, count in found.most_common():

@@ -13,7 +13,9 @@ SEED = 1
 
 @pytest.fixture(scope="module")
 def fuzz() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fedray_fuzz", Path(__file__).with_name("fuzz.py"))
+    spec = importlib.util.spec_from_file_location(
+        "fedray_fuzz", Path(__file__).with_name("fuzz.py")
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -22,7 +24,9 @@ def fuzz() -> ModuleType:
 
 
 @pytest.mark.slow  # 5 s: five hundred inputs are read, and damaged, of each kind that there is
-def test_damaged_and_hostile_inputs_end_in_the_same_figures_or_in_one_line(fuzz: ModuleType) -> None:
+def test_damaged_and_hostile_inputs_end_in_the_same_figures_or_in_one_line(
+    fuzz: ModuleType,
+) -> None:
     results = list(fuzz.run_cases(CASES, SEED))
     assert [each for each in results if each[2].startswith("FOUND")] == []
     ends = Counter(result for _, _, result in results)

@@ -14,7 +14,9 @@ from mechanisms.participation import MinSep
 from mechanisms.registry import BLT, Identity, Tree
 
 SCHEMA = MinSep(200, 40, 5)
-GOLDEN = BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866))
+GOLDEN = BLT(
+    theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)
+)
 
 
 @pytest.mark.parametrize("strategy", [Identity(), GOLDEN, Tree()], ids=lambda s: s.kind)
@@ -23,7 +25,9 @@ def test_the_prefix_error_is_that_of_the_noise_that_the_common_rho_needs(strateg
     sensitivity = strategy.schema_sensitivity(SCHEMA).value
     found = utility(strategy, SCHEMA.rounds, sensitivity, 0.4, "mine")
     assert gaussian_rho(sensitivity, found.noise_multiplier) == pytest.approx(0.4, rel=1e-14)
-    deviations = found.noise_multiplier * np.sqrt(reference.error_variances(strategy, SCHEMA.rounds))
+    deviations = found.noise_multiplier * np.sqrt(
+        reference.error_variances(strategy, SCHEMA.rounds)
+    )
     assert found.max_prefix_error == pytest.approx(deviations.max(), rel=1e-9)
     assert found.rms_prefix_error == pytest.approx(math.sqrt((deviations**2).mean()), rel=1e-9)
     losses = loss(strategy, SCHEMA)
@@ -34,13 +38,18 @@ def test_the_prefix_error_is_that_of_the_noise_that_the_common_rho_needs(strateg
 
 def test_the_order_by_error_is_not_that_by_noise_multiplier() -> None:
     """Independent noise needs the smallest multiplier and gives the largest error; the sentence warns of it."""
-    kinds = [utility(s, SCHEMA.rounds, s.schema_sensitivity(SCHEMA).value, 0.4) for s in (Identity(), GOLDEN, Tree())]
+    kinds = [
+        utility(s, SCHEMA.rounds, s.schema_sensitivity(SCHEMA).value, 0.4)
+        for s in (Identity(), GOLDEN, Tree())
+    ]
     assert min(kinds, key=lambda each: each.noise_multiplier).name == "identity"
     assert max(kinds, key=lambda each: each.rms_prefix_error).name == "identity"
     assert "the same rho" in NOT_COMPARABLE
 
 
-@pytest.mark.parametrize(("sensitivity", "rho"), [(0.0, 1.0), (math.inf, 1.0), (1.0, 0.0), (1.0, math.nan)])
+@pytest.mark.parametrize(
+    ("sensitivity", "rho"), [(0.0, 1.0), (math.inf, 1.0), (1.0, 0.0), (1.0, math.nan)]
+)
 def test_comparisons_without_a_privacy_to_share_are_refused(sensitivity: float, rho: float) -> None:
     with pytest.raises(ValueError, match="must be positive and finite"):
         utility(Identity(), 10, sensitivity, rho)

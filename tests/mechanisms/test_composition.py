@@ -25,7 +25,9 @@ def true_delta(q: float, z: float, n: int, epsilon: float, delta: float) -> tupl
     """
     reach = -ndtri(1e-5 * delta / n)
     x = np.linspace(-reach * z, 1 + reach * z, 600)
-    log_density = logsumexp([math.log1p(-q) - 0.5 * (x / z) ** 2, math.log(q) - 0.5 * ((x - 1) / z) ** 2], axis=0)
+    log_density = logsumexp(
+        [math.log1p(-q) - 0.5 * (x / z) ** 2, math.log(q) - 0.5 * ((x - 1) / z) ** 2], axis=0
+    )
     weights = log_density + math.log((x[1] - x[0]) / (z * math.sqrt(2 * math.pi)))
     losses = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * z * z))
     orders = np.geomspace(0.1, 300, 400) / epsilon
@@ -37,14 +39,23 @@ def true_delta(q: float, z: float, n: int, epsilon: float, delta: float) -> tupl
     losses, tilted = losses[tilted > 1e-20], tilted[tilted > 1e-20]
     step = min(s / 20, math.pi / (10 * losses.max()))
     t = np.arange(0, 100 * s, step)
-    moments = np.concatenate([np.exp(1j * part[:, None] * losses) @ tilted for part in np.array_split(t, 1 + t.size // 500)])
+    moments = np.concatenate(
+        [
+            np.exp(1j * part[:, None] * losses) @ tilted
+            for part in np.array_split(t, 1 + t.size // 500)
+        ]
+    )
     line = s + 1j * t
     terms = (moments**n * np.exp(-1j * t * epsilon) / (line * (line + 1))).real
     scale = math.exp(n * top - s * epsilon) / math.pi
-    return scale * step * (terms.sum() - terms[0] / 2), scale * np.abs(moments[-500:]).max() ** n / t[-1]
+    return scale * step * (terms.sum() - terms[0] / 2), scale * np.abs(
+        moments[-500:]
+    ).max() ** n / t[-1]
 
 
-@example(7.484186e-4, 0.9289268, 315, 1e-13)  # 1.1327 by the FFT of untilted probabilities; the truth is above 1.1568
+@example(
+    7.484186e-4, 0.9289268, 315, 1e-13
+)  # 1.1327 by the FFT of untilted probabilities; the truth is above 1.1568
 @example(0.01, 1.0, 1000, 1e-29)
 @given(
     st.floats(-3, -0.3).map(lambda exponent: 10**exponent),
@@ -54,7 +65,9 @@ def true_delta(q: float, z: float, n: int, epsilon: float, delta: float) -> tupl
 )
 @settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @pytest.mark.slow  # the truth takes a second or two for each
-def test_epsilon_is_above_the_truth_and_within_a_thousandth(q: float, z: float, n: int, delta: float) -> None:
+def test_epsilon_is_above_the_truth_and_within_a_thousandth(
+    q: float, z: float, n: int, delta: float
+) -> None:
     """At what is returned, delta is no more than asked for; at a little less it is more."""
     epsilon = composed_epsilon(q, z, n, delta)
     assume(epsilon > 1e-3)

@@ -35,7 +35,9 @@ STACK_OVERFLOW = MinSep(2052, 342, 6)
         (STACK_OVERFLOW, 4, "rms", 10.98, 9.17),
     ],
 )
-def test_blts_have_the_published_losses(optimised_for: MinSep, buffers: int, objective, max_loss: float, rms_loss: float) -> None:
+def test_blts_have_the_published_losses(
+    optimised_for: MinSep, buffers: int, objective, max_loss: float, rms_loss: float
+) -> None:
     found = loss(optimize_blt([Target(optimised_for)], buffers, objective), STACK_OVERFLOW)
     assert found.max_loss == pytest.approx(max_loss, abs=0.0051)
     assert found.rms_loss == pytest.approx(rms_loss, abs=0.0051)
@@ -44,7 +46,10 @@ def test_blts_have_the_published_losses(optimised_for: MinSep, buffers: int, obj
 @pytest.mark.parametrize("buffers", [3, 4])
 def test_more_buffers_are_at_least_as_good_as_the_published_three(buffers: int) -> None:
     """Table 3 has 10.79 for three and more; there are better optima, of one nearly undamped buffer (10.7514, 10.7341)."""
-    assert loss(optimize_blt([Target(STACK_OVERFLOW)], buffers, "max"), STACK_OVERFLOW).max_loss < 10.7545
+    assert (
+        loss(optimize_blt([Target(STACK_OVERFLOW)], buffers, "max"), STACK_OVERFLOW).max_loss
+        < 10.7545
+    )
 
 
 def test_banded_toeplitz_and_band_fhu_and_full_trees_have_the_published_losses() -> None:
@@ -63,7 +68,10 @@ def test_banded_toeplitz_and_band_fhu_and_full_trees_have_the_published_losses()
 
 def test_the_golden_blt_has_its_figures_to_the_digit() -> None:
     """(2052, 342, 6), max, 2 buffers: sensitivity 5.112628, MaxLoss 10.806269, RmsLoss 9.343450."""
-    blt = BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866))
+    blt = BLT(
+        theta=(0.9953348970002772, 0.8122920858683399),
+        omega=(0.12828660029532482, 0.32906048602262866),
+    )
     found = loss(blt, STACK_OVERFLOW)
     assert found.sensitivity.value == pytest.approx(5.112628, abs=5.1e-7)
     assert found.max_loss == pytest.approx(10.806269, abs=5.1e-7)
@@ -86,7 +94,9 @@ def test_a_banded_toeplitz_optimum_is_one(bands: int, objective) -> None:
     best = optimize_toeplitz(schema, bands, objective)
     c = np.array(best.coefficients)
     if bands <= 20:
-        assert min(value(c + sign * 1e-3 * np.eye(bands)[i]) for i in range(bands) for sign in (-1, 1)) >= value(c) * (1 - 1e-9)
+        assert min(
+            value(c + sign * 1e-3 * np.eye(bands)[i]) for i in range(bands) for sign in (-1, 1)
+        ) >= value(c) * (1 - 1e-9)
     else:
         shorter = value(optimize_toeplitz(schema, 20, objective).coefficients)
         assert loss(best, schema).sensitivity.is_exact
@@ -111,7 +121,10 @@ def test_matrices_are_as_good_as_the_best_known(optimise, mean_variance: float) 
 
 def test_matrices_for_the_worst_round_beat_those_for_the_mean_there() -> None:
     schema = MinSep(20, 5, 4)
-    for optimise in (lambda o: gram.optimize_banded(schema, 5, o), lambda o: gram.optimize_dense(schema, o)):
+    for optimise in (
+        lambda o: gram.optimize_banded(schema, 5, o),
+        lambda o: gram.optimize_dense(schema, o),
+    ):
         worst, mean = optimise("max").error_variances(20), optimise("rms").error_variances(20)
         assert worst.max() < mean.max() * 0.999
         assert mean.mean() < worst.mean()
@@ -133,12 +146,20 @@ def test_fewer_participations_than_turns_leave_all_norms_equal() -> None:
     squares = [G[np.ix_(range(s, s + 15, 5), range(s, s + 15, 5))].sum() for s in range(30)]
     np.testing.assert_allclose(squares, 3.0, rtol=1e-9)
     assert abs(G[0, 15]) > 1e-3
-    assert strategy.error_variances(40).mean() <= gram.optimize_dense_unit_columns(MinSep(40, 5, 8)).error_variances(40).mean()
+    assert (
+        strategy.error_variances(40).mean()
+        <= gram.optimize_dense_unit_columns(MinSep(40, 5, 8)).error_variances(40).mean()
+    )
 
 
-def test_devices_that_return_exactly_every_b_rounds_have_sensitivity_one_in_the_dense_optimum() -> None:
+def test_devices_that_return_exactly_every_b_rounds_have_sensitivity_one_in_the_dense_optimum() -> (
+    None
+):
     schema = MinSep(40, 10, 4)
-    for strategy, square in ((gram.optimize_dense(schema), 1.0), (gram.optimize_dense_unit_columns(schema), 4.0)):
+    for strategy, square in (
+        (gram.optimize_dense(schema), 1.0),
+        (gram.optimize_dense_unit_columns(schema), 4.0),
+    ):
         G = strategy.gram(40)
         squares = [G[np.ix_(range(s, 40, 10), range(s, 40, 10))].sum() for s in range(10)]
         np.testing.assert_allclose(squares, square, rtol=1e-9)
@@ -150,7 +171,11 @@ def test_the_gradient_over_decays_is_that_of_jax(objective) -> None:
     import jax
     import jax.numpy as jnp
 
-    targets = [Target(MinSep(60, 7, 4), 2.0), Target(MinSep(40, 3, 14)), Target(MinSep(300, 290, 2), 0.5)]
+    targets = [
+        Target(MinSep(60, 7, 4), 2.0),
+        Target(MinSep(40, 3, 14)),
+        Target(MinSep(300, 290, 2), 0.5),
+    ]
     p = np.array([-3.0, -1.0, -0.5, 0.2, -1.0, -2.0])
 
     def objective_of(p):
@@ -165,7 +190,10 @@ def test_the_gradient_over_decays_is_that_of_jax(objective) -> None:
         total = 0.0
         for target in targets:
             n, b, k = target.schema.rounds, target.schema.min_sep, target.schema.max_participations
-            c, beta = coefficients(theta, theta_hat, n), jnp.cumsum(coefficients(theta_hat, theta, n))
+            c, beta = (
+                coefficients(theta, theta_hat, n),
+                jnp.cumsum(coefficients(theta_hat, theta, n)),
+            )
             column = sum(jnp.concatenate([jnp.zeros(j * b), c[: n - j * b]]) for j in range(k))
             times = np.ones(n) if objective == "max" else (n - np.arange(n)) / n
             total += target.weight * 0.5 * jnp.log(jnp.sum(column**2) * jnp.sum(times * beta**2))
@@ -218,7 +246,10 @@ def test_several_outcomes_give_a_compromise_that_weights_move() -> None:
     for weights, nearer in (((9.0, 1.0), one), ((1.0, 9.0), other)):
         mixture = optimize_blt([Target(one, weights[0]), Target(other, weights[1])], 2)
         regret = {
-            schema: np.log(loss(mixture, schema).max_loss / loss(specialist[schema], schema).max_loss) for schema in (one, other)
+            schema: np.log(
+                loss(mixture, schema).max_loss / loss(specialist[schema], schema).max_loss
+            )
+            for schema in (one, other)
         }
         assert all(value >= -1e-9 for value in regret.values())
         assert regret[nearer] == min(regret.values())
@@ -234,7 +265,10 @@ def test_every_kind_is_designed_the_same_twice_cached_and_written(kind, tmp_path
     schema = MinSep(40, 10, 3)
     request = MechanismRequest(kind, schema, buffers=2 if kind == "blt" else None)
     messages: list[str] = []
-    strategy, again = optimize_mechanism(request), cached_mechanism(request, tmp_path / "cache", messages.append)
+    strategy, again = (
+        optimize_mechanism(request),
+        cached_mechanism(request, tmp_path / "cache", messages.append),
+    )
     assert again == strategy
     before = len(messages)
     assert cached_mechanism(request, tmp_path / "cache", messages.append) == strategy
@@ -246,8 +280,12 @@ def test_every_kind_is_designed_the_same_twice_cached_and_written(kind, tmp_path
     assert json.loads(json.dumps(shown.to_json(), allow_nan=False))["kind"] == strategy.kind
 
 
-@pytest.mark.parametrize("damage", ["another mechanism", "one digit", "of another request", "empty", "no bytes of ours"])
-def test_a_damaged_or_foreign_cache_entry_is_computed_anew_with_a_warning(damage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", ["another mechanism", "one digit", "of another request", "empty", "no bytes of ours"]
+)
+def test_a_damaged_or_foreign_cache_entry_is_computed_anew_with_a_warning(
+    damage: str, tmp_path: Path
+) -> None:
     """Never returned: `{"kind": "identity"}` was, for a BLT."""
     request, warned = MechanismRequest("blt", MinSep(30, 10, 3), buffers=1), []
     found = cached_mechanism(request, tmp_path)
@@ -258,9 +296,13 @@ def test_a_damaged_or_foreign_cache_entry_is_computed_anew_with_a_warning(damage
             path.write_bytes(head + b'\n{"kind": "identity"}')
         case "one digit":
             digit = content.index(b"0.") + 4
-            path.write_bytes(head + b"\n" + content[:digit] + bytes([content[digit] ^ 1]) + content[digit + 1 :])
+            path.write_bytes(
+                head + b"\n" + content[:digit] + bytes([content[digit] ^ 1]) + content[digit + 1 :]
+            )
         case "of another request":
-            cached_mechanism(MechanismRequest("blt", MinSep(30, 9, 3), buffers=1), tmp_path / "other")
+            cached_mechanism(
+                MechanismRequest("blt", MinSep(30, 9, 3), buffers=1), tmp_path / "other"
+            )
             path.write_bytes(next((tmp_path / "other").glob("*.json")).read_bytes())
         case "empty":
             path.write_bytes(b"")
@@ -290,7 +332,9 @@ def test_the_cache_is_keyed_by_every_input(tmp_path: Path) -> None:
         MechanismRequest("blt", schema, buffers=1, objective="rms"),
         MechanismRequest("blt", MinSep(30, 9, 3), buffers=1),
         MechanismRequest("blt", MinSep(30, 10, 2), buffers=1),
-        MechanismRequest("blt", schema, buffers=1, targets=(Target(schema, 2.0), Target(MinSep(20, 5, 2)))),
+        MechanismRequest(
+            "blt", schema, buffers=1, targets=(Target(schema, 2.0), Target(MinSep(20, 5, 2)))
+        ),
         MechanismRequest("band-fhu", schema),
         MechanismRequest("band-fhu", schema, bands=3),
     ]
@@ -303,7 +347,10 @@ def test_the_cache_is_keyed_by_every_input(tmp_path: Path) -> None:
 def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
     schema = MinSep(60, 15, 4)
     best = loss(optimize_mechanism(MechanismRequest(kind, schema)), schema).rms_loss
-    every = [loss(optimize_mechanism(MechanismRequest(kind, schema, bands=bands)), schema).rms_loss for bands in range(1, 61)]
+    every = [
+        loss(optimize_mechanism(MechanismRequest(kind, schema, bands=bands)), schema).rms_loss
+        for bands in range(1, 61)
+    ]
     assert best == pytest.approx(min(every), rel=1e-12)
 
 
@@ -315,7 +362,10 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
         ({"kind": "blt", "bands": 2}, "has no bands to choose"),
         ({"kind": "banded", "bands": 31}, "bands=31 must be from 1 to rounds=30"),
         ({"kind": "banded", "objective": "mean"}, "must be max or rms"),
-        ({"kind": "tree", "targets": (Target(MinSep(30, 10, 3)),)}, "only a blt is optimised for several"),
+        (
+            {"kind": "tree", "targets": (Target(MinSep(30, 10, 3)),)},
+            "only a blt is optimised for several",
+        ),
     ],
     ids=str,
 )
@@ -337,7 +387,10 @@ def test_numbers_of_buffers_that_make_no_sense_are_refused(buffers: int) -> None
         ("[]", "is an empty list"),
         ('[{"rounds": 5}]', "0.min_sep: Field required"),
         ('[{"rounds": 5, "min_sep": 0, "max_participations": 1}]', "min_sep=0 must be at least 1"),
-        ('[{"rounds": 5, "min_sep": 1, "max_participations": 1, "weight": -1}]', "weight=-1.0 of a target must be positive"),
+        (
+            '[{"rounds": 5, "min_sep": 1, "max_participations": 1, "weight": -1}]',
+            "weight=-1.0 of a target must be positive",
+        ),
         ('{"rounds": 5}', "must be a list"),
     ],
 )
@@ -351,7 +404,10 @@ def test_targets_are_read_with_their_weights(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(
         '[{"rounds": 50, "min_sep": 10, "max_participations": 2, "weight": 3}, {"rounds": 40, "min_sep": 9, "max_participations": 1}]'
     )
-    assert read_targets(tmp_path / "t.json") == (Target(MinSep(50, 10, 2), 3.0), Target(MinSep(40, 9, 1), 1.0))
+    assert read_targets(tmp_path / "t.json") == (
+        Target(MinSep(50, 10, 2), 3.0),
+        Target(MinSep(40, 9, 1), 1.0),
+    )
 
 
 def test_identity_needs_nothing() -> None:

@@ -33,28 +33,41 @@ def test_blt_losses_and_sensitivities(schema: MinSep) -> None:
     from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
 
     n, b, k = schema.rounds, schema.min_sep, schema.max_participations
-    found, theirs = loss(BLT(theta=THETA, omega=OMEGA), schema), buffered_toeplitz.BufferedToeplitz.build(THETA, OMEGA)
-    squared = toeplitz.minsep_sensitivity_squared(theirs.toeplitz_coefs(n), min_sep=b, max_participations=k, n=n)
+    found, theirs = (
+        loss(BLT(theta=THETA, omega=OMEGA), schema),
+        buffered_toeplitz.BufferedToeplitz.build(THETA, OMEGA),
+    )
+    squared = toeplitz.minsep_sensitivity_squared(
+        theirs.toeplitz_coefs(n), min_sep=b, max_participations=k, n=n
+    )
     assert found.sensitivity.value == pytest.approx(float(squared) ** 0.5, rel=1e-9)
     for error, ours in (("max", found.max_loss), ("mean", found.rms_loss)):
-        target = buffered_toeplitz.LossFn.build_min_sep(n=n, error=error, min_sep=b, max_participations=k)
+        target = buffered_toeplitz.LossFn.build_min_sep(
+            n=n, error=error, min_sep=b, max_participations=k
+        )
         assert ours == pytest.approx(float(target.loss(theirs)) ** 0.5, rel=1e-9)
 
 
-@pytest.mark.parametrize("strategy", [BandFHU(bands=20), Toeplitz(coefficients=(0.8, 0.4, 0.1))], ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    "strategy", [BandFHU(bands=20), Toeplitz(coefficients=(0.8, 0.4, 0.1))], ids=lambda s: s.kind
+)
 @pytest.mark.parametrize("schema", SCHEMAS, ids=str)
 def test_toeplitz_losses_and_sensitivities(strategy, schema: MinSep) -> None:
     from jax_privacy.matrix_factorization import toeplitz
 
     n, found = schema.rounds, loss(strategy, schema)
     c = jax.numpy.asarray(strategy.first_column(n))
-    squared = toeplitz.minsep_sensitivity_squared(c, min_sep=schema.min_sep, max_participations=schema.max_participations, n=n)
+    squared = toeplitz.minsep_sensitivity_squared(
+        c, min_sep=schema.min_sep, max_participations=schema.max_participations, n=n
+    )
     variances = np.asarray(toeplitz.per_query_error(strategy_coef=c, n=n))
     assert found.sensitivity.value == pytest.approx(float(squared) ** 0.5, rel=1e-9)
     np.testing.assert_allclose(strategy.error_variances(n), variances, rtol=1e-9)
 
 
-@pytest.mark.parametrize("schema", [MinSep(40, 8, 5), MinSep(40, 8, 3), MinSep(40, 4, 6), MinSep(40, 20, 2)], ids=str)
+@pytest.mark.parametrize(
+    "schema", [MinSep(40, 8, 5), MinSep(40, 8, 3), MinSep(40, 4, 6), MinSep(40, 20, 2)], ids=str
+)
 def test_matrix_sensitivities_and_errors(schema: MinSep) -> None:
     """Exact where bands allow; else the same upper bound (Algorithm 4)."""
     from jax_privacy.matrix_factorization import dense, sensitivity
@@ -62,12 +75,16 @@ def test_matrix_sensitivities_and_errors(schema: MinSep) -> None:
     lags = np.abs(np.subtract.outer(np.arange(40), np.arange(40)))
     b, k = schema.min_sep, schema.max_participations
     for strategy in (
-        Banded.from_matrix(lower_factor(np.where(lags < 8, 0.8**lags, 0.0) + np.eye(40)), "banded.npy"),
+        Banded.from_matrix(
+            lower_factor(np.where(lags < 8, 0.8**lags, 0.0) + np.eye(40)), "banded.npy"
+        ),
         Dense.from_matrix(lower_factor(0.95**lags), "dense.npy"),
     ):
         C, found = jax.numpy.asarray(strategy.matrix), strategy.schema_sensitivity(schema)
         theirs = sensitivity.get_min_sep_sensitivity_upper_bound(C, min_sep=b, max_participations=k)
-        assert any_strategy_sensitivity(strategy, schema).value == pytest.approx(float(theirs), rel=1e-9)
+        assert any_strategy_sensitivity(strategy, schema).value == pytest.approx(
+            float(theirs), rel=1e-9
+        )
         if strategy.bands <= b:
             exact = sensitivity.get_sensitivity_banded(C, min_sep=b, max_participations=k)
             assert found.value == pytest.approx(float(exact), rel=1e-9)
@@ -81,9 +98,19 @@ def test_streams_are_the_same_map_of_the_same_draws() -> None:
 
     z = np.random.default_rng(0).normal(size=(50, 7))
     for strategy, theirs in (
-        (BLT(theta=THETA, omega=OMEGA), buffered_toeplitz.BufferedToeplitz.build(THETA, OMEGA).inverse_as_streaming_matrix()),
-        (BandFHU(bands=9), toeplitz.inverse_as_streaming_matrix(jax.numpy.asarray(BandFHU(bands=9).first_column(9)))),
+        (
+            BLT(theta=THETA, omega=OMEGA),
+            buffered_toeplitz.BufferedToeplitz.build(THETA, OMEGA).inverse_as_streaming_matrix(),
+        ),
+        (
+            BandFHU(bands=9),
+            toeplitz.inverse_as_streaming_matrix(
+                jax.numpy.asarray(BandFHU(bands=9).first_column(9))
+            ),
+        ),
     ):
         inverse = strategy.inverse_first_column(50)
         ours = np.stack([sum(inverse[t - s] * z[s] for s in range(t + 1)) for t in range(50)])
-        np.testing.assert_allclose(np.asarray(theirs @ jax.numpy.asarray(z)), ours, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            np.asarray(theirs @ jax.numpy.asarray(z)), ours, rtol=1e-9, atol=1e-9
+        )

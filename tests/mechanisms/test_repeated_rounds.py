@@ -34,14 +34,20 @@ NON_NEGATIVE = [
 
 @pytest.mark.parametrize("strategy", NON_NEGATIVE, ids=lambda strategy: strategy.kind)
 @pytest.mark.parametrize("copies", [1, 4])
-def test_the_sum_of_the_columns_as_often_as_they_stand_is_the_sensitivity(strategy, copies: int) -> None:
+def test_the_sum_of_the_columns_as_often_as_they_stand_is_the_sensitivity(
+    strategy, copies: int
+) -> None:
     """With G >= 0 all contributions alike are worst: the norm of the summed columns, by either way of computing many patterns."""
     sensitivities = PatternSensitivities(strategy, ROUNDS)
     for pattern in PATTERNS:
         found = sensitivities.of(np.array([pattern] * copies))
         assert found.is_exact.all()
-        assert found.values == pytest.approx(reference.pattern_sensitivity(strategy, pattern, ROUNDS), rel=1e-12)
-        assert sensitivities.exact(np.array(pattern)).value == pytest.approx(found.values[0], rel=1e-12)
+        assert found.values == pytest.approx(
+            reference.pattern_sensitivity(strategy, pattern, ROUNDS), rel=1e-12
+        )
+        assert sensitivities.exact(np.array(pattern)).value == pytest.approx(
+            found.values[0], rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("strategy", NON_NEGATIVE, ids=lambda strategy: strategy.kind)
@@ -59,8 +65,12 @@ def test_no_contributions_of_norm_one_add_more(strategy) -> None:
             assert np.linalg.norm(C[:, list(pattern)] @ parts) <= value * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("strategy", [BISR(bands=4), Toeplitz(coefficients=(1.0, -0.5, 0.2))], ids=lambda s: s.kind)
-def test_with_negative_entries_the_best_of_all_signs_is_between_the_lower_and_the_upper_bound(strategy) -> None:
+@pytest.mark.parametrize(
+    "strategy", [BISR(bands=4), Toeplitz(coefficients=(1.0, -0.5, 0.2))], ids=lambda s: s.kind
+)
+def test_with_negative_entries_the_best_of_all_signs_is_between_the_lower_and_the_upper_bound(
+    strategy,
+) -> None:
     """Contributions of one round are alike at the optimum, so signs per round are a brute force in one dimension."""
     C = reference.strategy_matrix(strategy, ROUNDS)
     for pattern in PATTERNS:
@@ -78,5 +88,9 @@ def test_with_negative_entries_the_best_of_all_signs_is_between_the_lower_and_th
 def test_twice_in_one_round_is_twice_the_clip_norm() -> None:
     C = lower_factor(np.eye(ROUNDS))
     strategy = Banded.from_matrix(C, "c.npy")
-    assert PatternSensitivities(strategy, ROUNDS).exact(np.array([2, 2])).value == pytest.approx(2.0)
-    assert PatternSensitivities(Identity(), ROUNDS).exact(np.array([2, 2, 5])).value == pytest.approx(np.sqrt(5.0))
+    assert PatternSensitivities(strategy, ROUNDS).exact(np.array([2, 2])).value == pytest.approx(
+        2.0
+    )
+    assert PatternSensitivities(Identity(), ROUNDS).exact(
+        np.array([2, 2, 5])
+    ).value == pytest.approx(np.sqrt(5.0))

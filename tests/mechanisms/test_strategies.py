@@ -11,7 +11,19 @@ from pydantic import TypeAdapter
 
 from mechanisms import reference
 from mechanisms.participation import MinSep
-from mechanisms.registry import BISR, BLT, AnyStrategy, Banded, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
+from mechanisms.registry import (
+    BISR,
+    BLT,
+    AnyStrategy,
+    Banded,
+    BandFHU,
+    Dense,
+    Identity,
+    Matrix,
+    Toeplitz,
+    Tree,
+    TreeFull,
+)
 from mechanisms.sensitivity import (
     PatternSensitivities,
     any_strategy_sensitivity,
@@ -22,12 +34,16 @@ from mechanisms.strategy import Strategy
 from mechanisms.triangular import lower_factor
 
 ROUNDS = 40
-GOLDEN = BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866))
+GOLDEN = BLT(
+    theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)
+)
 
 
 def random_matrix(bands: int, seed: int, signs: bool = False) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    C = np.abs(rng.normal(size=(ROUNDS, ROUNDS))) * (rng.choice([-1, 1], (ROUNDS, ROUNDS)) if signs else 1.0)
+    C = np.abs(rng.normal(size=(ROUNDS, ROUNDS))) * (
+        rng.choice([-1, 1], (ROUNDS, ROUNDS)) if signs else 1.0
+    )
     C[np.diag_indices(ROUNDS)] = 1.0 + rng.random(ROUNDS)
     i, j = np.indices(C.shape)
     return np.where((i >= j) & (i - j < bands), C, 0.0)
@@ -66,10 +82,17 @@ sizes = pytest.mark.parametrize("rounds", [1, 2, 7, 16, 37, ROUNDS])
 def test_gram_is_that_of_the_materialised_matrix(strategy: Strategy, rounds: int) -> None:
     C = reference.strategy_matrix(strategy, rounds)
     first, second = np.triu_indices(rounds)
-    np.testing.assert_allclose(strategy.gram_entries(first, second, rounds), (C.T @ C)[first, second], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(
+        strategy.gram_entries(first, second, rounds),
+        (C.T @ C)[first, second],
+        rtol=1e-11,
+        atol=1e-12,
+    )
     np.testing.assert_allclose(strategy.gram(rounds), C.T @ C, rtol=1e-11, atol=1e-12)
     rows = np.arange(rounds)[::3]
-    np.testing.assert_allclose(strategy.gram_rows(rows, rounds), (C.T @ C)[rows], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(
+        strategy.gram_rows(rows, rounds), (C.T @ C)[rows], rtol=1e-11, atol=1e-12
+    )
 
 
 @KINDS
@@ -90,24 +113,40 @@ def test_the_full_tree_decodes_with_the_pseudo_inverse() -> None:
 
 @given(st.sampled_from(NON_NEGATIVE), st.integers(1, 24), st.data())
 @settings(max_examples=200, deadline=None)
-def test_pattern_sensitivity_is_the_norm_of_the_summed_columns(strategy: Strategy, rounds: int, data) -> None:
+def test_pattern_sensitivity_is_the_norm_of_the_summed_columns(
+    strategy: Strategy, rounds: int, data
+) -> None:
     pattern = sorted(data.draw(st.sets(st.integers(0, rounds - 1), min_size=1)))
     found = pattern_sensitivity(strategy, np.array(pattern), rounds)
     assert found.is_exact
     assert found.worst_pattern == tuple(pattern)
-    assert found.value == pytest.approx(reference.pattern_sensitivity(strategy, tuple(pattern), rounds), rel=1e-12)
+    assert found.value == pytest.approx(
+        reference.pattern_sensitivity(strategy, tuple(pattern), rounds), rel=1e-12
+    )
 
 
-@example(next(s for s in SIGNED if isinstance(s, Matrix) and s.file == "banded.npy"), {0, 1, 2, 12, 13, 14, 15, 17}, 0)
-@given(st.sampled_from(SIGNED), st.sets(st.integers(0, 23), min_size=1, max_size=9), st.integers(0, 2**32))
+@example(
+    next(s for s in SIGNED if isinstance(s, Matrix) and s.file == "banded.npy"),
+    {0, 1, 2, 12, 13, 14, 15, 17},
+    0,
+)
+@given(
+    st.sampled_from(SIGNED),
+    st.sets(st.integers(0, 23), min_size=1, max_size=9),
+    st.integers(0, 2**32),
+)
 @settings(max_examples=100, deadline=None)
-def test_with_negative_entries_the_largest_over_unit_vectors_is_certified(strategy: Strategy, rounds_of, seed: int) -> None:
+def test_with_negative_entries_the_largest_over_unit_vectors_is_certified(
+    strategy: Strategy, rounds_of, seed: int
+) -> None:
     """Above every choice of signs and of random unit vectors, below Proposition E.1's bound, both certificates equal."""
     pattern = np.array(sorted(rounds_of))
     columns = reference.strategy_matrix(strategy, 24)[:, pattern]
     found = pattern_sensitivity(strategy, pattern, 24)
     assert found.lower_bound <= found.value <= found.lower_bound * (1 + 1e-6)
-    assert found.value <= PatternSensitivities(strategy, 24).of(pattern[None]).values[0] * (1 + 1e-9)
+    assert found.value <= PatternSensitivities(strategy, 24).of(pattern[None]).values[0] * (
+        1 + 1e-9
+    )
     for signs in itertools.product([-1, 1], repeat=len(pattern)):
         assert np.linalg.norm(columns @ np.array(signs)) <= found.value * (1 + 1e-9)
     U = np.random.default_rng(seed).normal(size=(50, len(pattern), len(pattern)))
@@ -115,7 +154,9 @@ def test_with_negative_entries_the_largest_over_unit_vectors_is_certified(strate
     assert np.linalg.norm(columns @ U, axis=(1, 2)).max() <= found.value * (1 + 1e-9)
 
 
-def test_the_unit_vector_maximum_of_three_rounds_at_odds_is_that_of_vectors_at_120_degrees() -> None:
+def test_the_unit_vector_maximum_of_three_rounds_at_odds_is_that_of_vectors_at_120_degrees() -> (
+    None
+):
     """G = 1.5 I - 0.5 J: three vectors that sum to zero give 1.5 x 3; any choice of signs gives at most 4."""
     upper, lower = unit_vector_sensitivity(1.5 * np.eye(3) - 0.5)
     assert upper**2 == pytest.approx(4.5, rel=1e-8)
@@ -134,11 +175,16 @@ def test_tabulated_and_computed_sensitivities_agree(strategy: Strategy) -> None:
 
 @given(st.sampled_from(EXAMPLES), st.integers(1, 14), st.integers(1, 14), st.integers(1, 6))
 @settings(max_examples=400, deadline=None)
-def test_schema_sensitivity_is_the_largest_over_all_patterns(strategy: Strategy, rounds: int, min_sep: int, most: int) -> None:
+def test_schema_sensitivity_is_the_largest_over_all_patterns(
+    strategy: Strategy, rounds: int, min_sep: int, most: int
+) -> None:
     """The brute force takes every pattern, and with negative Gram entries every choice of signs."""
     schema = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
     brute = reference.schema_sensitivity(strategy, schema)
-    for claimed in (strategy.schema_sensitivity(schema), any_strategy_sensitivity(strategy, schema)):
+    for claimed in (
+        strategy.schema_sensitivity(schema),
+        any_strategy_sensitivity(strategy, schema),
+    ):
         assert schema.permits(claimed.worst_pattern)
         attained = reference.pattern_sensitivity(strategy, claimed.worst_pattern, rounds)
         assert claimed.lower_bound <= attained * (1 + 1e-12)
@@ -156,12 +202,18 @@ def test_only_what_no_theorem_covers_lacks_an_exact_sensitivity() -> None:
 
 def test_more_bands_than_min_sep_never_use_the_banded_theorem() -> None:
     """A device of gap 4 under 5 bands overlaps itself: the squared norms alone, 2, would understate it."""
-    strategy = Banded.from_matrix(lower_factor(np.eye(8) + 0.5 * (np.eye(8, k=4) + np.eye(8, k=-4))), "C.npy")
+    strategy = Banded.from_matrix(
+        lower_factor(np.eye(8) + 0.5 * (np.eye(8, k=4) + np.eye(8, k=-4))), "C.npy"
+    )
     assert strategy.bands == 5
     assert strategy.schema_sensitivity(MinSep(8, 5, 2)).value == pytest.approx(2**0.5)
     found = strategy.schema_sensitivity(MinSep(8, 4, 2))
     assert "Theorem 2" not in found.theorem
-    assert found.value >= reference.schema_sensitivity(strategy, MinSep(8, 4, 2)) == pytest.approx(3**0.5)
+    assert (
+        found.value
+        >= reference.schema_sensitivity(strategy, MinSep(8, 4, 2))
+        == pytest.approx(3**0.5)
+    )
 
 
 def test_the_published_bound_is_loose_on_dense_matrices_and_says_so() -> None:
@@ -169,7 +221,10 @@ def test_the_published_bound_is_loose_on_dense_matrices_and_says_so() -> None:
     rng = np.random.default_rng(4)
     C = np.tril(rng.random((14, 14))) + 0.5 * np.eye(14)
     strategy, schema = Dense.from_matrix(C, "dense.npy"), MinSep(14, 4, 3)
-    found, brute = strategy.schema_sensitivity(schema), reference.schema_sensitivity(strategy, schema)
+    found, brute = (
+        strategy.schema_sensitivity(schema),
+        reference.schema_sensitivity(strategy, schema),
+    )
     assert not found.is_exact
     assert 1.01 * brute < found.value < 1.05 * brute
     assert found.lower_bound == pytest.approx(brute, rel=1e-12)
@@ -199,10 +254,14 @@ def test_columns_not_rows_of_a_factor_have_unit_norm() -> None:
         (2052, 342, 6, 118),
     ],
 )
-def test_tree_sensitivity_has_the_published_squares(rounds: int, min_sep: int, most: int, squared: int) -> None:
+def test_tree_sensitivity_has_the_published_squares(
+    rounds: int, min_sep: int, most: int, squared: int
+) -> None:
     found = Tree().schema_sensitivity(MinSep(rounds, min_sep, most))
     assert found.value**2 == pytest.approx(squared, abs=1e-9)
-    assert reference.pattern_sensitivity(Tree(), found.worst_pattern, rounds) ** 2 == pytest.approx(squared, abs=1e-9)
+    assert reference.pattern_sensitivity(Tree(), found.worst_pattern, rounds) ** 2 == pytest.approx(
+        squared, abs=1e-9
+    )
 
 
 def test_trees_that_restart_at_128_and_every_1024_rounds_have_their_square() -> None:
@@ -211,7 +270,9 @@ def test_trees_that_restart_at_128_and_every_1024_rounds_have_their_square() -> 
     schema = MinSep(2052, 342, 6)
     found = strategy.schema_sensitivity(schema)
     assert found.value**2 == pytest.approx(72, abs=1e-9)
-    assert reference.pattern_sensitivity(strategy, found.worst_pattern, 2052) == pytest.approx(found.value, rel=1e-12)
+    assert reference.pattern_sensitivity(strategy, found.worst_pattern, 2052) == pytest.approx(
+        found.value, rel=1e-12
+    )
     assert any_strategy_sensitivity(strategy, schema).value >= found.value * (1 - 1e-12)
 
 
@@ -221,7 +282,9 @@ def trees(draw) -> tuple[Tree, int]:
     rounds = draw(st.integers(1, 13))
     planned = draw(st.integers(rounds, rounds + 3)) if draw(st.booleans()) else rounds
     restarts = draw(st.sets(st.integers(1, planned), max_size=3))
-    return Tree(restarts=tuple(sorted(restarts)), completion=draw(st.booleans()), rounds=planned), rounds
+    return Tree(
+        restarts=tuple(sorted(restarts)), completion=draw(st.booleans()), rounds=planned
+    ), rounds
 
 
 @given(trees(), st.integers(1, 13), st.integers(1, 6))
@@ -233,14 +296,25 @@ def test_trees_with_restarts_and_completion_are_exact(tree, min_sep: int, most: 
     found = strategy.schema_sensitivity(schema)
     assert found.is_exact
     assert found.value == pytest.approx(reference.schema_sensitivity(strategy, schema), rel=1e-12)
-    assert reference.pattern_sensitivity(strategy, found.worst_pattern, rounds) == pytest.approx(found.value, rel=1e-12)
-    np.testing.assert_allclose(strategy.error_variances(rounds), reference.error_variances(strategy, rounds), rtol=1e-9)
+    assert reference.pattern_sensitivity(strategy, found.worst_pattern, rounds) == pytest.approx(
+        found.value, rel=1e-12
+    )
+    np.testing.assert_allclose(
+        strategy.error_variances(rounds), reference.error_variances(strategy, rounds), rtol=1e-9
+    )
 
 
-@pytest.mark.parametrize(("restarts", "rounds", "min_sep", "most", "square"), [((3, 6), 7, 2, 4, 12), ((5, 10), 13, 4, 4, 17)])
-def test_what_follows_a_completed_tree_starts_at_its_real_end(restarts, rounds: int, min_sep: int, most: int, square: int) -> None:
+@pytest.mark.parametrize(
+    ("restarts", "rounds", "min_sep", "most", "square"),
+    [((3, 6), 7, 2, 4, 12), ((5, 10), 13, 4, 4, 17)],
+)
+def test_what_follows_a_completed_tree_starts_at_its_real_end(
+    restarts, rounds: int, min_sep: int, most: int, square: int
+) -> None:
     """Not at the end of its virtual rounds: by hand, where that mistake gives 11 and 14."""
-    found = Tree(restarts=restarts, completion=True, rounds=rounds).schema_sensitivity(MinSep(rounds, min_sep, most))
+    found = Tree(restarts=restarts, completion=True, rounds=rounds).schema_sensitivity(
+        MinSep(rounds, min_sep, most)
+    )
     assert found.value**2 == pytest.approx(square, rel=1e-12)
 
 
@@ -250,14 +324,20 @@ def test_small_columns_keep_their_negative_entries_beside_large_ones() -> None:
     C[0, 0] = 1e7
     C[1:, 1:] = lower_factor(np.where(np.eye(3) > 0, 1.0, -0.45))
     found = pattern_sensitivity(Matrix.from_matrix(C, "C.npy"), np.array([1, 2, 3]), 4)
-    assert found.value**2 == pytest.approx(3 * 1.45, rel=1e-7)  # vectors at 120 degrees, as G = 1.45 I - 0.45 J
+    assert found.value**2 == pytest.approx(
+        3 * 1.45, rel=1e-7
+    )  # vectors at 120 degrees, as G = 1.45 I - 0.45 J
 
 
-@pytest.mark.parametrize("schema", [MinSep(512, 1, 512), MinSep(512, 10, 52), MinSep(700, 50, 14)], ids=str)
+@pytest.mark.parametrize(
+    "schema", [MinSep(512, 1, 512), MinSep(512, 10, 52), MinSep(700, 50, 14)], ids=str
+)
 def test_trees_stay_quick_where_devices_come_often(schema: MinSep) -> None:
     found = Tree().schema_sensitivity(schema)
     C = reference.strategy_matrix(Tree(), schema.rounds)
-    assert found.value == pytest.approx(np.linalg.norm(C[:, list(found.worst_pattern)].sum(axis=1)), rel=1e-12)
+    assert found.value == pytest.approx(
+        np.linalg.norm(C[:, list(found.worst_pattern)].sum(axis=1)), rel=1e-12
+    )
     assert found.value <= any_strategy_sensitivity(Tree(), schema).value * (1 + 1e-12)
 
 
@@ -340,7 +420,9 @@ def test_a_matrix_is_named_for_good(tmp_path) -> None:
         Matrix.model_validate_json(strategy.model_dump_json(), context=context)
 
 
-@pytest.mark.parametrize("strategy", [s for s in EXAMPLES if not hasattr(s, "file")], ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    "strategy", [s for s in EXAMPLES if not hasattr(s, "file")], ids=lambda s: s.kind
+)
 def test_json_round_trip(strategy: Strategy) -> None:
     adapter = TypeAdapter(AnyStrategy)
     assert adapter.validate_json(strategy.model_dump_json()) == strategy
@@ -352,7 +434,9 @@ def test_strategies_of_so_many_rounds_refuse_more(strategy: Strategy) -> None:
     if strategy.most_rounds is None:
         strategy.check_rounds(10**6)
         return
-    with pytest.raises(ValueError, match=f"rounds={ROUNDS + 1} is more than this {strategy.kind} strategy has"):
+    with pytest.raises(
+        ValueError, match=f"rounds={ROUNDS + 1} is more than this {strategy.kind} strategy has"
+    ):
         strategy.schema_sensitivity(MinSep(ROUNDS + 1, 2, 2))
     with pytest.raises(ValueError, match="is more than this"):
         strategy.error_variances(ROUNDS + 1)
@@ -385,9 +469,16 @@ def test_beyond_the_gram_table_closed_forms_take_over() -> None:
     """20,000 rounds: BLT by closed form, Toeplitz by running sums per lag, against the norm of the summed columns."""
     n = 20_000
     patterns = np.array([[0, 300, 9000, 19_999], [5, 6, 7, 8], [100, 5100, 10_100, 15_100]])
-    for strategy in (GOLDEN, BandFHU(bands=400), BISR(bands=20), Toeplitz(coefficients=(1.0, 0.5, 0.2))):
+    for strategy in (
+        GOLDEN,
+        BandFHU(bands=400),
+        BISR(bands=20),
+        Toeplitz(coefficients=(1.0, 0.5, 0.2)),
+    ):
         c = strategy.first_column(n)
-        sums = [sum(np.concatenate([np.zeros(r), c[: n - r]]) for r in pattern) for pattern in patterns]
+        sums = [
+            sum(np.concatenate([np.zeros(r), c[: n - r]]) for r in pattern) for pattern in patterns
+        ]
         found = PatternSensitivities(strategy, n).of(np.repeat(patterns, 2, axis=0)).values[::2]
         np.testing.assert_allclose(found, np.linalg.norm(sums, axis=1), rtol=1e-11)
 

@@ -17,7 +17,12 @@ from fedray.report.page import render, render_reproduction, render_study
 from fedray.report.tables import PageTable
 from fedray.trace.importer import import_log
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium, which draws the page")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("chromium") is None, reason="needs chromium, which draws the page"
+    ),
+]
 
 MEASURE = """
 async function measure(frame) {
@@ -54,7 +59,9 @@ def looked_at(page: str, directory: Path) -> dict[str, dict[str, Any]]:
         f'<iframe id="w{width}" srcdoc="{html.escape(page)}" style="width: {width}px; height: 900px; border: 0"></iframe>'
         for width in (1280, 390)
     )
-    (directory / "outer.html").write_text(f'<!doctype html><script>{MEASURE}</script>{frames}<pre id="found"></pre>')
+    (directory / "outer.html").write_text(
+        f'<!doctype html><script>{MEASURE}</script>{frames}<pre id="found"></pre>'
+    )
     quiet = [
         "--disable-quic",
         "--no-first-run",
@@ -74,7 +81,11 @@ def looked_at(page: str, directory: Path) -> dict[str, dict[str, Any]]:
                 "--virtual-time-budget=20000",
                 "--enable-logging=stderr",
             ),
-            *(f"--user-data-dir={directory / 'profile'}", "--dump-dom", f"file://{directory / 'outer.html'}"),
+            *(
+                f"--user-data-dir={directory / 'profile'}",
+                "--dump-dom",
+                f"file://{directory / 'outer.html'}",
+            ),
         ],
         capture_output=True,
         text=True,
@@ -95,10 +106,21 @@ def of_import(request) -> str:
     """Long names, left-out rows, and a claim with a finding of every statement."""
     directory = request.getfixturevalue("tmp_path")
     name = "device-" + "0123456789abcdef" * 6
-    rows = "".join(f"{name}{device},{number}\n" for device in range(30) for number in (device, device + 40, device + 80))
+    rows = "".join(
+        f"{name}{device},{number}\n"
+        for device in range(30)
+        for number in (device, device + 40, device + 80)
+    )
     (directory / "log.csv").write_text(f"dev,round\n{rows}")
     trace = import_log(directory / "log.csv", "dev", "round", None, directory / "t", renumber=True)
-    told = {"min_sep": 39, "max_participations": 3, "rho": 0.1, "epsilon": 1.0, "rounds": 110, "timer_hours": 24.0}
+    told = {
+        "min_sep": 39,
+        "max_participations": 3,
+        "rho": 0.1,
+        "epsilon": 1.0,
+        "rounds": 110,
+        "timer_hours": 24.0,
+    }
     claim = Claim.model_validate({"mechanism": {"kind": "tree"}, "noise_multiplier": 2.0, **told})
     return render(trace, audit_trace(trace, claim=claim, show_devices=True))
 
@@ -117,25 +139,42 @@ def of_study(request) -> str:
         for count in range(1, 8)
     )
     lines = Figure(
-        "lines", "epsilon over report goal", "n", Axis("report goal", needs_log([x])), Axis("epsilon", True, decimals=4), series
+        "lines",
+        "epsilon over report goal",
+        "n",
+        Axis("report goal", needs_log([x])),
+        Axis("epsilon", True, decimals=4),
+        series,
     )
     values = {(float(a), float(b)): a * b / 7 for a in range(100, 1100, 100) for b in range(5)}
-    plane = Plane("plane-0", "banded", "n", Axis("min-sep"), Axis("k"), Axis("epsilon", decimals=4), values)
+    plane = Plane(
+        "plane-0", "banded", "n", Axis("min-sep"), Axis("k"), Axis("epsilon", decimals=4), values
+    )
     heading = ["timer", "report goal", "mechanism", *(f"{each} figure" for each in range(11))]
-    table = PageTable("Cells", [heading, *([["24 h", "6,500", "blt 2 buffers", *(["<= 123.456"] * 11)]] * 3)])
+    table = PageTable(
+        "Cells", [heading, *([["24 h", "6,500", "blt 2 buffers", *(["<= 123.456"] * 11)]] * 3)]
+    )
     return render_study("s", "n", [lines, plane], [table], {}, ["A."])
 
 
 def of_reproduction(request) -> str:
     results = [
-        {"name": f"otf-{n}-AA", "min_sep": {"published": 100 + n, "observed": 90 + n}, "rho": {"published": 1.0, "observed": 0.9}}
+        {
+            "name": f"otf-{n}-AA",
+            "min_sep": {"published": 100 + n, "observed": 90 + n},
+            "rho": {"published": 1.0, "observed": 0.9},
+        }
         for n in range(9)
     ]
     return render_reproduction("r", "n", [["run", "min-sep"], ["otf-1-AA", "92 / 101"]], results)
 
 
-@pytest.mark.parametrize(("make", "plots"), [(of_trace, None), (of_import, 5), (of_study, 1), (of_reproduction, 2)])
-def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(make, plots, request, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "plots"), [(of_trace, None), (of_import, 5), (of_study, 1), (of_reproduction, 2)]
+)
+def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(
+    make, plots, request, tmp_path: Path
+) -> None:
     page = make(request)
     found = looked_at(page, tmp_path)
     assert {each["width"] for each in found.values()} == {1280, 390}
@@ -146,4 +185,6 @@ def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(make
     assert wide["heads"] > narrow["heads"] or make is of_reproduction
     assert wide["saved"].keys() == narrow["saved"].keys()
     for name, content in wide["saved"].items():
-        assert content.startswith("<svg") if name.endswith(".svg") else "," in content.splitlines()[0]
+        assert (
+            content.startswith("<svg") if name.endswith(".svg") else "," in content.splitlines()[0]
+        )

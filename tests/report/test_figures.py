@@ -29,7 +29,18 @@ from fedray.report.figures import (
 from fedray.report.files import figure_csv, figure_svg, write_figure_files, write_figures
 from fedray.report.plotly_json import plotly_figure
 
-NAMES = ["eligible", "diurnal", "durations", "accuracy", "loss", "participations", "gaps", "privacy", "rho", "devices"]
+NAMES = [
+    "eligible",
+    "diurnal",
+    "durations",
+    "accuracy",
+    "loss",
+    "participations",
+    "gaps",
+    "privacy",
+    "rho",
+    "devices",
+]
 
 
 def trace_of_rounds(started_hours: list[float], eligible: list[int]) -> Any:
@@ -54,14 +65,22 @@ def test_eligible_devices_are_shown_at_the_hours_of_the_count_and_nowhere_else()
     assert drawn["x"] == [2, 3, 3, 4, 20, 20, 21]
     assert drawn["y"] == [3600, 3600, 3700, 3700, None, 3650, 3650]
     assert "lines" in drawn["mode"]
-    by_hour = eligible_by_hour(trace_of_rounds([2.5, 2.9, 26.5, 3.5, 20.25], [3600, 3600, 1600, 3700, 40]))
+    by_hour = eligible_by_hour(
+        trace_of_rounds([2.5, 2.9, 26.5, 3.5, 20.25], [3600, 3600, 1600, 3700, 40])
+    )
     assert by_hour.series[0].x.tolist() == [2, 3, 20]
     assert by_hour.series[0].y.tolist() == [2600, 3700, 40]
     assert by_hour.y.is_log
 
 
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=30))
-def test_a_path_through_steps_has_every_value_over_its_own_span(steps: list[tuple[int, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=30
+    )
+)
+def test_a_path_through_steps_has_every_value_over_its_own_span(
+    steps: list[tuple[int, int, int]],
+) -> None:
     """Widths, gaps after them, values: at the middle of each step the path has its value, in each gap it has none."""
     widths, gaps, values = (np.array(each, np.float64) for each in zip(*steps, strict=True))
     ends = np.cumsum(widths + gaps) - gaps
@@ -75,7 +94,9 @@ def test_a_path_through_steps_has_every_value_over_its_own_span(steps: list[tupl
     finite = np.isfinite(y)
     assert (y[finite] == values[place[finite]]).all()
     covered = sum(
-        right - left for left, right, a, b in zip(x[:-1], x[1:], y[:-1], y[1:], strict=True) if np.isfinite(a) and np.isfinite(b)
+        right - left
+        for left, right, a, b in zip(x[:-1], x[1:], y[:-1], y[1:], strict=True)
+        if np.isfinite(a) and np.isfinite(b)
     )
     assert covered == widths.sum()
 
@@ -88,12 +109,16 @@ def test_steps_too_short_to_be_seen_are_marked() -> None:
 
 def test_round_durations_add_up_to_the_run(trained) -> None:
     series = round_durations(trained).series[0]
-    assert 60 * series.y.sum() == pytest.approx(trained.rounds["closed"][trained.rounds["state"] == 0].max())
+    assert 60 * series.y.sum() == pytest.approx(
+        trained.rounds["closed"][trained.rounds["state"] == 0].max()
+    )
     assert series.until is not None
     assert (series.x[1:] == series.until[:-1]).all()
 
 
-def test_what_devices_got_is_shown_in_200_steps_and_never_below_the_truth(trained, trained_audit) -> None:
+def test_what_devices_got_is_shown_in_200_steps_and_never_below_the_truth(
+    trained, trained_audit
+) -> None:
     (figure,) = [each for each in figures_of(trained, trained_audit) if each.name == "devices"]
     series = figure.series[0]
     assert series.x.size == CURVE_STEPS == 200
@@ -101,21 +126,32 @@ def test_what_devices_got_is_shown_in_200_steps_and_never_below_the_truth(traine
     assert (np.diff(series.y) >= 0).all()
 
 
-def test_every_figure_of_a_run_is_on_its_page_with_the_audit_s_data(trained, trained_audit, trained_page: str, script) -> None:
+def test_every_figure_of_a_run_is_on_its_page_with_the_audit_s_data(
+    trained, trained_audit, trained_page: str, script
+) -> None:
     figures = script(trained_page, "figure-data")
-    assert list(figures) == [name for name in NAMES if name != "gaps" or trained_audit.patterns.gaps.size]
+    assert list(figures) == [
+        name for name in NAMES if name != "gaps" or trained_audit.patterns.gaps.size
+    ]
     assert sum(figures["participations"]["data"][0]["y"]) == trained_audit.devices
     if "gaps" in figures:
         assert sum(figures["gaps"]["data"][0]["y"]) == trained_audit.patterns.gaps.size
     assert figures["privacy"]["data"][0]["y"][-1] == trained_audit.mechanisms[0].epsilon
-    assert {each["csv"] for each in figures.values()} == {figure_csv(each) for each in figures_of(trained, trained_audit)}
+    assert {each["csv"] for each in figures.values()} == {
+        figure_csv(each) for each in figures_of(trained, trained_audit)
+    }
 
 
 def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
     def figure(flags: list[bool]) -> Figure:
-        ledger = [LedgerEntry(rounds + 1, 1.0, flag, 0.5, 1.0 + rounds) for rounds, flag in enumerate(flags)]
+        ledger = [
+            LedgerEntry(rounds + 1, 1.0, flag, 0.5, 1.0 + rounds)
+            for rounds, flag in enumerate(flags)
+        ]
         mechanism = SimpleNamespace(observed=SimpleNamespace(delta=1e-10))
-        return epsilon_over_rounds(cast(Any, SimpleNamespace(ledger=ledger, mechanisms=[mechanism])))
+        return epsilon_over_rounds(
+            cast(Any, SimpleNamespace(ledger=ledger, mechanisms=[mechanism]))
+        )
 
     assert figure([True, True]).note.startswith("Exact for the trace")
     assert "exact" not in figure([True, False]).note.lower()
@@ -124,7 +160,9 @@ def test_epsilon_over_rounds_is_called_exact_only_if_every_entry_is() -> None:
 
 def test_values_in_labels_of_privacy_are_rounded_up() -> None:
     series = Series("epsilon", "steps", np.array([0.0]), np.array([5.21002]), np.array([980.0]))
-    drawn = plotly_figure(Figure("f", "", "", Axis("Rounds"), Axis("Epsilon", decimals=4), (series,)))
+    drawn = plotly_figure(
+        Figure("f", "", "", Axis("Rounds"), Axis("Epsilon", decimals=4), (series,))
+    )
     assert drawn["data"][0]["hovertext"][0] == "Rounds: 0 to 980<br>Epsilon: 5.2101"
 
 
@@ -137,7 +175,9 @@ def test_an_axis_is_logarithmic_where_values_differ_by_more_than_a_factor_of_fiv
     assert log_ticks(60.0, 9000.0) == [100, 300, 1000, 3000, 10000]
     assert log_ticks(1.0, 2e4) == [1, 10, 100, 1000, 10000]
     assert log_ticks(20.0, 4e5) == [20, 100, 1000, 10000, 100000]
-    bars = Series("pairs", "bars", np.array([1.0, 2.0]), np.array([300.0, 40_000.0]), np.array([2.0, 3.0]))
+    bars = Series(
+        "pairs", "bars", np.array([1.0, 2.0]), np.array([300.0, 40_000.0]), np.array([2.0, 3.0])
+    )
     figure = Figure("f", "", "", Axis("gap"), Axis("pairs", is_log=True), (bars,))
     assert figure.log_ticks("y") == [1, 10, 100, 1000, 10000]  # its axis goes down to one
 
@@ -156,7 +196,9 @@ def test_every_figure_is_written_as_svg_and_csv_with_the_same_data_and_the_same_
 ) -> None:
     written = write_figures(trained, trained_audit, tmp_path / "a" / "b")
     figures = figures_of(trained, trained_audit)
-    assert [path.name for path in written] == [f"{each.name}{suffix}" for each in figures for suffix in (".svg", ".csv")]
+    assert [path.name for path in written] == [
+        f"{each.name}{suffix}" for each in figures for suffix in (".svg", ".csv")
+    ]
     for each in figures:
         ET.parse(tmp_path / "a" / "b" / f"{each.name}.svg")
         rows = list(csv.reader((tmp_path / "a" / "b" / f"{each.name}.csv").open()))
@@ -175,7 +217,9 @@ def hostile() -> Figure:
         Series("named", "points", x, x, labels=(name, "b", "c")),
     )
     marks = (Mark(20.0, name), Mark(3.0, "target", "y"), Mark(30.0, "zone", until=60.0))
-    return Figure("hostile", name, name, Axis(name, is_log=True), Axis("y", is_log=True), series, marks)
+    return Figure(
+        "hostile", name, name, Axis(name, is_log=True), Axis("y", is_log=True), series, marks
+    )
 
 
 def test_names_are_words_in_every_rendering() -> None:
@@ -204,7 +248,9 @@ def test_labels_that_would_cover_one_another_are_left_out_and_none_leaves_the_pl
     assert places[8] == (-1, 0)  # and at the right edge left of it
     drawn = plotly_figure(figure)["data"][0]
     assert [text != "" for text in drawn["text"]] == [place is not None for place in places]
-    assert [f">{label}<" in figure_svg(figure) for label in labels] == [place is not None for place in places]
+    assert [f">{label}<" in figure_svg(figure) for label in labels] == [
+        place is not None for place in places
+    ]
 
 
 def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:
@@ -216,19 +262,31 @@ def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:
 
 
 def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
-    plane = Plane("p", "P", "", Axis("x"), Axis("y"), Axis("epsilon", decimals=4), {(1.0, 2.0): 3.00001, (2.0, 2.0): 6.0})
+    plane = Plane(
+        "p",
+        "P",
+        "",
+        Axis("x"),
+        Axis("y"),
+        Axis("epsilon", decimals=4),
+        {(1.0, 2.0): 3.00001, (2.0, 2.0): 6.0},
+    )
     svg, table = write_figure_files([plane], tmp_path / "f")
     assert "3.0001" in svg.read_text()
     assert table.read_text() == "x,y,epsilon\n1,2,3.00001\n2,2,6\n"
 
 
 def test_figures_without_data_are_drawn_empty() -> None:
-    figure = observed_beside_published([{"name": "a", "rho": {"published": None, "observed": 1.0}}], "rho", "t", "n")
+    figure = observed_beside_published(
+        [{"name": "a", "rho": {"published": None, "observed": 1.0}}], "rho", "t", "n"
+    )
     assert plotly_figure(figure)["data"][1]["x"] == []
     ET.fromstring(figure_svg(figure))
 
 
-def test_a_directory_that_cannot_be_made_is_refused_in_one_line(trained, trained_audit, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_refused_in_one_line(
+    trained, trained_audit, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="name another") as caught:
         write_figures(trained, trained_audit, tmp_path / "file")

@@ -19,12 +19,18 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, color_system=None)
     monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
-    metrics, evaluation = SimpleNamespace(train_loss=5.824), SimpleNamespace(evaluation_accuracy=0.015)
+    metrics, evaluation = (
+        SimpleNamespace(train_loss=5.824),
+        SimpleNamespace(evaluation_accuracy=0.015),
+    )
     seconds = 123 * 86_400 + 21 * 3600 + 5 * 60
     with run_progress(is_shown=True) as on_progress:
         on_progress(RunProgress(12_345, 100_000, seconds, 12_345_678))
         on_progress(TrainingProgress(12_345, 100_000, cast(Any, metrics), cast(Any, evaluation)))
-    lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).strip() for line in re.split(r"[\r\n]", out.getvalue())]
+    lines = [
+        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).strip()
+        for line in re.split(r"[\r\n]", out.getvalue())
+    ]
     last = [line for line in lines if line][-1]
     assert len(last) <= width
     assert "12345/100000" in last

@@ -23,6 +23,14 @@ def test_it_stands_in_a_page_without_ending_its_script_and_asks_no_network_of_it
     policy refuses any request at all; tests of pages hold that, and that a browser finds nothing to refuse."""
     content = (VENDOR / "plotly-basic.min.js").read_text()
     assert "</script" not in content.lower()
-    for word in ("WebSocket", "sendBeacon", "importScripts", "fetch(", "new Function", "EventSource", "serviceWorker"):
+    for word in (
+        "WebSocket",
+        "sendBeacon",
+        "importScripts",
+        "fetch(",
+        "new Function",
+        "EventSource",
+        "serviceWorker",
+    ):
         assert word not in content
     assert content.count("new XMLHttpRequest") == 1

@@ -46,7 +46,14 @@ ROWS = [
     Row("identity", Identity, None, 78.4793, 4, is_optimised=False),
     Row("tree, online", Tree, 27.2721, 19.2750, 4, is_optimised=False),
     Row("tree-full", lambda: TreeFull(rounds=2052), 14.9809, 12.4715, 4, is_optimised=False),
-    Row("tree-full, completed", lambda: TreeFull(rounds=2052, completion=True), 16.6163, 13.9576, 4, is_optimised=False),
+    Row(
+        "tree-full, completed",
+        lambda: TreeFull(rounds=2052, completion=True),
+        16.6163,
+        13.9576,
+        4,
+        is_optimised=False,
+    ),
     Row("band-fhu, 342 bands", lambda: BandFHU(bands=342), 11.05, 8.98, 2, is_optimised=False),
     Row("banded-toeplitz, 342 bands, rms", lambda: optimize_toeplitz(SCHEMA, 342), 10.53, 8.80, 2),
     Row("blt, 2 buffers, max at k = 1", lambda: optimize_blt([Target(ONCE)], 2), 11.80, 11.15, 2),
@@ -55,9 +62,31 @@ ROWS = [
     Row("blt, 3 buffers, max", lambda: optimize_blt([Target(SCHEMA)], 3), 10.79, None, 2),
     Row("blt, 2 buffers, rms", lambda: optimize_blt([Target(SCHEMA)], 2, "rms"), None, 9.18, 2),
     Row("blt, 4 buffers, rms", lambda: optimize_blt([Target(SCHEMA)], 4, "rms"), None, 9.17, 2),
-    Row("banded, 342 bands, rms", lambda: optimize_banded(SCHEMA, 342), 10.21, 8.5953, 4, is_quick=False),
-    Row("banded, 128 bands, rms", lambda: optimize_banded(SCHEMA, 128), None, 10.3157, 4, is_quick=False),
-    Row("dense, rms", lambda: optimize_dense(SCHEMA), None, 8.1526, 4, returns_every_b_rounds=True, is_quick=False),
+    Row(
+        "banded, 342 bands, rms",
+        lambda: optimize_banded(SCHEMA, 342),
+        10.21,
+        8.5953,
+        4,
+        is_quick=False,
+    ),
+    Row(
+        "banded, 128 bands, rms",
+        lambda: optimize_banded(SCHEMA, 128),
+        None,
+        10.3157,
+        4,
+        is_quick=False,
+    ),
+    Row(
+        "dense, rms",
+        lambda: optimize_dense(SCHEMA),
+        None,
+        8.1526,
+        4,
+        returns_every_b_rounds=True,
+        is_quick=False,
+    ),
     Row(
         "dense, unit columns, rms",
         lambda: optimize_dense_unit_columns(SCHEMA),
@@ -74,7 +103,9 @@ def losses(row: Row) -> tuple[float, float]:
     """(MaxLoss, RmsLoss) of ours."""
     strategy = row.make()
     found = loss(strategy, SCHEMA)
-    sensitivity = regular_sensitivity(strategy) if row.returns_every_b_rounds else found.sensitivity.value
+    sensitivity = (
+        regular_sensitivity(strategy) if row.returns_every_b_rounds else found.sensitivity.value
+    )
     return sensitivity * found.max_error, sensitivity * found.rms_error
 
 
@@ -95,18 +126,24 @@ def agrees(ours: float, published: float | None, row: Row) -> bool:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="only rows that take seconds")
     is_quick = parser.parse_args().quick
     rows = [row for row in ROWS if row.is_quick or not is_quick]
     agreeing = 0
-    print(f"{'mechanism':34} {'MaxLoss':>9} {'published':>9} {'RmsLoss':>9} {'published':>9} {'seconds':>8}")
+    print(
+        f"{'mechanism':34} {'MaxLoss':>9} {'published':>9} {'RmsLoss':>9} {'published':>9} {'seconds':>8}"
+    )
     for row in rows:
         started = time.perf_counter()
         max_loss, rms_loss = losses(row)
         is_agreeing = agrees(max_loss, row.max_loss, row) and agrees(rms_loss, row.rms_loss, row)
         agreeing += is_agreeing
-        published = ["" if value is None else f"{value:.4f}" for value in (row.max_loss, row.rms_loss)]
+        published = [
+            "" if value is None else f"{value:.4f}" for value in (row.max_loss, row.rms_loss)
+        ]
         print(
             f"{row.name:34} {max_loss:9.4f} {published[0]:>9} {rms_loss:9.4f} {published[1]:>9} "
             f"{time.perf_counter() - started:8.1f}{'' if is_agreeing else '  differs'}",

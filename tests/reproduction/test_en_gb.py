@@ -18,7 +18,9 @@ def test_the_en_gb_run_has_the_published_min_sep_and_participations(tmp_path: Pa
 
     195 to 240 is their range widened by the noise between repeats and tasks (up to 10 %).
     """
-    scenario = Scenario.from_toml(Path(__file__).parents[2] / "scenarios" / "quickstart.toml", ["training.enabled=false"])
+    scenario = Scenario.from_toml(
+        Path(__file__).parents[2] / "scenarios" / "quickstart.toml", ["training.enabled=false"]
+    )
     trace = simulate(scenario, Placement(shards=1, backend="in-process"), tmp_path / "t")
     audit = audit_trace(trace, mechanism=Tree())
     assert audit.rounds == 980

@@ -9,7 +9,18 @@ import torch
 from fedray.errors import CheckpointError, InputError
 from fedray.messages import FIXED_POINT_BITS, TrainReport
 from mechanisms import reference
-from mechanisms.registry import BISR, BLT, Banded, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
+from mechanisms.registry import (
+    BISR,
+    BLT,
+    Banded,
+    BandFHU,
+    Dense,
+    Identity,
+    Matrix,
+    Toeplitz,
+    Tree,
+    TreeFull,
+)
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
@@ -26,7 +37,9 @@ STRATEGIES = [
     BandFHU(bands=6),
     BISR(bands=1),
     BISR(bands=6),
-    Banded.from_matrix(lower_factor(np.where(LAGS < 4, 0.6**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"),
+    Banded.from_matrix(
+        lower_factor(np.where(LAGS < 4, 0.6**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"
+    ),
     Dense.from_matrix(lower_factor(0.9**LAGS), "dense.npy"),
     Matrix.from_matrix(np.tril(np.cos(LAGS)) + np.eye(ROUNDS), "matrix.npy"),
     Tree(),
@@ -38,7 +51,9 @@ STRATEGIES = [
 KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
 
 
-def stream_of(strategy: Strategy, rounds: int = ROUNDS, seed: int = 3, dimension: int = 17) -> NoiseStream:
+def stream_of(
+    strategy: Strategy, rounds: int = ROUNDS, seed: int = 3, dimension: int = 17
+) -> NoiseStream:
     return noise_stream(strategy, seed, dimension, CPU, rounds)
 
 
@@ -52,7 +67,10 @@ def reference_rows(strategy: Strategy, rounds: int) -> np.ndarray:
     """The noise map times the very draws that the stream makes, in float64."""
     if isinstance(strategy, Tree):
         nodes = [draw(node.end - 1, node.height) for node in reference.tree_nodes(strategy, rounds)]
-        virtual = [draw(node.end - 1, VIRTUAL + node.height) for node in reference.virtual_subtrees(strategy, rounds)]
+        virtual = [
+            draw(node.end - 1, VIRTUAL + node.height)
+            for node in reference.virtual_subtrees(strategy, rounds)
+        ]
         return reference.noise_map(strategy, rounds) @ np.stack([*nodes, *virtual])
     return reference.noise_map(strategy, rounds) @ np.stack([draw(t) for t in range(rounds)])
 
@@ -86,7 +104,9 @@ def test_no_row_is_given_beyond_the_rounds_that_are_accounted_for(strategy: Stra
 
 
 def test_strategies_of_fewer_rounds_have_no_stream() -> None:
-    with pytest.raises(ValueError, match=f"rounds={ROUNDS + 1} is more than this banded strategy has"):
+    with pytest.raises(
+        ValueError, match=f"rounds={ROUNDS + 1} is more than this banded strategy has"
+    ):
         stream_of(STRATEGIES[6], ROUNDS + 1)
 
 
@@ -112,7 +132,9 @@ def test_what_has_no_address_is_refused(address) -> None:
         draw(*address)
 
 
-@pytest.mark.parametrize("strategy", [STRATEGIES[1], STRATEGIES[3], STRATEGIES[9]], ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    "strategy", [STRATEGIES[1], STRATEGIES[3], STRATEGIES[9]], ids=lambda s: s.kind
+)
 @pytest.mark.parametrize("shards", [1, 2, 3, 5])
 def test_shards_joined_are_the_one_stream(strategy: Strategy, shards: int) -> None:
     dimension = 3 * BLOCK + 1000
@@ -135,12 +157,16 @@ def test_the_step_that_a_gpu_compiles_is_the_one_that_a_cpu_takes() -> None:
     for t in range(20):
         NormalDraws(3, 0, CPU).fill(out, t)
         buffered_step(S, out, (0.95, 0.6), (0.2, 0.3))
-        torch.testing.assert_close(stream.next(), out, rtol=0, atol=1e-5)  # float32 sums in another order
+        torch.testing.assert_close(
+            stream.next(), out, rtol=0, atol=1e-5
+        )  # float32 sums in another order
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @KINDS
-def test_on_a_gpu_too_streams_are_restorable_and_correlated_as_the_reference(strategy: Strategy) -> None:
+def test_on_a_gpu_too_streams_are_restorable_and_correlated_as_the_reference(
+    strategy: Strategy,
+) -> None:
     """Covariance over 200,000 coordinates: each entry within 6 standard errors."""
     device, dimension, rounds = torch.device("cuda"), 200_000, 9
     stream = noise_stream(strategy, 3, dimension, device, rounds)
@@ -157,9 +183,15 @@ def test_on_a_gpu_too_streams_are_restorable_and_correlated_as_the_reference(str
     assert torch.equal(other.next(), rows[4].float())
 
 
-def reports(*updates: np.ndarray, clip_norm: float = 1.0, round_index: int = 0) -> list[TrainReport]:
-    fixed = [np.trunc(update * 2.0**FIXED_POINT_BITS / clip_norm).astype(np.int64) for update in updates]
-    return [TrainReport(round_index, group, 1, total, 0.0, 1, 0) for group, total in enumerate(fixed)]
+def reports(
+    *updates: np.ndarray, clip_norm: float = 1.0, round_index: int = 0
+) -> list[TrainReport]:
+    fixed = [
+        np.trunc(update * 2.0**FIXED_POINT_BITS / clip_norm).astype(np.int64) for update in updates
+    ]
+    return [
+        TrainReport(round_index, group, 1, total, 0.0, 1, 0) for group, total in enumerate(fixed)
+    ]
 
 
 @pytest.fixture
@@ -204,9 +236,16 @@ def test_the_sum_is_that_of_exact_integers_rounded_once(small) -> None:
     aggregator, silent = (ModelAggregator(small("training.enabled=true")) for _ in range(2))
     for each in (aggregator, silent):
         each.start(np.zeros(6, np.float32))
-    released = aggregator.release([TrainReport(0, g, 1, total, 0.0, 1, 0) for g, total in enumerate(totals)])
+    released = aggregator.release(
+        [TrainReport(0, g, 1, total, 0.0, 1, 0) for g, total in enumerate(totals)]
+    )
     noise = silent.release(reports(np.zeros(6)))
-    expected = torch.tensor([float(total) / 2.0**FIXED_POINT_BITS for total in exact], dtype=torch.float64).float() + noise
+    expected = (
+        torch.tensor(
+            [float(total) / 2.0**FIXED_POINT_BITS for total in exact], dtype=torch.float64
+        ).float()
+        + noise
+    )
     assert torch.equal(released, expected)
 
 
@@ -214,7 +253,9 @@ def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
     """Its noise would not go on with the same draws."""
     state = aggregator.state()
     assert state["device"] == "cpu"
-    with pytest.raises(CheckpointError, match="trained on 'cuda NVIDIA A100'.*this aggregator is on 'cpu'"):
+    with pytest.raises(
+        CheckpointError, match="trained on 'cuda NVIDIA A100'.*this aggregator is on 'cpu'"
+    ):
         aggregator.load({**state, "device": np.array("cuda NVIDIA A100")})
 
 
@@ -241,11 +282,15 @@ def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) ->
 @KINDS
 def test_a_restored_aggregator_goes_on_to_the_same_bits(small, strategy: Strategy) -> None:
     scenario = small("training.enabled=true")
-    scenario = scenario.model_copy(update={"privacy": scenario.privacy.model_copy(update={"mechanism": strategy})})
+    scenario = scenario.model_copy(
+        update={"privacy": scenario.privacy.model_copy(update={"mechanism": strategy})}
+    )
     one, other = ModelAggregator(scenario), ModelAggregator(scenario)
     one.start(np.zeros(6, np.float32))
     for t in range(7):
         one.commit(t, reports(np.full(6, 0.1)))
     other.load(one.state())
     for t in range(7, 12):
-        assert (one.commit(t, reports(np.full(6, 0.1))) == other.commit(t, reports(np.full(6, 0.1)))).all()
+        assert (
+            one.commit(t, reports(np.full(6, 0.1))) == other.commit(t, reports(np.full(6, 0.1)))
+        ).all()

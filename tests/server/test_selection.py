@@ -47,18 +47,26 @@ class Twin:
         self.down_until = 0.0
 
     def open(self, opened: float, ready_at: float) -> None:
-        self.ready_at, self.is_ready, self.deadline = ready_at, False, max(opened, ready_at) + self.rules.selection_timeout
+        self.ready_at, self.is_ready, self.deadline = (
+            ready_at,
+            False,
+            max(opened, ready_at) + self.rules.selection_timeout,
+        )
 
     def start_window(self, rows: list[tuple], window: Window) -> None:
         self.window, self.rows = window, rows
         self.events = [(time, 0, row) for row, (time, _, _) in enumerate(rows)]
-        self.waiting = {device: (time, end, None) for device, (time, end, _) in self.waiting.items()}
+        self.waiting = {
+            device: (time, end, None) for device, (time, end, _) in self.waiting.items()
+        }
 
     def next_check_in(self, row: int, free: float) -> None:
         _, device, end = self.rows[row]
         until = min(end, self.window.ask_until)
         if free < until:
-            address = int((free - self.window.start) / (self.window.end - self.window.start) * 2.0**32)
+            address = int(
+                (free - self.window.start) / (self.window.end - self.window.start) * 2.0**32
+            )
             time = free + max(1e-3, _wait(device, self.window.number, address) * (3600.0 / RATE))
             if time < until:
                 self.events.append((time, 1, row))
@@ -70,7 +78,13 @@ class Twin:
         while True:
             events = sorted(self.events)
             time = events[0][0] if events else self.window.end
-            clocks = [(self.deadline if self.is_ready else self.ready_at, 1, "deadline" if self.is_ready else "ready")]
+            clocks = [
+                (
+                    self.deadline if self.is_ready else self.ready_at,
+                    1,
+                    "deadline" if self.is_ready else "ready",
+                )
+            ]
             if self.outages:
                 clocks.append((self.outages[0][0], 0, "outage"))
             moment, _, what = min(clocks)
@@ -146,7 +160,9 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
     st.sampled_from([None, 1, 2]),
 )
 @settings(max_examples=400, deadline=None)
-def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, timeout, outages, is_interrupted, cap) -> None:
+def test_the_kernel_does_what_the_readable_loop_does(
+    raw, target, separation, timeout, outages, is_interrupted, cap
+) -> None:
     """Windows of 200 s; a round holds its devices for 30 s after it starts, and the next may start 25 s after.
 
     Where it is interrupted, the kernel is saved and loaded into another between windows.
@@ -161,7 +177,9 @@ def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, ti
     )
     rows: list[tuple] = []
     for time, device, length in sorted({row[0]: row for row in raw}.values()):
-        if all(other != device or end < time for _, other, end in rows):  # runs of a device are apart
+        if all(
+            other != device or end < time for _, other, end in rows
+        ):  # runs of a device are apart
             rows.append((time, device, time + length))
     kernel, twin = Selection(rules, KEY), Twin(rules)
     log: list[list] = [[], []]
@@ -190,7 +208,9 @@ def test_the_kernel_does_what_the_readable_loop_does(raw, target, separation, ti
                     counts = taken.contributions + np.uint32(is_round)
                     reopen = np.where(counts == cap, NEVER, 0).astype(np.uint32)
                     kernel.let_go(taken, np.full(len(devices), until), reopen, remembered, counts)
-                    if separation or cap:  # the lists of this test never know of a last round or a participation
+                    if (
+                        separation or cap
+                    ):  # the lists of this test never know of a last round or a participation
                         kernel._blocked["known_from"] = 99
                 else:
                     devices = twin.let_go(until, rounds[which] if is_round else None)
@@ -216,10 +236,17 @@ def selected(work: list[float], ends: list[float]) -> Selected:
 
 
 def resolve(
-    work: list[float], ends: list[float], started: float, failures: list[float] | None = None, rules: RoundRules = RULES, **changes
+    work: list[float],
+    ends: list[float],
+    started: float,
+    failures: list[float] | None = None,
+    rules: RoundRules = RULES,
+    **changes,
 ):
     """resolve_reporting with fates as they are given."""
-    fates = Fates(np.array(work, np.float64), np.array(failures or [math.inf] * len(work), np.float64))
+    fates = Fates(
+        np.array(work, np.float64), np.array(failures or [math.inf] * len(work), np.float64)
+    )
     chosen = replace(selected(work, ends), **changes)
     return resolve_reporting(chosen, fates, started, 7, 5, rules)
 
@@ -258,10 +285,16 @@ def test_an_abandoned_round_accepts_nobody_but_its_timers_stand() -> None:
 
 @pytest.mark.parametrize(
     ("resets_on", "expected"),
-    [("accepted", [1030, 1010, 1020, 0]), ("reported", [1030, 1010, 1020, 1040]), ("selected", [1000] * 4)],
+    [
+        ("accepted", [1030, 1010, 1020, 0]),
+        ("reported", [1030, 1010, 1020, 1040]),
+        ("selected", [1000] * 4),
+    ],
 )
 def test_what_resets_the_timer(resets_on: str, expected: list[int]) -> None:
-    reporting = resolve([30, 10, 20, 40], [999] * 4, 0.0, rules=replace(RULES, timer_resets_on=resets_on))
+    reporting = resolve(
+        [30, 10, 20, 40], [999] * 4, 0.0, rules=replace(RULES, timer_resets_on=resets_on)
+    )
     assert reporting.settlement.reopen_seconds.tolist() == expected
 
 
@@ -276,7 +309,12 @@ def test_equal_report_times_count_in_order_of_device() -> None:
 
 
 def test_reports_that_arrive_in_an_outage_are_lost() -> None:
-    reporting = resolve([30, 10, 20, 40, 50], [999] * 5, 100.0, rules=replace(RULES, outages=np.array([[115.0, 135.0]])))
+    reporting = resolve(
+        [30, 10, 20, 40, 50],
+        [999] * 5,
+        100.0,
+        rules=replace(RULES, outages=np.array([[115.0, 135.0]])),
+    )
     assert outcomes(reporting) == ["FAILED", "ACCEPTED", "FAILED", "ACCEPTED", "ACCEPTED"]
     assert reporting.busy_until.tolist() == [130, 110, 120, 140, 150]
     assert np.isnan(reporting.settlement.report_times[[0, 2]]).all()
@@ -288,11 +326,18 @@ def test_devices_wait_as_long_as_their_own_timers_say() -> None:
     assert reporting.settlement.reopen_seconds.tolist() == [0, 1020, 1030]
 
 
-def test_the_accepted_report_that_reaches_the_cap_closes_the_timer_for_good_even_in_an_abandoned_round() -> None:
+def test_the_accepted_report_that_reaches_the_cap_closes_the_timer_for_good_even_in_an_abandoned_round() -> (
+    None
+):
     rules = replace(RULES, max_participations=3)
     before = np.array([2, 1, 2, 2], np.uint32)
     committed = resolve([30, 10, 20, 40], [999] * 4, 100.0, rules=rules, contributions=before)
-    assert committed.settlement.reopen_seconds.tolist() == [NEVER, 1110, NEVER, 0]  # the last one was late
+    assert committed.settlement.reopen_seconds.tolist() == [
+        NEVER,
+        1110,
+        NEVER,
+        0,
+    ]  # the last one was late
     abandoned = resolve([30, 10, 200], [999] * 3, 0.0, rules=rules, contributions=before[:3])
     assert abandoned.settlement.reopen_seconds.tolist() == [NEVER, 1010, 0]
 
@@ -309,7 +354,12 @@ def test_fates_follow_their_laws() -> None:
     assert stats.kstest(np.log((fates.work_seconds - 10) / 100) / 0.3, stats.norm.cdf).pvalue > 1e-4
     fails = np.isfinite(fates.failure_seconds)
     assert stats.binomtest(int(fails.sum()), size, 0.03).pvalue > 1e-4
-    assert stats.kstest(fates.failure_seconds[fails] / fates.work_seconds[fails], stats.uniform.cdf).pvalue > 1e-4
+    assert (
+        stats.kstest(
+            fates.failure_seconds[fails] / fates.work_seconds[fails], stats.uniform.cdf
+        ).pvalue
+        > 1e-4
+    )
     assert not (draw_fates(chosen, 4, FATES).work_seconds == fates.work_seconds).any()
 
 
@@ -318,7 +368,11 @@ def test_own_timers_are_known_though_the_present_list_is_empty() -> None:
     counts, and the rules' timer only where they say nothing."""
     kernel = Selection(replace(RULES, selection_target=1), KEY)
     kernel.open(0.0, 250.0)
-    first = replace(as_check_ins([(5.0, 3, 900.0)]), timer_seconds=np.array([17.0]), contributions=np.array([4], np.uint32))
+    first = replace(
+        as_check_ins([(5.0, 3, 900.0)]),
+        timer_seconds=np.array([17.0]),
+        contributions=np.array([4], np.uint32),
+    )
     kernel.start_window(first, Window(0, 0.0, 200.0, 200.0, RATE))
     assert kernel.advance(0)[0] == EXHAUSTED
     kernel.start_window(as_check_ins([]), Window(1, 200.0, 400.0, 400.0, RATE))

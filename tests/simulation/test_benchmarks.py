@@ -31,17 +31,35 @@ def test_the_quickstart_benchmark_runs() -> None:
     ("script", "arguments", "last"),
     [
         ("benchmarks/bench_mechanisms.py", ["--small"], "gpu: "),
-        ("benchmarks/bench_population.py", ["alternatives", "--repeats", "1", "--divide", "100"], "x per device"),
-        ("benchmarks/bench_audit.py", ["import", "--rows", "100000"], "pyarrow reads the same columns"),
-        ("benchmarks/compare_optima.py", ["--first", "1", "--steps", "40"], "largest excess of our loss"),
+        (
+            "benchmarks/bench_population.py",
+            ["alternatives", "--repeats", "1", "--divide", "100"],
+            "x per device",
+        ),
+        (
+            "benchmarks/bench_audit.py",
+            ["import", "--rows", "100000"],
+            "pyarrow reads the same columns",
+        ),
+        (
+            "benchmarks/compare_optima.py",
+            ["--first", "1", "--steps", "40"],
+            "largest excess of our loss",
+        ),
         ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),
     ],
 )
 def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last: str) -> None:
     done = subprocess.run(
-        [sys.executable, BENCHMARKS.parent / script, *arguments], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, BENCHMARKS.parent / script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert last in done.stdout.splitlines()[-1]
     if "compare_optima" in script:
-        assert float(done.stdout.splitlines()[-1].partition("our loss ")[2].partition(";")[0]) < 1e-3
+        assert (
+            float(done.stdout.splitlines()[-1].partition("our loss ")[2].partition(";")[0]) < 1e-3
+        )

@@ -19,7 +19,18 @@ from fedray.messages import FIXED_POINT_BITS
 from fedray.scenario import Scenario
 from mechanisms import reference
 from mechanisms.participation import MinSep
-from mechanisms.registry import BISR, BLT, Banded, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree, TreeFull
+from mechanisms.registry import (
+    BISR,
+    BLT,
+    Banded,
+    BandFHU,
+    Dense,
+    Identity,
+    Matrix,
+    Toeplitz,
+    Tree,
+    TreeFull,
+)
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
@@ -53,16 +64,25 @@ def with_mechanism(scenario: Scenario, strategy: Strategy, seed: int = 0) -> Sce
 
 @pytest.fixture(scope="module")
 def scenario(small) -> Scenario:
-    return small("training.enabled=true", "privacy.noise_multiplier=2.0", "privacy.clip_norm=0.5", f"rounds.count={ROUNDS}")
+    return small(
+        "training.enabled=true",
+        "privacy.noise_multiplier=2.0",
+        "privacy.clip_norm=0.5",
+        f"rounds.count={ROUNDS}",
+    )
 
 
 def check(scenario: Scenario, strategy: Strategy, seed: int, **planted) -> CanaryResult:
-    return check_aggregator(with_mechanism(scenario, strategy, seed), PATTERN, ROUNDS, COORDINATES, **planted)
+    return check_aggregator(
+        with_mechanism(scenario, strategy, seed), PATTERN, ROUNDS, COORDINATES, **planted
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
-def test_the_interval_covers_mu_and_nothing_is_called_wrong(scenario: Scenario, strategy: Strategy) -> None:
+def test_the_interval_covers_mu_and_nothing_is_called_wrong(
+    scenario: Scenario, strategy: Strategy
+) -> None:
     results = [check(scenario, strategy, seed) for seed in range(SEEDS)]
     assert sum(result.covers for result in results) >= (95 if SEEDS == 100 else 11)
     alarms = sum(result.noise_p < 1e-4 or result.independence_p < 1e-4 for result in results)
@@ -134,13 +154,18 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_caught(scenario: Scenario, bug: str) -> None:
     strategy, planted = BUGS[bug]
-    missed = [seed for seed in range(SEEDS) if not check(scenario, strategy, seed, **planted).problems]
+    missed = [
+        seed for seed in range(SEEDS) if not check(scenario, strategy, seed, **planted).problems
+    ]
     assert missed == []
 
 
 def test_a_matrix_with_unit_rows_is_more_sensitive_than_is_charged() -> None:
     """What the bug costs: the first columns of the wrong factor are longer than 1."""
-    wrong, schema = Banded.from_matrix(np.ascontiguousarray(np.linalg.cholesky(GRAM)), "rows.npy"), MinSep(ROUNDS, 8, 3)
+    wrong, schema = (
+        Banded.from_matrix(np.ascontiguousarray(np.linalg.cholesky(GRAM)), "rows.npy"),
+        MinSep(ROUNDS, 8, 3),
+    )
     assert reference.schema_sensitivity(BANDED, schema) == pytest.approx(3**0.5)
     assert reference.schema_sensitivity(wrong, schema) > 1.15 * 3**0.5
 
@@ -148,7 +173,9 @@ def test_a_matrix_with_unit_rows_is_more_sensitive_than_is_charged() -> None:
 def test_the_command_runs_canaries(small, tmp_path: Path, fedray_command) -> None:
     value = small("training.enabled=true", "training.cohort_sample=32")
     (tmp_path / "s.toml").write_text(value.to_toml())
-    code, stdout, _ = fedray_command("canary", str(tmp_path / "s.toml"), "--coordinates", "1024", "--json")
+    code, stdout, _ = fedray_command(
+        "canary", str(tmp_path / "s.toml"), "--coordinates", "1024", "--json"
+    )
     document = json.loads(stdout)
     assert (code, document["problems"], document["rounds"]) == (0, [], 12)
     assert document["mu_low"] < document["claimed_mu"] < document["mu_high"]
@@ -166,7 +193,9 @@ def test_canaries_take_a_recorded_pattern(small, trace_of) -> None:
         run_canary(value.with_overrides("rounds.count=5"), trace.path, 1024)
 
 
-def test_the_digests_of_the_trace_may_be_left_unchecked(small, trace_of, tmp_path: Path, fedray_command) -> None:
+def test_the_digests_of_the_trace_may_be_left_unchecked(
+    small, trace_of, tmp_path: Path, fedray_command
+) -> None:
     (tmp_path / "s.toml").write_text(small("training.enabled=true").to_toml())
     trace = trace_of([[0, 4, 9], [1, 6], [2], [3], [5], [7], [8], [10], [11]], 12)
     document = json.loads((trace.path / "run.json").read_text())

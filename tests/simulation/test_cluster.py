@@ -65,7 +65,9 @@ MOMENTS = [None, 2, 9, 20] if "FEDRAY_ALL_MOMENTS" in os.environ else [None, 9]
 @pytest.mark.ray
 def test_two_nodes_and_a_lost_one_change_nothing(small, tmp_path: Path) -> None:
     """One shard runs on either node. The second node is lost at some moments: its shard goes on beside the first."""
-    scenario = small("population.devices=100000", "rounds.count=40", "rounds.look_ahead_minutes=2.0")
+    scenario = small(
+        "population.devices=100000", "rounds.count=40", "rounds.look_ahead_minutes=2.0"
+    )
     (tmp_path / "s.toml").write_text(scenario.to_toml())
     root = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
@@ -75,11 +77,15 @@ def test_two_nodes_and_a_lost_one_change_nothing(small, tmp_path: Path) -> None:
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
     assert line is not None, done.stdout + done.stderr
     results = json.loads(line.removeprefix("RESULT "))
-    reference = simulate(Scenario.from_toml(tmp_path / "s.toml"), Placement(1, "in-process"), tmp_path / "reference")
+    reference = simulate(
+        Scenario.from_toml(tmp_path / "s.toml"), Placement(1, "in-process"), tmp_path / "reference"
+    )
     assert {digest for digest, _, _ in results.values()} == {reference.digest}
     assert {nodes for _, nodes, _ in results.values()} == {2}
     # A new actor may land on the dying node, and die with it.
-    assert [restarts > 0 for _, _, restarts in results.values()] == [moment is not None for moment in MOMENTS]
+    assert [restarts > 0 for _, _, restarts in results.values()] == [
+        moment is not None for moment in MOMENTS
+    ]
 
 
 @pytest.mark.ray
@@ -118,16 +124,25 @@ def test_a_client_without_the_token_is_refused(token: str) -> None:
     """Of Ray's own default; the loopback interface is every user's of this machine. With the token the same client connects."""
     import ray
 
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")
+    }
     if token != "none":
         environment["RAY_AUTH_MODE"] = "token"
     if token == "another":
         environment["RAY_AUTH_TOKEN"] = "0123456789abcdef0123456789abcdef"
     address = ray.get_runtime_context().gcs_address
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, address], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", CLIENT, address],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    assert (done.returncode == 0, "connected" in done.stdout) == ((True, True) if token == "own" else (False, False))
+    assert (done.returncode == 0, "connected" in done.stdout) == (
+        (True, True) if token == "own" else (False, False)
+    )
     assert token == "own" or "token is missing or incorrect" in done.stderr
 
 
@@ -180,15 +195,22 @@ def laden(small, tmp_path: Path) -> Scenario:
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_gpu_that_the_cluster_has_not_is_refused_at_once(small, tmp_path: Path) -> None:
     """Ray would wait for a node that has one."""
-    with pytest.raises(InputError, match=r"aggregator_gpus=0.5 but the cluster has 0; leave it out for the CPU"):
-        run_scenario(small("training.enabled=true"), Placement(1, aggregator_gpus=0.5), tmp_path / "t")
+    with pytest.raises(
+        InputError, match=r"aggregator_gpus=0.5 but the cluster has 0; leave it out for the CPU"
+    ):
+        run_scenario(
+            small("training.enabled=true"), Placement(1, aggregator_gpus=0.5), tmp_path / "t"
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_content_is_sent_once_and_only_to_those_who_use_it(laden: Scenario) -> None:
     """The recording to shards, the matrix to the aggregator; the rest of a scenario is 5 kB or so."""
     matrix, recording = laden.privacy.mechanism.matrix.nbytes, len(laden.availability.content)  # pyright: ignore[reportAttributeAccessIssue]
-    sizes = [len(pickle.dumps(part, protocol=5)) for part in (laden.for_shards(), laden.for_aggregator(), laden.for_trainers())]
+    sizes = [
+        len(pickle.dumps(part, protocol=5))
+        for part in (laden.for_shards(), laden.for_aggregator(), laden.for_trainers())
+    ]
     assert sizes[0] == pytest.approx(recording, abs=20_000)
     assert sizes[1] == pytest.approx(matrix, abs=20_000)
     assert sizes[2] < 20_000
@@ -203,8 +225,13 @@ def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) ->
 
     sent, put = [], ray.put
     monkeypatch.setattr(ray, "put", lambda value: sent.append(type(value)) or put(value))
-    laden = laden.with_overrides("training.enabled=true", "training.cohort_sample=2", "population.devices=70000")
-    there, here = (run_scenario(laden, Placement(2, backend), tmp_path / backend) for backend in ("ray", "in-process"))
+    laden = laden.with_overrides(
+        "training.enabled=true", "training.cohort_sample=2", "population.devices=70000"
+    )
+    there, here = (
+        run_scenario(laden, Placement(2, backend), tmp_path / backend)
+        for backend in ("ray", "in-process")
+    )
     assert there.digest == here.digest
     assert there.trained is not None
     assert here.trained is not None

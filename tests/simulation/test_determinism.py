@@ -16,12 +16,19 @@ from fedray.simulation import simulate
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
-OVERRIDES = ("population.devices=400000", "rounds.count=25", "rounds.report_goal=900", "participation.timer_hours=6.0")
+OVERRIDES = (
+    "population.devices=400000",
+    "rounds.count=25",
+    "rounds.report_goal=900",
+    "participation.timer_hours=6.0",
+)
 
 
 @pytest.fixture(scope="module")
 def reference(small, tmp_path_factory) -> Trace:
-    return simulate(small(*OVERRIDES), Placement(1, "in-process"), tmp_path_factory.mktemp("one") / "t")
+    return simulate(
+        small(*OVERRIDES), Placement(1, "in-process"), tmp_path_factory.mktemp("one") / "t"
+    )
 
 
 @pytest.mark.parametrize("shards", [2, 5])
@@ -40,7 +47,9 @@ def test_ray_changes_nothing(reference: Trace, small, tmp_path: Path, shards: in
     assert_equal_tables(trace, reference)
 
 
-def test_the_same_seed_repeats_and_another_does_not(reference: Trace, small, tmp_path: Path) -> None:
+def test_the_same_seed_repeats_and_another_does_not(
+    reference: Trace, small, tmp_path: Path
+) -> None:
     again = simulate(small(*OVERRIDES), Placement(1, "in-process"), tmp_path / "a")
     other = simulate(small(*OVERRIDES, "seed=8"), Placement(1, "in-process"), tmp_path / "b")
     assert again.digest == reference.digest
@@ -49,17 +58,26 @@ def test_the_same_seed_repeats_and_another_does_not(reference: Trace, small, tmp
 
 def test_the_look_ahead_window_is_part_of_the_scenario_not_of_the_machine(reference: Trace) -> None:
     """Rates are set per window, so its length may change results; therefore it counts in the scenario's digest."""
-    changed = Scenario.from_tables(reference.scenario).with_overrides("rounds.look_ahead_minutes=15.0")
+    changed = Scenario.from_tables(reference.scenario).with_overrides(
+        "rounds.look_ahead_minutes=15.0"
+    )
     assert changed.digest != reference.run["scenario_digest"]
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_training_is_the_same_on_ray_and_in_process_and_leaves_the_trace_alone(small, tmp_path: Path) -> None:
+def test_training_is_the_same_on_ray_and_in_process_and_leaves_the_trace_alone(
+    small, tmp_path: Path
+) -> None:
     """Groups are fixed and sums exact, so here even the model is the same to the bit (same machine, same torch)."""
     devices = "population.devices=200000"  # four parts, so that three shards really train
     untrained = simulate(small(devices), Placement(1, "in-process"), tmp_path / "0")
-    trained = devices, "training.enabled=true", "training.evaluate_every=5", "training.checkpoint_every=4"
+    trained = (
+        devices,
+        "training.enabled=true",
+        "training.evaluate_every=5",
+        "training.checkpoint_every=4",
+    )
     here = run_scenario(small(*trained), Placement(1, "in-process"), tmp_path / "a")
     there = run_scenario(small(*trained), Placement(3, trainers=3), tmp_path / "b")
     assert there.run["shards"] == 3
@@ -87,7 +105,12 @@ def test_a_driver_in_another_directory_finds_the_code(small, tmp_path: Path) -> 
     )
     repository = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", program, repository], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", program, repository],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     expected = simulate(small("rounds.count=2"), Placement(1, "in-process"), tmp_path / "here")

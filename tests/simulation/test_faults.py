@@ -41,7 +41,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def reference(small, tmp_path_factory) -> Trace:
-    return run_scenario(small(*OVERRIDES), Placement(1, "in-process"), tmp_path_factory.mktemp("faults") / "t")
+    return run_scenario(
+        small(*OVERRIDES), Placement(1, "in-process"), tmp_path_factory.mktemp("faults") / "t"
+    )
 
 
 def assert_same(trace: Trace, reference: Trace) -> None:
@@ -96,14 +98,22 @@ class Killer:
         self._before = children_named(actor)
 
     def __call__(self, progress: Progress) -> None:
-        kind = TrainingProgress if "Aggregator" in self._actor or "Trainer" in self._actor else RunProgress
+        kind = (
+            TrainingProgress
+            if "Aggregator" in self._actor or "Trainer" in self._actor
+            else RunProgress
+        )
         if self._moments and done_by(progress, kind) == self._moments[0]:
             self._moments.pop(0)
             for process in children_named(self._actor) - self._before:
                 os.kill(process, self._signal)
 
 
-HUNG = ["ray::Shard", "ray::Aggregator", "ray::Trainer"] if "FEDRAY_ALL_MOMENTS" in os.environ else ["ray::Shard"]
+HUNG = (
+    ["ray::Shard", "ray::Aggregator", "ray::Trainer"]
+    if "FEDRAY_ALL_MOMENTS" in os.environ
+    else ["ray::Shard"]
+)
 """Half a minute each, of waiting, so that the suite has one; `make faults` has all."""
 
 
@@ -111,12 +121,16 @@ HUNG = ["ray::Shard", "ray::Aggregator", "ray::Trainer"] if "FEDRAY_ALL_MOMENTS"
 @pytest.mark.slow  # it waits until a worker is taken to hang, which must be longer than an answer takes on a busy machine
 @pytest.mark.parametrize("actor", HUNG)
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(reference: Trace, small, tmp_path: Path, caplog, actor: str) -> None:
+def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(
+    reference: Trace, small, tmp_path: Path, caplog, actor: str
+) -> None:
     """Its process is stopped, and answers nothing. More restarts do no harm, where a busy machine is slow to answer."""
     is_trained = "Shard" not in actor
     scenario = small(*OVERRIDES, f"training.enabled={str(is_trained).lower()}")
     placement = Placement(1, worker_timeout_seconds=10.0, most_restarts=30, checkpoint_seconds=1e6)
-    trace = run_scenario(scenario, placement, tmp_path / "t", Killer(actor, MOMENTS[1:2], signal.SIGSTOP))
+    trace = run_scenario(
+        scenario, placement, tmp_path / "t", Killer(actor, MOMENTS[1:2], signal.SIGSTOP)
+    )
     assert restarts_of(trace) >= 1
     assert "did not answer within 10 s; it is started anew" in caplog.text
     assert trace.digest == reference.digest
@@ -130,10 +144,17 @@ def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(reference: Trace, s
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_killed_shards_come_back_and_the_trace_is_the_same(reference: Trace, small, tmp_path: Path) -> None:
+def test_killed_shards_come_back_and_the_trace_is_the_same(
+    reference: Trace, small, tmp_path: Path
+) -> None:
     """Both of them, at three moments of one run, with a checkpoint after every window. Untrained: the trace is the same."""
     scenario = small(*OVERRIDES, "training.enabled=false")
-    trace = run_scenario(scenario, Placement(2, checkpoint_seconds=0.0), tmp_path / "t", Killer("ray::Shard", MOMENTS))
+    trace = run_scenario(
+        scenario,
+        Placement(2, checkpoint_seconds=0.0),
+        tmp_path / "t",
+        Killer("ray::Shard", MOMENTS),
+    )
     assert trace.run["restarts"] == 6
     assert trace.digest == reference.digest
 
@@ -155,7 +176,9 @@ def test_a_killed_aggregator_or_trainer_comes_back_and_the_model_is_the_same(
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("actor", "error"), [("ray::Shard", ShardLost), ("ray::Aggregator", AggregatorLost)])
+@pytest.mark.parametrize(
+    ("actor", "error"), [("ray::Shard", ShardLost), ("ray::Aggregator", AggregatorLost)]
+)
 def test_an_actor_that_keeps_dying_ends_the_run_which_can_be_resumed(
     reference: Trace, small, tmp_path: Path, actor: str, error: type
 ) -> None:
@@ -195,7 +218,11 @@ def test_an_aggregator_that_dies_at_any_call_is_started_anew(
     monkeypatch.setattr(DyingWorker, "method", call)
     monkeypatch.setattr(DyingWorker, "deaths", 2)
     once = Placement(1, "in-process")
-    trace = resume_run(tmp_path / "t", once) if call == "load" else run_scenario(small(*OVERRIDES), once, tmp_path / "t")
+    trace = (
+        resume_run(tmp_path / "t", once)
+        if call == "load"
+        else run_scenario(small(*OVERRIDES), once, tmp_path / "t")
+    )
     assert restarts_of(trace) == 2
     assert_same(trace, reference)
 
@@ -226,13 +253,17 @@ else:
 
 
 @pytest.mark.slow
-def test_a_driver_killed_three_times_can_be_resumed(reference: Trace, small, tmp_path: Path) -> None:
+def test_a_driver_killed_three_times_can_be_resumed(
+    reference: Trace, small, tmp_path: Path
+) -> None:
     """A chain: killed, resumed and killed, resumed and killed, resumed by another number of shards."""
     (tmp_path / "s.toml").write_text(small(*OVERRIDES).to_toml())
     for moment in MOMENTS:
         first = [str(tmp_path / "s.toml")] if moment == MOMENTS[0] else []
         done = subprocess.run(
-            [sys.executable, "-c", DRIVER, str(ROOT), str(tmp_path / "t"), str(moment), *first], timeout=300, check=False
+            [sys.executable, "-c", DRIVER, str(ROOT), str(tmp_path / "t"), str(moment), *first],
+            timeout=300,
+            check=False,
         )
         assert done.returncode == -signal.SIGKILL
         assert not (tmp_path / "t").exists()
@@ -250,7 +281,9 @@ def test_the_command_goes_on_after_a_sigint(reference: Trace, small, tmp_path: P
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     for _ in range(1200):
-        if (tmp_path / "t.partial" / "journal" / "000002.npz").exists() or process.poll() is not None:
+        if (
+            tmp_path / "t.partial" / "journal" / "000002.npz"
+        ).exists() or process.poll() is not None:
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
@@ -261,18 +294,33 @@ def test_the_command_goes_on_after_a_sigint(reference: Trace, small, tmp_path: P
         f"fedray: interrupted; the last checkpoint is kept, go on with: fedray run --resume {tmp_path / 't'}"
     )
     done = subprocess.run(
-        [*command, "--resume", str(tmp_path / "t"), "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        [*command, "--resume", str(tmp_path / "t"), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["digest"] == reference.digest
-    assert {path.name for path in (tmp_path / "t").iterdir()} == {"participations", "rounds.parquet", "run.json", "report.html"}
+    assert {path.name for path in (tmp_path / "t").iterdir()} == {
+        "participations",
+        "rounds.parquet",
+        "run.json",
+        "report.html",
+    }
 
 
-@pytest.mark.skipif("FEDRAY_ALL_MOMENTS" not in os.environ, reason="Ray takes a minute to notice; `make faults` has them")
+@pytest.mark.skipif(
+    "FEDRAY_ALL_MOMENTS" not in os.environ,
+    reason="Ray takes a minute to notice; `make faults` has them",
+)
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
-def test_a_run_whose_ray_was_killed_can_be_resumed(reference: Trace, small, tmp_path: Path, name: str) -> None:
+def test_a_run_whose_ray_was_killed_can_be_resumed(
+    reference: Trace, small, tmp_path: Path, name: str
+) -> None:
     """Ray ends the driver, or the driver hangs and is killed too, or it does not notice and finishes."""
     (tmp_path / "s.toml").write_text(small(*OVERRIDES).to_toml())
     process = subprocess.Popen(
@@ -280,22 +328,34 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(reference: Trace, small, tmp_
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     for _ in range(1200):
-        if (tmp_path / "t.partial" / "journal" / "000002.npz").exists() or process.poll() is not None:
+        if (
+            tmp_path / "t.partial" / "journal" / "000002.npz"
+        ).exists() or process.poll() is not None:
             break
         time.sleep(0.1)
-    [ray] = [child for child in children_of(process.pid) if Path(os.readlink(f"/proc/{child}/exe")).name == name]
+    [ray] = [
+        child
+        for child in children_of(process.pid)
+        if Path(os.readlink(f"/proc/{child}/exe")).name == name
+    ]
     os.kill(ray, signal.SIGKILL)
     try:
         process.wait(timeout=90)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    trace = Trace.open(tmp_path / "t") if (tmp_path / "t").exists() else resume_run(tmp_path / "t", Placement(2, "in-process"))
+    trace = (
+        Trace.open(tmp_path / "t")
+        if (tmp_path / "t").exists()
+        else resume_run(tmp_path / "t", Placement(2, "in-process"))
+    )
     assert trace.digest == reference.digest
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupted_run_can_be_resumed(reference: Trace, small, tmp_path: Path, moment: int) -> None:
+def test_an_interrupted_run_can_be_resumed(
+    reference: Trace, small, tmp_path: Path, moment: int
+) -> None:
     with pytest.raises(KeyboardInterrupt, match="go on with: fedray run --resume"):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(moment))
     assert_same(resume_run(tmp_path / "t", HERE), reference)
@@ -334,7 +394,8 @@ def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(
-        RunFailed, match=r"cannot be written \(No space left on device\); free space.*go on with: fedray run --resume"
+        RunFailed,
+        match=r"cannot be written \(No space left on device\); free space.*go on with: fedray run --resume",
     ) as error:
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", None)
     assert "\n" not in str(error.value)
@@ -344,7 +405,9 @@ def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
     assert_same(resume_run(tmp_path / "t", HERE), reference)
 
 
-def test_a_run_whose_trace_is_whole_goes_on_with_its_training(reference: Trace, small, tmp_path: Path) -> None:
+def test_a_run_whose_trace_is_whole_goes_on_with_its_training(
+    reference: Trace, small, tmp_path: Path
+) -> None:
     """It is interrupted in the last round that is trained, when all has been simulated."""
     with pytest.raises(KeyboardInterrupt, match="go on with: fedray run --resume"):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(18, TrainingProgress))
@@ -375,10 +438,17 @@ def unfinished(small, tmp_path: Path) -> Path:
 def test_another_scenario_is_refused(unfinished: Path, small, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is of another scenario"):
         resume_run(tmp_path / "t", HERE, small("seed=99"))
-    assert resume_run(tmp_path / "t", HERE, small("rounds.look_ahead_minutes=2.0", "name=renamed")).run["ended"] == "completed"
+    assert (
+        resume_run(
+            tmp_path / "t", HERE, small("rounds.look_ahead_minutes=2.0", "name=renamed")
+        ).run["ended"]
+        == "completed"
+    )
 
 
-def test_a_new_run_does_not_overwrite_an_unfinished_one(unfinished: Path, small, tmp_path: Path) -> None:
+def test_a_new_run_does_not_overwrite_an_unfinished_one(
+    unfinished: Path, small, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="has an unfinished run .*--resume t"):
         run_scenario(small(), HERE, tmp_path / "t")
     assert len(checkpoints_of(unfinished)) == 2
@@ -390,7 +460,16 @@ def checkpoints_of(partial: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "damage", ["truncated", "pickled", "missing journal", "edited scenario", "renamed", "no checkpoint", "nothing"]
+    "damage",
+    [
+        "truncated",
+        "pickled",
+        "missing journal",
+        "edited scenario",
+        "renamed",
+        "no checkpoint",
+        "nothing",
+    ],
 )
 def test_what_cannot_be_taken_up_is_refused(unfinished: Path, tmp_path: Path, damage: str) -> None:
     checkpoints = checkpoints_of(unfinished)
@@ -418,7 +497,13 @@ def test_what_cannot_be_taken_up_is_refused(unfinished: Path, tmp_path: Path, da
 
 
 @pytest.mark.parametrize(
-    "damage", ["a bit of the checkpoint", "its last bytes", "a bit of its journal", "both, and a killed resume"]
+    "damage",
+    [
+        "a bit of the checkpoint",
+        "its last bytes",
+        "a bit of its journal",
+        "both, and a killed resume",
+    ],
 )
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     unfinished: Path, small, tmp_path: Path, caplog, damage: str
@@ -426,7 +511,11 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     """The trace is the same; what was passed over is told, and noted in run.json."""
     newest, journal = checkpoints_of(unfinished)[-1], sorted((unfinished / "journal").iterdir())[-1]
     for file in (
-        [newest] if "checkpoint" in damage or "bytes" in damage else [journal] if "its journal" in damage else [newest, journal]
+        [newest]
+        if "checkpoint" in damage or "bytes" in damage
+        else [journal]
+        if "its journal" in damage
+        else [newest, journal]
     ):
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
@@ -436,7 +525,10 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
             resume_run(tmp_path / "t", HERE, on_progress=interrupt_at(11))
         assert len(checkpoints_of(unfinished)) == 2
     trace = resume_run(tmp_path / "t", HERE)
-    assert trace.digest == run_scenario(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference").digest
+    assert (
+        trace.digest
+        == run_scenario(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference").digest
+    )
     [note] = trace.run["notes"]
     assert "is damaged or of another run" in note
     assert "goes on from" in note
@@ -446,7 +538,12 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
 def test_files_of_another_run_are_refused(unfinished: Path, small, tmp_path: Path) -> None:
     """Of the same scenario even, with checkpoints at the same moments: whether journal, checkpoints or both are exchanged."""
     with pytest.raises(KeyboardInterrupt):
-        run_scenario(small("rounds.look_ahead_minutes=2.0", "seed=8"), HERE, tmp_path / "other", interrupt_at(9))
+        run_scenario(
+            small("rounds.look_ahead_minutes=2.0", "seed=8"),
+            HERE,
+            tmp_path / "other",
+            interrupt_at(9),
+        )
     other = tmp_path / "other.partial"
     for exchanged in (["journal"], ["journal", "checkpoints"], ["checkpoints"]):
         kept = tmp_path / "-".join(exchanged)
@@ -458,10 +555,16 @@ def test_files_of_another_run_are_refused(unfinished: Path, small, tmp_path: Pat
             resume_run(kept, HERE)
 
 
-def test_no_flipped_bit_of_an_unfinished_run_changes_the_trace(unfinished: Path, small, tmp_path: Path) -> None:
+def test_no_flipped_bit_of_an_unfinished_run_changes_the_trace(
+    unfinished: Path, small, tmp_path: Path
+) -> None:
     """One bit of any of its files: refused, or resumed to the same trace."""
     reference = run_scenario(small("rounds.look_ahead_minutes=2.0"), HERE, tmp_path / "reference")
-    files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path.name not in ("lock", "token"))
+    files = sorted(
+        path
+        for path in unfinished.rglob("*")
+        if path.is_file() and path.name not in ("lock", "token")
+    )
     generator = np.random.default_rng(5)
     for flip in range(400 if "FEDRAY_ALL_MOMENTS" in os.environ else len(files)):
         copy = tmp_path / f"{flip}.partial"
@@ -478,16 +581,22 @@ def test_no_flipped_bit_of_an_unfinished_run_changes_the_trace(unfinished: Path,
         assert trace.run["scenario"] == reference.run["scenario"], file
 
 
-def test_a_journal_is_read_once_on_resume_however_many_shards_hear_it(unfinished: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_journal_is_read_once_on_resume_however_many_shards_hear_it(
+    unfinished: Path, tmp_path: Path, monkeypatch
+) -> None:
     read, load = [], np.load
-    monkeypatch.setattr(np, "load", lambda file, **options: read.append(Path(file).name) or load(file, **options))
+    monkeypatch.setattr(
+        np, "load", lambda file, **options: read.append(Path(file).name) or load(file, **options)
+    )
     resume_run(tmp_path / "t", Placement(3, "in-process"))
     segments = [name for name in read if "-" not in name and name.endswith(".npz")]
     assert len(segments) > 3
     assert len(set(segments)) == len(segments)
 
 
-def test_a_resume_that_fails_at_once_loses_nothing(unfinished: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_resume_that_fails_at_once_loses_nothing(
+    unfinished: Path, tmp_path: Path, monkeypatch
+) -> None:
     before = {path: path.read_bytes() for path in unfinished.rglob("*") if path.suffix == ".npz"}
 
     def fail(path: Path, **_: object) -> None:
@@ -497,7 +606,9 @@ def test_a_resume_that_fails_at_once_loses_nothing(unfinished: Path, tmp_path: P
         patched.setattr(Path, "mkdir", fail)
         with pytest.raises(InputError, match="cannot be made .*No space left"):
             resume_run(tmp_path / "t", HERE)
-    assert {path: path.read_bytes() for path in unfinished.rglob("*") if path.suffix == ".npz"} == before
+    assert {
+        path: path.read_bytes() for path in unfinished.rglob("*") if path.suffix == ".npz"
+    } == before
     assert resume_run(tmp_path / "t", HERE).run["ended"] == "completed"
 
 
@@ -519,13 +630,18 @@ def test_a_starved_run_without_a_round_keeps_no_checkpoint(small, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_goes_on_only_on_the_kind_of_device_it_was_started_on(reference: Trace, small, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_goes_on_only_on_the_kind_of_device_it_was_started_on(
+    reference: Trace, small, tmp_path: Path, monkeypatch
+) -> None:
     """A GPU would draw other noise. It is given another name here; run.json has it."""
     with pytest.raises(KeyboardInterrupt):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("server.aggregator._kind_of", lambda device: "cuda NVIDIA H200")
-        with pytest.raises(CheckpointError, match="trained on 'cpu', and its noise goes on only there; .* on 'cuda NVIDIA H200'"):
+        with pytest.raises(
+            CheckpointError,
+            match="trained on 'cpu', and its noise goes on only there; .* on 'cuda NVIDIA H200'",
+        ):
             resume_run(tmp_path / "t", HERE)
     trained = resume_run(tmp_path / "t", HERE).trained
     assert trained is not None
@@ -543,7 +659,9 @@ time.sleep(600)
 
 def test_two_processes_do_not_write_one_run(unfinished: Path, tmp_path: Path) -> None:
     """The other one holds the directory's lock, until it is killed."""
-    other = subprocess.Popen([sys.executable, "-uc", LOCK_HOLDER, str(unfinished)], cwd=ROOT, stdout=subprocess.PIPE)
+    other = subprocess.Popen(
+        [sys.executable, "-uc", LOCK_HOLDER, str(unfinished)], cwd=ROOT, stdout=subprocess.PIPE
+    )
     assert other.stdout is not None
     other.stdout.readline()
     with pytest.raises(InputError, match="is being written by another process"):

@@ -25,7 +25,10 @@ def scenarios(draw) -> Scenario:
     return Scenario.from_tables(
         {
             "seed": draw(st.integers(0, 2**32)),
-            "population": {"devices": draw(st.integers(40 * goal, 200 * goal)), "reach": draw(st.sampled_from([1.0, 0.6]))},
+            "population": {
+                "devices": draw(st.integers(40 * goal, 200 * goal)),
+                "reach": draw(st.sampled_from([1.0, 0.6])),
+            },
             "availability": {"weekend_factor": draw(st.sampled_from([1.0, 1.4]))},
             "participation": {
                 "timer_hours": draw(st.sampled_from([0.0, 2.0, 20.0, 48.0])),
@@ -68,12 +71,16 @@ def check_laws(trace: Trace) -> None:
     assert (rounds["accepted"][committed] == goal).all()
     assert rows["round"].size == rounds["selected"].sum()
     assert (rounds["selected"] <= scenario.rounds.selection_target).all()
-    assert (rounds["closed"] - rounds["started"] <= 60 * scenario.rounds.report_timeout_minutes + 1e-6).all()
+    assert (
+        rounds["closed"] - rounds["started"] <= 60 * scenario.rounds.report_timeout_minutes + 1e-6
+    ).all()
     assert (np.diff(rounds["opened"]) >= 0).all()
     assert (rounds["started"][1:] >= rounds["closed"][:-1]).all()
     reported = ~np.isnan(rows["report_time"])
     assert reported.sum() == rounds["reported"].sum()
-    says = np.isin(rows["outcome"], [OUTCOMES.index(name) for name in ("accepted", "late", "abandoned")])
+    says = np.isin(
+        rows["outcome"], [OUTCOMES.index(name) for name in ("accepted", "late", "abandoned")]
+    )
     assert (says == reported).all()
 
     # Privacy: min-sep and max participations obey what the population and the timer allow.
@@ -106,7 +113,9 @@ def test_laws_hold_in_every_run(scenario: Scenario) -> None:
 def test_a_device_is_in_one_round_at_a_time(tmp_path: Path, small) -> None:
     """Even with no timer at all: a device checks in only after its last round is over for it."""
     trace = simulate(
-        small("participation.timer_hours=0.0", "rounds.count=40", "population.devices=8000"), IN_PROCESS, tmp_path / "t"
+        small("participation.timer_hours=0.0", "rounds.count=40", "population.devices=8000"),
+        IN_PROCESS,
+        tmp_path / "t",
     )
     rows = trace.columns(0)
     order = np.lexsort((rows["checkin_time"], rows["device_id"]))
@@ -131,7 +140,12 @@ def test_round_separation_alone_sets_the_min_sep(tmp_path: Path, small, separati
 
 
 def test_a_run_that_starves_says_so_and_keeps_what_it_has(tmp_path: Path, small) -> None:
-    scenario = small("population.devices=2000", "participation.timer_hours=2000.0", "rounds.count=500", "rounds.max_days=6.0")
+    scenario = small(
+        "population.devices=2000",
+        "participation.timer_hours=2000.0",
+        "rounds.count=500",
+        "rounds.max_days=6.0",
+    )
     trace = simulate(scenario, IN_PROCESS, tmp_path / "t")
     assert 1 <= trace.committed_rounds < 10
     assert trace.run["ended"].startswith("starved: rounds.max_days=6 ran out with")
@@ -140,19 +154,33 @@ def test_a_run_that_starves_says_so_and_keeps_what_it_has(tmp_path: Path, small)
 
 def test_a_run_without_a_single_round_leaves_nothing(tmp_path: Path, small) -> None:
     scenario = small("population.devices=300", "rounds.max_days=1.0")
-    with pytest.raises(Starved, match="0 of 12 rounds committed; too few devices checked in, so lower rounds.report_goal=200"):
+    with pytest.raises(
+        Starved,
+        match="0 of 12 rounds committed; too few devices checked in, so lower rounds.report_goal=200",
+    ):
         simulate(scenario, IN_PROCESS, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_whose_rounds_are_all_abandoned_names_the_timeout(tmp_path: Path, small) -> None:
-    with pytest.raises(Starved, match="abandoned with too few reports, so raise rounds.report_timeout_minutes=1 "):
-        simulate(small("rounds.report_timeout_minutes=1.0", "rounds.max_days=0.2"), IN_PROCESS, tmp_path / "t")
+    with pytest.raises(
+        Starved, match="abandoned with too few reports, so raise rounds.report_timeout_minutes=1 "
+    ):
+        simulate(
+            small("rounds.report_timeout_minutes=1.0", "rounds.max_days=0.2"),
+            IN_PROCESS,
+            tmp_path / "t",
+        )
 
 
 def test_late_and_dropped_are_what_over_selection_says(tmp_path: Path, small) -> None:
     """When every round commits, accepted is 1 / over_selection of the selected; the drop-outs are 6 to 10 % of them."""
-    scenario = small("population.devices=150000", "rounds.report_goal=500", "rounds.count=150", "participation.timer_hours=24.0")
+    scenario = small(
+        "population.devices=150000",
+        "rounds.report_goal=500",
+        "rounds.count=150",
+        "participation.timer_hours=24.0",
+    )
     trace = simulate(scenario, IN_PROCESS, tmp_path / "t")
     assert (trace.rounds["state"] == 0).all()
     counts = trace.outcome_counts()
@@ -172,9 +200,13 @@ def test_rounds_keep_their_pace_and_may_be_slower(tmp_path: Path, small) -> None
     assert np.median(apart) == pytest.approx(5400.0)
     back_to_back = simulate(small(), IN_PROCESS, tmp_path / "fast").rounds
     assert np.diff(back_to_back["started"]).min() < 1800.0
-    down = (started[1] + 60.0) / 3600.0  # while the second round trains, so that its reports are lost
+    down = (
+        started[1] + 60.0
+    ) / 3600.0  # while the second round trains, so that its reports are lost
     outage = f"rounds.outages=[{{start_hours={down}, hours=0.4}}]"
-    attempts = simulate(small("rounds.min_minutes_between=90.0", outage), IN_PROCESS, tmp_path / "retried").rounds
+    attempts = simulate(
+        small("rounds.min_minutes_between=90.0", outage), IN_PROCESS, tmp_path / "retried"
+    ).rounds
     assert attempts["state"][:3].tolist() == [0, 1, 0]
     assert 0.0 <= attempts["started"][2] - attempts["closed"][1] < 1800.0
     assert "min_minutes_between" not in small().to_toml()

@@ -57,7 +57,9 @@ def test_the_last_round_is_evaluated_whenever_the_others_are(reference) -> None:
     assert evaluated.tolist() == [2, 5, 7]
 
 
-def test_another_mechanism_trains_on_the_same_devices(trace: Trace, reference, small, tmp_path: Path) -> None:
+def test_another_mechanism_trains_on_the_same_devices(
+    trace: Trace, reference, small, tmp_path: Path
+) -> None:
     """The first round's loss is before any noise, so that it is the same; the last one's is not."""
     other = small(*TRAINED, 'privacy.mechanism={kind="identity"}')
     trained = train(trace, other, HERE, tmp_path / "m")
@@ -67,7 +69,9 @@ def test_another_mechanism_trains_on_the_same_devices(trace: Trace, reference, s
     assert trained.document["scenario"]["privacy"]["mechanism"]["kind"] == "identity"
 
 
-def test_another_training_seed_gives_another_model_and_the_same_trace(trace: Trace, reference, small, tmp_path: Path) -> None:
+def test_another_training_seed_gives_another_model_and_the_same_trace(
+    trace: Trace, reference, small, tmp_path: Path
+) -> None:
     scenario = small(*TRAINED, "training.seed=99")
     other = train(trace, scenario, HERE, tmp_path / "m")
     assert not np.array_equal(other.parameters(), reference.parameters())
@@ -80,12 +84,17 @@ def test_another_training_seed_gives_another_model_and_the_same_trace(trace: Tra
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("population.devices=150000", r"population.devices=150000 but the trace was simulated with 140000"),
+        (
+            "population.devices=150000",
+            r"population.devices=150000 but the trace was simulated with 140000",
+        ),
         ("rounds.count=7", r"rounds.count=7 but the trace was simulated with 8; only the tables"),
         ("seed=3", "seed=3 but the trace was simulated with 7"),
     ],
 )
-def test_a_scenario_of_another_population_is_refused(trace: Trace, small, tmp_path: Path, override: str, message: str) -> None:
+def test_a_scenario_of_another_population_is_refused(
+    trace: Trace, small, tmp_path: Path, override: str, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         train(trace, small(*TRAINED, override), HERE, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
@@ -106,7 +115,9 @@ def test_a_log_is_refused(tmp_path: Path) -> None:
         train(log, None, HERE, tmp_path / "m")
 
 
-def test_an_interrupted_training_goes_on_to_the_same_bits(trace: Trace, reference, small, tmp_path: Path) -> None:
+def test_an_interrupted_training_goes_on_to_the_same_bits(
+    trace: Trace, reference, small, tmp_path: Path
+) -> None:
     def interrupt(progress: Progress) -> None:
         if getattr(progress, "trained", 0) == 5:
             raise KeyboardInterrupt
@@ -132,7 +143,9 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(trace: Trace, referenc
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_the_command_trains_a_second_mechanism(trace: Trace, tmp_path: Path, fedray_command) -> None:
+def test_the_command_trains_a_second_mechanism(
+    trace: Trace, tmp_path: Path, fedray_command
+) -> None:
     arguments = ["train", str(trace.path), "--set", 'privacy.mechanism={kind="tree"}', "--json"]
     code, out, err = fedray_command(*arguments, "--out", str(tmp_path / "m"))
     assert code == 0, err

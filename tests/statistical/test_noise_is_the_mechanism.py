@@ -29,7 +29,9 @@ STRATEGIES: list[Strategy] = [
     Toeplitz(coefficients=(1.0, 0.4, 0.3)),
     BandFHU(bands=8),
     BISR(bands=2),
-    Banded.from_matrix(lower_factor(np.where(LAGS < 6, 0.8**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"),
+    Banded.from_matrix(
+        lower_factor(np.where(LAGS < 6, 0.8**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"
+    ),
     Tree(),
     Tree(restarts=(11,), completion=True, rounds=ROUNDS),
     TreeFull(rounds=ROUNDS),
@@ -65,7 +67,9 @@ def two_sided(square: float, freedom: int) -> float:
 
 
 @KINDS
-def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(small, strategy: Strategy) -> None:
+def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(
+    small, strategy: Strategy
+) -> None:
     scenario = small(
         "training.enabled=true",
         "privacy.noise_multiplier=3.0",
@@ -82,7 +86,9 @@ def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(sma
 
 @KINDS
 def test_noise_of_another_mechanism_is_noticed(small, strategy: Strategy) -> None:
-    scenario = small("training.enabled=true", "privacy.noise_multiplier=1.0", f"rounds.count={ROUNDS}")
+    scenario = small(
+        "training.enabled=true", "privacy.noise_multiplier=1.0", f"rounds.count={ROUNDS}"
+    )
     rows = released(scenario, strategy)
     for other in STRATEGIES:
         if other is not strategy:
@@ -90,9 +96,10 @@ def test_noise_of_another_mechanism_is_noticed(small, strategy: Strategy) -> Non
 
 
 def test_coordinates_are_independent_standard_normals(small) -> None:
-    rows = released(small("training.enabled=true", "privacy.noise_multiplier=1.0", f"rounds.count={ROUNDS}"), Identity()) / (
-        64 / 200
-    )
+    rows = released(
+        small("training.enabled=true", "privacy.noise_multiplier=1.0", f"rounds.count={ROUNDS}"),
+        Identity(),
+    ) / (64 / 200)
     assert stats.kstest(rows.ravel()[:100_000], stats.norm.cdf).pvalue > ALARM
     neighbours = float((rows[:, 1:] * rows[:, :-1]).mean())
     assert abs(neighbours) < 4.4 / np.sqrt(rows.size)  # p = 1e-5

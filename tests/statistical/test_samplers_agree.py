@@ -19,7 +19,9 @@ MODELS = {
 }
 
 
-def check_ins(overrides: list[str], window: int, rate: float, is_enumerated: bool, seed: int) -> CheckIns:
+def check_ins(
+    overrides: list[str], window: int, rate: float, is_enumerated: bool, seed: int
+) -> CheckIns:
     scenario = Scenario.from_tables(
         {
             "seed": seed,
@@ -30,7 +32,9 @@ def check_ins(overrides: list[str], window: int, rate: float, is_enumerated: boo
     ).with_overrides(*overrides)
     shard = PopulationShard(scenario, 0, scenario.device_ids)
     start = window * HOUR
-    order = CheckInOrder(window, start, start + HOUR, start + HOUR, rate, 0, is_enumerated, start + 4 * HOUR, ())
+    order = CheckInOrder(
+        window, start, start + HOUR, start + HOUR, rate, 0, is_enumerated, start + 4 * HOUR, ()
+    )
     return shard.check_ins(order)
 
 
@@ -39,7 +43,10 @@ def agree(one: CheckIns, other: CheckIns, window: int) -> bool:
     difference = (one.times.size - other.times.size) / np.sqrt(one.times.size + other.times.size)
     p_values = [2 * stats.norm.sf(abs(difference)), stats.ks_2samp(one.times, other.times).pvalue]
     left = [np.minimum(each.session_ends - each.times, 1e6) for each in (one, other)]
-    p_values += [stats.ks_2samp(*left).pvalue, stats.ks_2samp(one.training_seconds, other.training_seconds).pvalue]
+    p_values += [
+        stats.ks_2samp(*left).pvalue,
+        stats.ks_2samp(one.training_seconds, other.training_seconds).pvalue,
+    ]
     return min(p_values) > FALSE_ALARM / 4
 
 
@@ -61,7 +68,11 @@ def test_whole_runs_of_both_samplers_agree(small, tmp_path) -> None:
 
     def hours(sampler: str, seed: int) -> float:
         scenario = small(
-            f"seed={seed}", f"rounds.sampler={sampler}", "population.devices=60000", "rounds.report_goal=300", "rounds.count=120"
+            f"seed={seed}",
+            f"rounds.sampler={sampler}",
+            "population.devices=60000",
+            "rounds.report_goal=300",
+            "rounds.count=120",
         )
         trace = simulate(scenario, Placement(1, "in-process"), tmp_path / f"{sampler}-{seed}")
         return float(trace.rounds["closed"][-1]) / HOUR

@@ -29,12 +29,25 @@ NAMES = {
 
 def write_log(path: Path, names: list, rounds: list, kind: str) -> Path:
     if kind == "csv":
-        lines = ["extra,dev,round", *(f'x,"{name}",{index}' for name, index in zip(names, rounds, strict=True))]
+        lines = [
+            "extra,dev,round",
+            *(f'x,"{name}",{index}' for name, index in zip(names, rounds, strict=True)),
+        ]
         path.with_suffix(".csv").write_text("\n".join(lines) + "\n")
         return path.with_suffix(".csv")
-    types = {"integers": pa.uint64(), "signed": pa.int32(), "strings": pa.large_string(), "bytes": pa.binary()}
+    types = {
+        "integers": pa.uint64(),
+        "signed": pa.int32(),
+        "strings": pa.large_string(),
+        "bytes": pa.binary(),
+    }
     column = pa.array(names, types.get(kind, pa.string()))
-    table = pa.table({"dev": column.dictionary_encode() if kind == "categories" else column, "round": pa.array(rounds, pa.int64())})
+    table = pa.table(
+        {
+            "dev": column.dictionary_encode() if kind == "categories" else column,
+            "round": pa.array(rounds, pa.int64()),
+        }
+    )
     pq.write_table(table, path.with_suffix(".parquet"))
     return path.with_suffix(".parquet")
 
@@ -64,24 +77,43 @@ def shown(name: object) -> str:
     st.integers(1, 9),
     st.integers(1, 7),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_an_imported_log_has_the_log_s_patterns(tmp_path_factory, rows, kind, part_rows, group) -> None:
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_an_imported_log_has_the_log_s_patterns(
+    tmp_path_factory, rows, kind, part_rows, group
+) -> None:
     """In any order, with repeated rows, for devices of any kind of name, however small the parts and groups are."""
     folder = tmp_path_factory.mktemp("import")
     name_of = NAMES.get(kind, NAMES["strings"])
-    log = write_log(folder / "log", [name_of(device) for device, _ in rows], [index for _, index in rows], kind)
+    log = write_log(
+        folder / "log", [name_of(device) for device, _ in rows], [index for _, index in rows], kind
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedray.trace.importer.PART_ROWS", part_rows)
         patch.setattr("fedray.trace.importer.NAMES_PER_GROUP", group)
         patch.setattr("fedray.trace.imported.NAMES_PER_GROUP", group)
         patch.setattr("fedray.trace.importer.BATCH_ROWS", 7)
         patch.setattr("fedray.trace.log.BATCH_ROWS", 7)
-        trace = import_log(log, "dev", "round", None, folder / "trace", rounds_file=list_of_rounds(folder, 12), repeats="once")
-        expected = {shown(name_of(device)): sorted({i for d, i in rows if d == device}) for device, _ in rows}
+        trace = import_log(
+            log,
+            "dev",
+            "round",
+            None,
+            folder / "trace",
+            rounds_file=list_of_rounds(folder, 12),
+            repeats="once",
+        )
+        expected = {
+            shown(name_of(device)): sorted({i for d, i in rows if d == device})
+            for device, _ in rows
+        }
         assert patterns_by_name(trace) == expected
         trace.verify()
     repeated = sum(count - 1 for count in Counter(rows).values())
-    assert [(each.reason, each.rows) for each in trace.left_out] == ([(REPEATED, repeated)] if repeated else [])
+    assert [(each.reason, each.rows) for each in trace.left_out] == (
+        [(REPEATED, repeated)] if repeated else []
+    )
     assert trace.run["rows"] + repeated == trace.run["rows_read"] == len(rows)
     assert sorted(path.name for path in (folder / "trace").iterdir()) == [
         "devices.parquet", "log_rounds.parquet", "participations", "run.json",
@@ -93,21 +125,36 @@ def test_an_imported_log_has_the_log_s_patterns(tmp_path_factory, rows, kind, pa
     st.sampled_from(["each", "once"]),
     st.integers(1, 9),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_ranks_and_repeats_are_what_counting_by_hand_gives(tmp_path_factory, rows, repeats, part_rows) -> None:
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_ranks_and_repeats_are_what_counting_by_hand_gives(
+    tmp_path_factory, rows, repeats, part_rows
+) -> None:
     """Whatever numbers the log uses, ours are 0, 1, .. in their order; with each, a device has a round as often as the log."""
     folder = tmp_path_factory.mktemp("import")
-    log = write_log(folder / "log", [f"d{device}" for device, _ in rows], [number for _, number in rows], "strings")
+    log = write_log(
+        folder / "log",
+        [f"d{device}" for device, _ in rows],
+        [number for _, number in rows],
+        "strings",
+    )
     numbers = sorted({number for _, number in rows})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedray.trace.importer.PART_ROWS", part_rows)
         patch.setattr("fedray.trace.log.BATCH_ROWS", 7)
         patch.setattr("fedray.trace.importer.BATCH_ROWS", 7)
-        trace = import_log(log, "dev", "round", None, folder / "trace", renumber=True, repeats=repeats)
+        trace = import_log(
+            log, "dev", "round", None, folder / "trace", renumber=True, repeats=repeats
+        )
         patch.setattr("fedray.trace.importer.BATCH_ROWS", 3)
-        again = import_log(log, "dev", "round", None, folder / "again", renumber=True, repeats=repeats)
+        again = import_log(
+            log, "dev", "round", None, folder / "again", renumber=True, repeats=repeats
+        )
         assert (again.digest, again.run["parts"]) == (trace.digest, trace.run["parts"])
-    expected = {f"d{device}": sorted(numbers.index(i) for d, i in rows if d == device) for device, _ in rows}
+    expected = {
+        f"d{device}": sorted(numbers.index(i) for d, i in rows if d == device) for device, _ in rows
+    }
     if repeats == "once":
         expected = {name: sorted(set(rounds)) for name, rounds in expected.items()}
     assert patterns_by_name(trace) == expected
@@ -122,10 +169,17 @@ def test_an_import_is_audited_like_our_own_trace(trace_of, tmp_path: Path) -> No
     own = trace_of(patterns, 17)
     rows = [(device, index) for device, pattern in enumerate(patterns) for index in pattern]
     np.random.default_rng(0).shuffle(rows)
-    log = write_log(tmp_path / "log", [f"d{device}" for device, _ in rows], [int(index) for _, index in rows], "strings")
+    log = write_log(
+        tmp_path / "log",
+        [f"d{device}" for device, _ in rows],
+        [int(index) for _, index in rows],
+        "strings",
+    )
     imported = import_log(log, "dev", "round", 17, tmp_path / "imported")
     for strategy in (Tree(), BLT(theta=(0.7, 0.4), omega=(0.9, 0.5))):
-        mine, other = (audit_trace(each, 2.0, 1e-8, strategy, show_devices=True) for each in (own, imported))
+        mine, other = (
+            audit_trace(each, 2.0, 1e-8, strategy, show_devices=True) for each in (own, imported)
+        )
         assert other.mechanisms[0].binding_device == f"d{mine.mechanisms[0].binding_device}"
         for name in ("observed", "observed_limits"):
             ours, theirs = getattr(mine.mechanisms[0], name), getattr(other.mechanisms[0], name)
@@ -137,27 +191,50 @@ def test_an_import_is_audited_like_our_own_trace(trace_of, tmp_path: Path) -> No
 MALFORMED = {
     "no such device column": ("a,round\nx,1\n", "--device-column='dev' is not a column"),
     "no such round column": ("dev,b\nx,1\n", "--round-column='round' is not a column"),
-    "negative round": ("dev,round\nx,1\ny,-3\n", "1 have a negative round (such as device 'y', round '-3')"),
-    "round beyond": ("dev,round\nx,1\ny,5\nz,6\n", "2 have a round beyond rounds-1=4 (such as device 'y', round '5')"),
+    "negative round": (
+        "dev,round\nx,1\ny,-3\n",
+        "1 have a negative round (such as device 'y', round '-3')",
+    ),
+    "round beyond": (
+        "dev,round\nx,1\ny,5\nz,6\n",
+        "2 have a round beyond rounds-1=4 (such as device 'y', round '5')",
+    ),
     "huge round": ("dev,round\nx,99999999999999999999\n", "1 have a round that is no whole number"),
-    "mixed types": ("dev,round\nx,1\ny,one\nz,2.5\n", "2 have a round that is no whole number (such as device 'y', round 'one')"),
+    "mixed types": (
+        "dev,round\nx,1\ny,one\nz,2.5\n",
+        "2 have a round that is no whole number (such as device 'y', round 'one')",
+    ),
     "no device": ("dev,round\n,1\nx,2\n", "1 have no device (such as device missing, round '1')"),
     "no round": ("dev,round\nx,\nx,2\n", "1 have no round (such as device 'x', round missing)"),
     "no rows": ("dev,round\n", "has no participation (0 rows"),
     "empty file": ("", "Empty CSV file"),
-    "two columns of one name": ("dev,dev,round\nx,y,1\n", "--device-column='dev' is the name of 2 columns"),
+    "two columns of one name": (
+        "dev,dev,round\nx,y,1\n",
+        "--device-column='dev' is the name of 2 columns",
+    ),
     "ragged": ("dev,round\nx,1\ny,2,3\n", "Expected 2 columns, got 3"),
     "ragged later": ("dev,round\n" + "x,1\n" * 10 + "y\n", "Expected 2 columns, got 1"),
 }
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_logs_get_one_clear_line_and_leave_nothing(tmp_path: Path, case: str, fedray_command) -> None:
+def test_malformed_logs_get_one_clear_line_and_leave_nothing(
+    tmp_path: Path, case: str, fedray_command
+) -> None:
     content, expected = MALFORMED[case]
     log, out = tmp_path / "log.csv", tmp_path / "out"
     log.write_text(content)
     code, stdout, stderr = fedray_command(
-        "import", str(log), "--device-column", "dev", "--round-column", "round", "--rounds", "5", "--out", str(out)
+        "import",
+        str(log),
+        "--device-column",
+        "dev",
+        "--round-column",
+        "round",
+        "--rounds",
+        "5",
+        "--out",
+        str(out),
     )
     assert (code, stdout) == (2, "")
     assert expected in stderr
@@ -168,8 +245,18 @@ def test_malformed_logs_get_one_clear_line_and_leave_nothing(tmp_path: Path, cas
 def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_command) -> None:
     log = tmp_path / "log.csv"
     log.write_text("dev,round\nx,1\nx,1\n,2\ny,3\ny,-1\ny,-2\n")
-    arguments = ("--device-column", "dev", "--round-column", "round", "--renumber", "--out", str(tmp_path / "t"))
-    code, stdout, _ = fedray_command("import", str(log), *arguments, "--leave-out-invalid", "--repeats", "once", "--json")
+    arguments = (
+        "--device-column",
+        "dev",
+        "--round-column",
+        "round",
+        "--renumber",
+        "--out",
+        str(tmp_path / "t"),
+    )
+    code, stdout, _ = fedray_command(
+        "import", str(log), *arguments, "--leave-out-invalid", "--repeats", "once", "--json"
+    )
     assert code == 0
     document = json.loads(stdout)
     assert {each["reason"]: each["rows"] for each in document["left_out"]} == {
@@ -181,9 +268,13 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     trace = open_trace(tmp_path / "t")
     assert isinstance(trace, ImportedTrace)
     assert not trace.is_complete
-    assert trace.incompleteness.endswith("nothing that rests on them is checked: 1 have no device; 2 have a negative round.")
+    assert trace.incompleteness.endswith(
+        "nothing that rests on them is checked: 1 have no device; 2 have a negative round."
+    )
     assert trace.incompleteness in trace.assumptions
-    code, stdout, _ = fedray_command("audit", str(tmp_path / "t"), "--noise-multiplier", "2", "--json")
+    code, stdout, _ = fedray_command(
+        "audit", str(tmp_path / "t"), "--noise-multiplier", "2", "--json"
+    )
     assert code == 0
     assert json.loads(stdout)["mechanisms"] == []  # a log does not say how noise was added
 
@@ -195,7 +286,9 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
         (pa.array([True, False]), "devices are whole numbers, strings or bytes"),
     ],
 )
-def test_devices_of_other_types_are_refused(tmp_path: Path, column: pa.Array, expected: str) -> None:
+def test_devices_of_other_types_are_refused(
+    tmp_path: Path, column: pa.Array, expected: str
+) -> None:
     pq.write_table(pa.table({"dev": column, "round": [0, 1]}), tmp_path / "log.parquet")
     with pytest.raises(InputError, match=expected):
         import_log(tmp_path / "log.parquet", "dev", "round", 5, tmp_path / "t")
@@ -205,7 +298,9 @@ def test_devices_of_other_types_are_refused(tmp_path: Path, column: pa.Array, ex
 def test_rounds_of_any_type_that_holds_whole_numbers(tmp_path: Path, kind: pa.DataType) -> None:
     rounds = pa.array([4, 0, 3]).cast(kind)
     pq.write_table(pa.table({"dev": ["b", "a", "b"], "round": rounds}), tmp_path / "log.parquet")
-    trace = import_log(tmp_path / "log.parquet", "dev", "round", None, tmp_path / "t", renumber=True)
+    trace = import_log(
+        tmp_path / "log.parquet", "dev", "round", None, tmp_path / "t", renumber=True
+    )
     assert patterns_by_name(trace) == {"a": [0], "b": [1, 2]}
     assert [trace.round_label(index) for index in range(3)] == ["0", "3", "4"]
 
@@ -215,7 +310,10 @@ def test_a_directory_of_files_is_one_log(tmp_path: Path) -> None:
     folder.mkdir()
     write_log(folder / "one", ["a", "b"], [0, 1], "strings")
     write_log(folder / "two", ["b", "a"], [3, 2], "strings")
-    assert patterns_by_name(import_log(folder, "dev", "round", 4, tmp_path / "t")) == {"a": [0, 2], "b": [1, 3]}
+    assert patterns_by_name(import_log(folder, "dev", "round", 4, tmp_path / "t")) == {
+        "a": [0, 2],
+        "b": [1, 3],
+    }
     write_log(folder / "three", ["c"], [0], "csv")
     with pytest.raises(InputError, match="both CSV and Parquet"):
         import_log(folder, "dev", "round", 5, tmp_path / "u")
@@ -276,10 +374,18 @@ def test_an_import_that_lost_a_part_or_a_name_is_noticed(tmp_path: Path, monkeyp
 
 
 def test_a_changed_import_is_noticed(tmp_path: Path) -> None:
-    trace = import_log(write_log(tmp_path / "log", ["a", "b", "b"], [1, 0, 2], "strings"), "dev", "round", 3, tmp_path / "t")
+    trace = import_log(
+        write_log(tmp_path / "log", ["a", "b", "b"], [1, 0, 2], "strings"),
+        "dev",
+        "round",
+        3,
+        tmp_path / "t",
+    )
     part = trace.path / trace.run["parts"][0]["file"]
     table = pq.read_table(part)
-    pq.write_table(table.set_column(1, table.schema.field("round"), [pa.array([0, 1, 2], pa.uint32())]), part)
+    pq.write_table(
+        table.set_column(1, table.schema.field("round"), [pa.array([0, 1, 2], pa.uint32())]), part
+    )
     with pytest.raises(TraceCorrupt, match="does not have the digest that run.json records"):
         read_patterns(open_trace(tmp_path / "t"))
     document = json.loads((trace.path / "run.json").read_text())

@@ -30,7 +30,9 @@ def log(tmp_path: Path):
         (tmp_path / "log.csv").write_text(text)
         number = len(list(tmp_path.glob("trace*")))
         device = options.pop("device_column", "dev")
-        return import_log(tmp_path / "log.csv", device, "round", rounds, tmp_path / f"trace{number}", **options)
+        return import_log(
+            tmp_path / "log.csv", device, "round", rounds, tmp_path / f"trace{number}", **options
+        )
 
     return import_text
 
@@ -52,51 +54,78 @@ ATTEMPTS = np.flatnonzero(np.random.default_rng(3).random(60) < 0.8) + 1
 def gaps(tmp_path: Path):
     """A log whose rounds are attempts with gaps; its true patterns by device, counted in released rounds."""
     generator = np.random.default_rng(4)
-    patterns = {f"d{device}": np.sort(generator.choice(ATTEMPTS.size, 5, replace=False)) for device in range(30)}
+    patterns = {
+        f"d{device}": np.sort(generator.choice(ATTEMPTS.size, 5, replace=False))
+        for device in range(30)
+    }
     patterns["all"] = np.arange(0, ATTEMPTS.size, 9)
     rows = [(name, int(ATTEMPTS[index])) for name, pattern in patterns.items() for index in pattern]
     rows += [("cover", int(attempt)) for attempt in ATTEMPTS]
     patterns["cover"] = np.arange(ATTEMPTS.size)
-    (tmp_path / "log.csv").write_text("dev,round\n" + "".join(f"{name},{attempt}\n" for name, attempt in rows))
+    (tmp_path / "log.csv").write_text(
+        "dev,round\n" + "".join(f"{name},{attempt}\n" for name, attempt in rows)
+    )
     return tmp_path / "log.csv", patterns
 
 
-def test_rounds_without_a_participation_are_refused_with_both_remedies(gaps, tmp_path: Path, fedray_command) -> None:
+def test_rounds_without_a_participation_are_refused_with_both_remedies(
+    gaps, tmp_path: Path, fedray_command
+) -> None:
     path, _ = gaps
     columns = ("--device-column", "dev", "--round-column", "round", "--out", str(tmp_path / "t"))
     code, _, stderr = fedray_command("import", str(path), *columns, "--rounds", "61")
     assert code == 2
-    assert f"has no participation in {61 - ATTEMPTS.size} of the rounds 0 .. 60 (such as 0, " in stderr
+    assert (
+        f"has no participation in {61 - ATTEMPTS.size} of the rounds 0 .. 60 (such as 0, " in stderr
+    )
     assert "--renumber" in stderr
     assert "--rounds-file released.csv" in stderr
     assert not (tmp_path / "t").exists()
     code, _, stderr = fedray_command("import", str(path), *columns)
     assert code == 2
-    assert "--rounds N for all of 0 .. N-1, --renumber for all that occur in the log, or --rounds-file FILE" in stderr
+    assert (
+        "--rounds N for all of 0 .. N-1, --renumber for all that occur in the log, or --rounds-file FILE"
+        in stderr
+    )
 
 
 @pytest.mark.parametrize("by", ["ranks", "plain", "csv", "csv with times", "parquet"])
 def test_gaps_in_round_numbers_are_closed(gaps, tmp_path: Path, by: str) -> None:
     """Min-sep and sensitivities are those of the released rounds, whichever way they are told."""
     path, patterns = gaps
-    options: dict[str, Any] = {"renumber": True} if by == "ranks" else {"rounds_file": tmp_path / "released"}
-    times = [(START + datetime.timedelta(minutes=7 * place)).isoformat() for place in range(ATTEMPTS.size)]
+    options: dict[str, Any] = (
+        {"renumber": True} if by == "ranks" else {"rounds_file": tmp_path / "released"}
+    )
+    times = [
+        (START + datetime.timedelta(minutes=7 * place)).isoformat()
+        for place in range(ATTEMPTS.size)
+    ]
     if by == "plain":
         (tmp_path / "released").write_text("\n".join(map(str, ATTEMPTS)))
     elif by.startswith("csv"):
-        head, ends = ("round", [""] * ATTEMPTS.size) if by == "csv" else ("round,time", [f",{time}" for time in times])
-        (tmp_path / "released").write_text(head + "\n" + "".join(f"{a}{end}\n" for a, end in zip(ATTEMPTS, ends, strict=True)))
+        head, ends = (
+            ("round", [""] * ATTEMPTS.size)
+            if by == "csv"
+            else ("round,time", [f",{time}" for time in times])
+        )
+        (tmp_path / "released").write_text(
+            head + "\n" + "".join(f"{a}{end}\n" for a, end in zip(ATTEMPTS, ends, strict=True))
+        )
     elif by == "parquet":
         options = {"rounds_file": tmp_path / "released.parquet"}
         pq.write_table(
-            pa.table({"round": ATTEMPTS, "time": pa.array(times).cast(pa.timestamp("ms", "UTC"))}), options["rounds_file"]
+            pa.table({"round": ATTEMPTS, "time": pa.array(times).cast(pa.timestamp("ms", "UTC"))}),
+            options["rounds_file"],
         )
     trace = import_log(path, "dev", "round", None, tmp_path / "t", **options)
     found = read_patterns(trace)
     assert trace.committed_rounds == ATTEMPTS.size
     ends = np.cumsum(found.counts)
     for device, count, end in zip(found.device_ids, found.counts, ends, strict=True):
-        assert found.rounds[end - count : end].tolist() == patterns[trace.name_of(int(device))].tolist()
+        assert (
+            found.rounds[end - count : end].tolist()
+            == patterns[trace.name_of(int(device))].tolist()
+        )
     assert [int(trace.round_label(index)) for index in range(ATTEMPTS.size)] == ATTEMPTS.tolist()
     listed = trace.round_times()
     assert (listed is not None) == (by in ("csv with times", "parquet"))
@@ -108,11 +137,15 @@ def test_gaps_in_round_numbers_are_closed(gaps, tmp_path: Path, by: str) -> None
     trace.verify()
 
 
-def test_rows_in_rounds_that_released_nothing_are_left_out_counted_and_named(log, tmp_path: Path) -> None:
+def test_rows_in_rounds_that_released_nothing_are_left_out_counted_and_named(
+    log, tmp_path: Path
+) -> None:
     (tmp_path / "released.txt").write_text("2\n5\n9\n")
     trace = log("dev,round\na,2\na,4\na,9\nb,3\nb,4\n", rounds_file=tmp_path / "released.txt")
     assert rows_of(trace) == [("a", 0), ("a", 2)]
-    assert [(each.reason, each.rows, each.example) for each in trace.left_out] == [(UNRELEASED, 3, "rounds 3, 4")]
+    assert [(each.reason, each.rows, each.example) for each in trace.left_out] == [
+        (UNRELEASED, 3, "rounds 3, 4")
+    ]
     assert trace.is_complete
     assert trace.run["empty_rounds"] == 1
     assert any("In 1 of them nobody of this log took part." in text for text in trace.assumptions)
@@ -124,7 +157,10 @@ def test_rows_in_rounds_that_released_nothing_are_left_out_counted_and_named(log
 BAD_LISTS = {
     "repeat": ("3\n4\n3\n", "lists round 3 more than once"),
     "order": ("3\n5\n4\n", "must list rounds in order of release, but 4 comes after 5"),
-    "order of time": ("round,time\n3,2026-03-02T00:00:00Z\n4,2026-03-01T00:00:00Z\n", "but 4 comes after 3; sort the file by time"),
+    "order of time": (
+        "round,time\n3,2026-03-02T00:00:00Z\n4,2026-03-01T00:00:00Z\n",
+        "but 4 comes after 3; sort the file by time",
+    ),
     "word": ("3\nfour\n", "but one line is b'four'"),
     "word in csv": ("round\n3\nfour\n", "has rounds that are no whole numbers"),
     "negative": ("-3\n4\n", "has round -3"),
@@ -156,7 +192,10 @@ def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"rounds": 3, "renumber": True}, "--rounds=3, but participations of log .* are in 2 rounds"),
+        (
+            {"rounds": 3, "renumber": True},
+            "--rounds=3, but participations of log .* are in 2 rounds",
+        ),
         ({"rounds": 0}, "--rounds=0 must be from 1"),
         ({"renumber": True, "rounds_file": True}, "give one of them"),
         ({"rounds": 3, "rounds_file": True}, "--rounds=3, but the rounds file lists 2"),
@@ -165,12 +204,17 @@ def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Pat
         ({"renumber": True, "where": ["dev"]}, "--where='dev' must be COLUMN=VALUE"),
         ({"renumber": True, "where": ["x=1"]}, "--where='x' is not a column"),
         ({"renumber": True, "delimiter": "ab"}, "--delimiter='ab' must be one character"),
-        ({"renumber": True, "delimiter": ";"}, r"it has dev,round \(read as parted by ';'; --delimiter tells another\)"),
+        (
+            {"renumber": True, "delimiter": ";"},
+            r"it has dev,round \(read as parted by ';'; --delimiter tells another\)",
+        ),
         ({"renumber": True, "time_column": "round"}, "column 'round' is named twice"),
         ({"renumber": True, "device_column": ["dev", "dev"]}, "column 'dev' is named twice"),
     ],
 )
-def test_options_that_contradict_each_other_or_the_log_are_refused(log, tmp_path: Path, options: dict, expected: str) -> None:
+def test_options_that_contradict_each_other_or_the_log_are_refused(
+    log, tmp_path: Path, options: dict, expected: str
+) -> None:
     (tmp_path / "released.txt").write_text("2\n4\n")
     if options.get("rounds_file") is True:
         options = {**options, "rounds_file": tmp_path / "released.txt"}
@@ -191,12 +235,20 @@ def test_rounds_out_of_range_are_never_left_out(log) -> None:
 REPEATED_LOG = "dev,round\na,0\na,3\na,3\nb,1\nb,2\nb,2\nb,2\n"
 
 
-def test_repeated_rows_are_refused_until_somebody_says_what_they_are(log, tmp_path: Path, fedray_command) -> None:
-    with pytest.raises(InputError, match=r"has 3 rows of the same device in the same round again \(such as device 'a', round 3\)"):
+def test_repeated_rows_are_refused_until_somebody_says_what_they_are(
+    log, tmp_path: Path, fedray_command
+) -> None:
+    with pytest.raises(
+        InputError,
+        match=r"has 3 rows of the same device in the same round again \(such as device 'a', round 3\)",
+    ):
         log(REPEATED_LOG, 4)
     once = log(REPEATED_LOG, 4, repeats="once")
     assert rows_of(once) == [("a", 0), ("a", 3), ("b", 1), ("b", 2)]
-    assert any("3 rows repeat another row's device and round; they are records" in text for text in once.assumptions)
+    assert any(
+        "3 rows repeat another row's device and round; they are records" in text
+        for text in once.assumptions
+    )
     code, _, stderr = fedray_command(
         "import", str(tmp_path / "log.csv"), "--device-column", "dev", "--round-column", "round", "--rounds", "4", "--out",
         str(tmp_path / "u"),
@@ -206,7 +258,9 @@ def test_repeated_rows_are_refused_until_somebody_says_what_they_are(log, tmp_pa
     assert "--repeats each" in stderr
 
 
-@pytest.mark.parametrize("strategy", [Identity(), Tree(), BLT(theta=(0.7, 0.4), omega=(0.9, 0.5))], ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    "strategy", [Identity(), Tree(), BLT(theta=(0.7, 0.4), omega=(0.9, 0.5))], ids=lambda s: s.kind
+)
 def test_contributions_of_their_own_all_count(log, strategy) -> None:
     """Each: the trace's sensitivity is the largest norm of the columns as often as the device contributed."""
     trace = log(REPEATED_LOG, 4, repeats="each")
@@ -215,7 +269,9 @@ def test_contributions_of_their_own_all_count(log, strategy) -> None:
     patterns = read_patterns(trace)
     assert (patterns.min_sep, patterns.max_participations) == (0, 4)
     G = strategy.gram(4)
-    expected = max(float(np.sqrt(G[np.ix_(rounds, rounds)].sum())) for rounds in ([0, 3, 3], [1, 2, 2, 2]))
+    expected = max(
+        float(np.sqrt(G[np.ix_(rounds, rounds)].sum())) for rounds in ([0, 3, 3], [1, 2, 2, 2])
+    )
     found = trace_sensitivity(strategy, patterns)
     assert found.value == pytest.approx(expected, rel=1e-12)
     assert found.is_exact
@@ -228,8 +284,14 @@ SECONDS = [0.0, 0.5, 3 * 86400.0 - 1.0]
 UNIX = [START.timestamp() + each for each in SECONDS]
 FORMS = {
     "ISO 8601 in UTC": TIMES,
-    "other offsets": ["2026-03-01T13:00:00+01:00", "2026-03-01T07:00:00.500-05:00", "2026-03-04T11:59:59+00:00"],
-    "ISO 8601 without an offset from UTC, taken as UTC": [time.replace("T", " ").removesuffix("Z") for time in TIMES],
+    "other offsets": [
+        "2026-03-01T13:00:00+01:00",
+        "2026-03-01T07:00:00.500-05:00",
+        "2026-03-04T11:59:59+00:00",
+    ],
+    "ISO 8601 without an offset from UTC, taken as UTC": [
+        time.replace("T", " ").removesuffix("Z") for time in TIMES
+    ],
     "with the word": [time.replace("T", " ").replace("Z", " UTC") for time in TIMES],
     "numbers, Unix seconds": [f"{each:.3f}" for each in UNIX],
     "numbers, Unix milliseconds": [f"{1e3 * each:.0f}" for each in UNIX],
@@ -256,12 +318,22 @@ def test_times_of_any_form_are_the_same_seconds(log, form: str) -> None:
     trace.verify()
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ns", "Europe/Berlin"), pa.int64(), pa.float64()])
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("s"), pa.timestamp("ns", "Europe/Berlin"), pa.int64(), pa.float64()]
+)
 def test_times_of_parquet_s_own_types(tmp_path: Path, kind: pa.DataType) -> None:
     whole = pa.array([int(START.timestamp()) + each for each in (0, 60)], pa.int64())
-    times = whole.cast(pa.timestamp("s")).cast(kind) if pa.types.is_timestamp(kind) else whole.cast(kind)
-    pq.write_table(pa.table({"dev": [1, 2], "round": [0, 1], "at": times}), tmp_path / "log.parquet")
-    trace = import_log(tmp_path / "log.parquet", "dev", "round", 2, tmp_path / "t", time_column="at")
+    times = (
+        whole.cast(pa.timestamp("s")).cast(kind)
+        if pa.types.is_timestamp(kind)
+        else whole.cast(kind)
+    )
+    pq.write_table(
+        pa.table({"dev": [1, 2], "round": [0, 1], "at": times}), tmp_path / "log.parquet"
+    )
+    trace = import_log(
+        tmp_path / "log.parquet", "dev", "round", 2, tmp_path / "t", time_column="at"
+    )
     times = trace.times(0)
     assert times is not None
     assert times.tolist() == [0.0, 60.0]
@@ -272,9 +344,15 @@ DOUBTFUL = {
         ["12", "500"],
         "12, which is a Unix time of 2000 to 2100 in no unit; say what the numbers are by --time-unit",
     ),
-    "two units": ([f"{START.timestamp():.0f}", f"{1e3 * START.timestamp():.0f}"], "beside Unix seconds"),
+    "two units": (
+        [f"{START.timestamp():.0f}", f"{1e3 * START.timestamp():.0f}"],
+        "beside Unix seconds",
+    ),
     "dates": (["2026-03-01", "2026-03-02"], "a date without a time of day"),
-    "some offsets": (["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"], "neither all with an offset from UTC nor all without"),
+    "some offsets": (
+        ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00"],
+        "neither all with an offset from UTC nor all without",
+    ),
     "words": (["yesterday, noon", "today, noon"], "neither all with an offset"),
     "none": (["2026-03-01T12:00:00Z", ""], "has rows without a time"),
     "not finite": ([f"{START.timestamp():.0f}", "nan"], "a number that is not finite"),
@@ -302,9 +380,14 @@ def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
 
 
 def test_rounds_that_time_contradicts_are_reported(log) -> None:
-    trace = log(f"dev,round,at\na,0,{TIMES[2]}\nb,1,{TIMES[0]}\nc,1,{TIMES[1]}\n", 2, time_column="at")
+    trace = log(
+        f"dev,round,at\na,0,{TIMES[2]}\nb,1,{TIMES[0]}\nc,1,{TIMES[1]}\n", 2, time_column="at"
+    )
     assert trace.run["rounds_out_of_order"] == 1
-    assert any("1 rounds ended before the round numbered before them began" in text for text in trace.assumptions)
+    assert any(
+        "1 rounds ended before the round numbered before them began" in text
+        for text in trace.assumptions
+    )
 
 
 def test_what_is_not_known_of_a_round_s_times_makes_them_wider(log, tmp_path: Path) -> None:
@@ -314,9 +397,12 @@ def test_what_is_not_known_of_a_round_s_times_makes_them_wider(log, tmp_path: Pa
     found = log(text, rounds_file=tmp_path / "released.csv", time_column="at").round_times()
     assert found is not None
     assert found[0].tolist() == pytest.approx([-np.inf, 0.0, 0.0, SECONDS[2], SECONDS[2]])
-    assert found[1].tolist() == pytest.approx([SECONDS[1], SECONDS[1], SECONDS[2], SECONDS[2], np.inf])
+    assert found[1].tolist() == pytest.approx(
+        [SECONDS[1], SECONDS[1], SECONDS[2], SECONDS[2], np.inf]
+    )
     (tmp_path / "released.csv").write_text(
-        "round,time\n" + "".join(f"{index},2026-03-0{index + 1}T12:00:00.250Z\n" for index in (0, 1, 3))
+        "round,time\n"
+        + "".join(f"{index},2026-03-0{index + 1}T12:00:00.250Z\n" for index in (0, 1, 3))
     )
     found = log(text, rounds_file=tmp_path / "released.csv", time_column="at").round_times()
     assert found is not None
@@ -332,17 +418,34 @@ def test_rows_that_do_not_meet_the_conditions_are_filtered_not_invalid(log) -> N
     assert (trace.filtered_rows, trace.left_out, trace.is_complete) == (3, [], True)
     assert any("os=y" in text and "; 3 other rows are none." in text for text in trace.assumptions)
     with pytest.raises(
-        InputError, match=r"has no row with outcome=ACCEPTED among 6; there outcome is 'accepted', 'dropped', 'late'"
+        InputError,
+        match=r"has no row with outcome=ACCEPTED among 6; there outcome is 'accepted', 'dropped', 'late'",
     ):
         log(text, 2, where=["outcome=ACCEPTED"])
 
 
 def test_conditions_on_columns_of_other_types(tmp_path: Path) -> None:
-    table = {"dev": [1, 2, 3], "round": [0, 1, 0], "ok": [True, True, None], "size": [3, 4, 3], "kind": pa.array(["x", "y", "x"])}
+    table = {
+        "dev": [1, 2, 3],
+        "round": [0, 1, 0],
+        "ok": [True, True, None],
+        "size": [3, 4, 3],
+        "kind": pa.array(["x", "y", "x"]),
+    }
     table["kind"] = table["kind"].dictionary_encode()
     pq.write_table(pa.table(table), tmp_path / "log.parquet")
-    for place, (where, devices) in enumerate({"ok=True": [1, 2], "ok=": [3], "size=3": [1, 3], "kind=y": [2]}.items()):
-        trace = import_log(tmp_path / "log.parquet", "dev", "round", None, tmp_path / f"t{place}", renumber=True, where=[where])
+    for place, (where, devices) in enumerate(
+        {"ok=True": [1, 2], "ok=": [3], "size=3": [1, 3], "kind=y": [2]}.items()
+    ):
+        trace = import_log(
+            tmp_path / "log.parquet",
+            "dev",
+            "round",
+            None,
+            tmp_path / f"t{place}",
+            renumber=True,
+            where=[where],
+        )
         assert [name for name, _ in rows_of(trace)] == list(map(str, devices))
 
 
@@ -371,16 +474,30 @@ def test_an_import_of_the_release_before_is_still_audited(log) -> None:
     kept = {"format", "digest", "devices_digest", "log", "round_column", "rounds", "rows_read", "rows", "devices", "written",
             "packages", "parts"}  # fmt: skip
     document = {key: value for key, value in trace.run.items() if key in kept}
-    left_out = [{"reason": "the same device in the same round again", "rows": 2, "example": "device 'a', round 0"}]
+    left_out = [
+        {
+            "reason": "the same device in the same round again",
+            "rows": 2,
+            "example": "device 'a', round 0",
+        }
+    ]
     document |= {"version": 1, "device_column": "dev", "left_out": left_out}
     (trace.path / "log_rounds.parquet").unlink()
     (trace.path / "run.json").write_text(json.dumps(document))
     old = open_trace(trace.path)
     assert isinstance(old, ImportedTrace)
     assert rows_of(old) == [("a", 0), ("b", 1), ("b", 2)]
-    assert (old.is_complete, old.repeats, old.round_label(2), old.round_times(), old.times(0)) == (True, "once", "2", None, None)
+    assert (old.is_complete, old.repeats, old.round_label(2), old.round_times(), old.times(0)) == (
+        True,
+        "once",
+        "2",
+        None,
+        None,
+    )
     assert old.unit == "device (a value of the log's column 'dev')"
-    assert any("did not look for rounds without a participation" in text for text in old.assumptions)
+    assert any(
+        "did not look for rounds without a participation" in text for text in old.assumptions
+    )
     assert any("2 rows repeat" in text for text in old.assumptions)
     old.verify()
 
@@ -388,7 +505,9 @@ def test_an_import_of_the_release_before_is_still_audited(log) -> None:
 @pytest.mark.parametrize("what", ["times", "log_rounds"])
 def test_changed_times_and_numbers_of_rounds_are_noticed(log, what: str) -> None:
     trace = log(f"dev,round,at\na,4,{TIMES[0]}\na,7,{TIMES[2]}\n", renumber=True, time_column="at")
-    file = trace.path / ("log_rounds.parquet" if what == "log_rounds" else trace.run["parts"][0]["file"])
+    file = trace.path / (
+        "log_rounds.parquet" if what == "log_rounds" else trace.run["parts"][0]["file"]
+    )
     table = pq.read_table(file)
     name = "log_round" if what == "log_rounds" else "time"
     changed = pa.array([4, 8], pa.int64()) if what == "log_rounds" else pa.array([0.0, 1.0])
@@ -413,7 +532,14 @@ def test_a_header_that_is_not_utf8_is_one_line(tmp_path: Path, fedray_command) -
     (tmp_path / "list.csv").write_bytes("größe,round\n1,0\n".encode("latin-1"))
     (tmp_path / "log.csv").write_text("dev,round\na,0\n")
     with pytest.raises(InputError, match="list.csv' cannot be read"):
-        import_log(tmp_path / "log.csv", "dev", "round", None, tmp_path / "t", rounds_file=tmp_path / "list.csv")
+        import_log(
+            tmp_path / "log.csv",
+            "dev",
+            "round",
+            None,
+            tmp_path / "t",
+            rounds_file=tmp_path / "list.csv",
+        )
 
 
 def test_newlines_in_quotes_across_blocks_are_part_of_the_value(log, monkeypatch) -> None:
@@ -435,10 +561,14 @@ def test_names_of_files_that_are_not_utf8_are_one_line(tmp_path: Path) -> None:
         import_log(tmp_path / "log.csv", "dev", "round", 1, tmp_path / os.fsdecode(b"t\xff"))
 
 
-def test_a_sort_that_lacks_memory_says_so_in_one_line_and_leaves_nothing(log, monkeypatch, tmp_path: Path) -> None:
+def test_a_sort_that_lacks_memory_says_so_in_one_line_and_leaves_nothing(
+    log, monkeypatch, tmp_path: Path
+) -> None:
     """Little memory means one thread, which 10^7 rows pass with 64 MiB; less than any thread needs is refused by DuckDB."""
     monkeypatch.setattr("fedray.trace.importer.LEAST_MEMORY", 1)
-    text = "dev,round\n" + "".join(f"a rather long name of a device {place},0\n" for place in range(60_000))
+    text = "dev,round\n" + "".join(
+        f"a rather long name of a device {place},0\n" for place in range(60_000)
+    )
     with pytest.raises(RunFailed, match="give more than --memory=1") as failed:
         log(text, 1, memory_mebibytes=1)
     assert "\n" not in str(failed.value)

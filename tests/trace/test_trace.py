@@ -38,7 +38,9 @@ def part_path(trace: Trace) -> Path:
 def replace_column(trace: Trace, name: str, values: list) -> None:
     table = pq.read_table(part_path(trace))
     place = table.schema.get_field_index(name)
-    changed = table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+    changed = table.set_column(
+        place, table.schema.field(name), pa.array(values, table.schema.field(name).type)
+    )
     pq.write_table(changed, part_path(trace))
 
 
@@ -49,7 +51,13 @@ def test_what_was_written_is_read(trace_of) -> None:
     assert part.device_ids.tolist() == [0, 0, 1, 2, 2, 3, 3, 3, 3, 3]
     assert part.rounds.tolist() == [0, 3, 1, 2, 4, 0, 1, 2, 3, 4]
     assert trace.committed_rounds == 5
-    assert trace.outcome_counts() == {"accepted": 10, "late": 0, "dropped": 0, "failed": 0, "abandoned": 0}
+    assert trace.outcome_counts() == {
+        "accepted": 10,
+        "late": 0,
+        "dropped": 0,
+        "failed": 0,
+        "abandoned": 0,
+    }
 
 
 def test_pyarrow_alone_reads_it(trace_of) -> None:
@@ -81,8 +89,12 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["files", "link", "file", "finished trace", "named trace", "marked file"])
-def test_a_partial_that_is_not_ours_is_refused_and_left_alone(trace_of, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["files", "link", "file", "finished trace", "named trace", "marked file"]
+)
+def test_a_partial_that_is_not_ours_is_refused_and_left_alone(
+    trace_of, tmp_path: Path, kind: str
+) -> None:
     """By a run and by an import alike; what a link points to is left alone too."""
     partial, elsewhere = tmp_path / "t.partial", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -104,23 +116,37 @@ def test_a_partial_that_is_not_ours_is_refused_and_left_alone(trace_of, tmp_path
             (partial / "token").write_text("fedray-partial 0")
     (tmp_path / "log.csv").write_text("dev,round\na,0\na,one\n")
     before = {path: path.is_file() and path.read_bytes() for path in sorted(tmp_path.rglob("*"))}
-    with pytest.raises(InputError, match=r"needs '.*t\.partial', which .*; (rename it or )?move it away"):
+    with pytest.raises(
+        InputError, match=r"needs '.*t\.partial', which .*; (rename it or )?move it away"
+    ):
         TraceWriter(tmp_path / "t")
     with pytest.raises(InputError, match=r"t\.partial"):
         import_log(tmp_path / "log.csv", "dev", "round", 1, tmp_path / "t")
-    assert {path: path.is_file() and path.read_bytes() for path in sorted(tmp_path.rglob("*"))} == before
+    assert {
+        path: path.is_file() and path.read_bytes() for path in sorted(tmp_path.rglob("*"))
+    } == before
 
 
 @pytest.mark.parametrize("left", [[], ["lock"], ["lock", "token", "rounds.parquet"]])
 def test_what_a_writer_of_ours_left_is_cleared(tmp_path: Path, left: list) -> None:
     (tmp_path / "t.partial").mkdir()
     for name in left:
-        (tmp_path / "t.partial" / name).write_text({"token": "fedray-partial 0", "lock": ""}.get(name, "old"))
+        (tmp_path / "t.partial" / name).write_text(
+            {"token": "fedray-partial 0", "lock": ""}.get(name, "old")
+        )
     with TraceWriter(tmp_path / "t") as writer:
-        assert sorted(path.name for path in writer.partial.iterdir()) == ["lock", "participations", "token"]
+        assert sorted(path.name for path in writer.partial.iterdir()) == [
+            "lock",
+            "participations",
+            "token",
+        ]
         writer.finish([], {"ended": "completed", "seed": 0, "scenario": {}, "written": ""})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
-    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["participations", "rounds.parquet", "run.json"]
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == [
+        "participations",
+        "rounds.parquet",
+        "run.json",
+    ]
 
 
 def test_links_within_a_directory_of_ours_are_not_followed(tmp_path: Path) -> None:
@@ -209,7 +235,9 @@ def damage(name: str, trace: Trace) -> None:
         ("other columns", TraceCorrupt, "has columns"),
     ],
 )
-def test_a_damaged_trace_is_refused_on_opening(trace_of, name: str, error: type, remedy: str) -> None:
+def test_a_damaged_trace_is_refused_on_opening(
+    trace_of, name: str, error: type, remedy: str
+) -> None:
     trace = trace_of(PATTERNS, 5)
     damage(name, trace)
     with pytest.raises(error, match=remedy) as caught:
@@ -234,7 +262,9 @@ def test_no_directory_is_no_trace(tmp_path: Path) -> None:
         ("round", [0, 2, 1, 2, 4, 0, 1, 2, 3, 4], "accepted rows, rounds.parquet says"),
     ],
 )
-def test_rows_that_break_an_invariant_are_refused_on_reading(trace_of, column: str, values: list, problem: str) -> None:
+def test_rows_that_break_an_invariant_are_refused_on_reading(
+    trace_of, column: str, values: list, problem: str
+) -> None:
     trace = trace_of(PATTERNS, 5)
     replace_column(trace, column, values)
     with pytest.raises(TraceCorrupt, match=problem):
@@ -269,7 +299,10 @@ def test_only_a_plain_empty_directory_may_be_there(tmp_path: Path, kind: str) ->
 
 
 def test_a_finished_trace_that_cannot_be_named_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="kept whole in") as caught, TraceWriter(tmp_path / "t") as writer:
+    with (
+        pytest.raises(RunFailed, match="kept whole in") as caught,
+        TraceWriter(tmp_path / "t") as writer,
+    ):
         (tmp_path / "t").mkdir()
         (tmp_path / "t" / "another.txt").write_text("")
         writer.finish([], {"ended": "completed", "seed": 0, "scenario": {}, "written": ""})
@@ -304,11 +337,15 @@ def rewrite_run(trace: Trace, **changes: object) -> None:
     (trace.path / "run.json").write_text(json.dumps({**trace.run, **changes}))
 
 
-@pytest.mark.parametrize("change", [{"ended": "starved"}, {"digest": "0" * 64}, {"seed": 8}, {"rounds_digest": "0" * 64}])
+@pytest.mark.parametrize(
+    "change", [{"ended": "starved"}, {"digest": "0" * 64}, {"seed": 8}, {"rounds_digest": "0" * 64}]
+)
 def test_a_changed_run_json_is_refused(trace_of, change: dict) -> None:
     trace = trace_of(PATTERNS, 5)
     rewrite_run(trace, **change)
-    with pytest.raises(TraceCorrupt, match=r"run.json does not have the digest that it records of itself"):
+    with pytest.raises(
+        TraceCorrupt, match=r"run.json does not have the digest that it records of itself"
+    ):
         Trace.open(trace.path)
     assert Trace.open(trace.path, verify=False).integrity.startswith("Digests were not checked")
 
@@ -329,9 +366,15 @@ def test_the_version_before_has_no_way_around_the_digest(trace_of) -> None:
 
 def of_the_version_before(trace: Trace) -> Trace:
     """As the release before wrote it."""
-    parts = [{key: value for key, value in part.items() if key != "columns"} for part in trace.run["parts"]]
+    parts = [
+        {key: value for key, value in part.items() if key != "columns"}
+        for part in trace.run["parts"]
+    ]
     newer = ("document_digest", "metrics_digest")
-    run = {key: value for key, value in trace.run.items() if key not in newer} | {"schema_version": 2, "parts": parts}
+    run = {key: value for key, value in trace.run.items() if key not in newer} | {
+        "schema_version": 2,
+        "parts": parts,
+    }
     (trace.path / "run.json").write_text(json.dumps(run))
     return Trace.open(trace.path)
 
@@ -367,14 +410,23 @@ def test_each_reader_checks_the_columns_that_it_reads_and_no_other(trace_of) -> 
         opened.columns(0)
 
 
-@pytest.mark.parametrize(("codes", "names"), [([9] * 5, ["committed"]), ([-2] * 5, ["committed"]), ([0] * 5, ["x" * 9999])])
+@pytest.mark.parametrize(
+    ("codes", "names"),
+    [([9] * 5, ["committed"]), ([-2] * 5, ["committed"]), ([0] * 5, ["x" * 9999])],
+)
 def test_a_code_beyond_its_names_is_damage(trace_of, monkeypatch, codes: list, names: list) -> None:
     """Which a flipped bit makes, and which numpy would take for an index, from the end where it is negative."""
     file = trace_of(PATTERNS, 5).path / "rounds.parquet"
     whole = pq.read_table(file)
     place = whole.schema.get_field_index("state")
-    damaged = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names), safe=False)
-    monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: whole.set_column(place, whole.schema.field(place), damaged))
+    damaged = pa.DictionaryArray.from_arrays(
+        pa.array(codes, pa.int8()), pa.array(names), safe=False
+    )
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "read",
+        lambda *_, **__: whole.set_column(place, whole.schema.field(place), damaged),
+    )
     with pytest.raises(TraceCorrupt) as caught:
         read_columns(file, ROUND_SCHEMA, codes={"state": STATES})
     assert str(file) in str(caught.value)
@@ -419,13 +471,23 @@ def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -
     [
         ("training.json", lambda content: content.replace(b'"seed": 0', b'"seed": 1'), "of itself"),
         ("training.json", lambda content: content[:-9], "cannot be read"),
-        ("training.json", lambda content: content.replace(b"fedray-training", b"fedray-else"), "say format"),
-        ("training.json", lambda content: content.replace(b'"version": 1', b'"version": 9'), "version=9, this"),
+        (
+            "training.json",
+            lambda content: content.replace(b"fedray-training", b"fedray-else"),
+            "say format",
+        ),
+        (
+            "training.json",
+            lambda content: content.replace(b'"version": 1', b'"version": 9'),
+            "version=9, this",
+        ),
         ("model.npz", lambda content: content[:-9], "cannot be read"),
         ("model.npz", lambda content: content.replace(b"NUMPY", b"MUMPY"), "cannot be read"),
     ],
 )
-def test_a_damaged_trained_run_is_refused_with_one_line(tmp_path: Path, small, name: str, change, message: str) -> None:
+def test_a_damaged_trained_run_is_refused_with_one_line(
+    tmp_path: Path, small, name: str, change, message: str
+) -> None:
     path = write_trained(tmp_path / "t", small)
     assert TrainedRun.open(path).parameters().tolist() == [0.0, 1.0, 2.0]
     (path / name).write_bytes(change((path / name).read_bytes()))
