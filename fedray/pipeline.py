@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedray import learning, simulation
 from clients.tasks.registry import check_task_name
+from fedray import learning, simulation
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError
 from fedray.learning import LiveTraining, finish_training
