@@ -194,6 +194,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["reproduce", "gboard", "--rows", "xx-XX"], "is none of the published runs"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
+        (["reproduce", "gboard-privacy", "--figures", "f"], "leave out --set, --out, --figures"),
         (["fit", "--min-sep", "20"], "--population, --timer, --rounds missing"),
         (
             ["fit", "GOOD.toml", "--min-sep", "0"],
