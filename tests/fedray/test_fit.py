@@ -150,11 +150,22 @@ def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
 @pytest.mark.usefixtures("ray_cluster")
 def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) -> None:
     """Some hundredths of the size: what is printed, written and shown is the same."""
-    small = [word for key in ("population.devices=2400", "rounds.report_goal=33", "rounds.count=120") for word in ("--set", key)]
+    small = [
+        word
+        for key in ("population.devices=2400", "rounds.report_goal=33", "rounds.count=120")
+        for word in ("--set", key)
+    ]
     given = ("--out", str(tmp_path / "g"), "--figures", str(tmp_path / "f"))
-    code, out, _ = fedray_command("reproduce", "gboard", "--rows", "en-GB", *small, *given, "--json")
+    code, out, _ = fedray_command(
+        "reproduce", "gboard", "--rows", "en-GB", *small, *given, "--json"
+    )
     assert code == 0
-    assert {file.name for file in (tmp_path / "f").iterdir()} == {"min-sep.svg", "min-sep.csv", "rho.svg", "rho.csv"}
+    assert {file.name for file in (tmp_path / "f").iterdir()} == {
+        "min-sep.svg",
+        "min-sep.csv",
+        "rho.svg",
+        "rho.csv",
+    }
     runs = json.loads(out)["runs"]
     assert [run["name"] for run in runs] == ["nwp-en-GB", "otf-en-GB"]
     assert runs == json.loads((tmp_path / "g" / "results.json").read_text())
