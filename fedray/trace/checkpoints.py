@@ -13,6 +13,7 @@ import io
 import json
 import logging
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -24,6 +25,18 @@ from fedray.errors import CheckpointError, RunFailed
 
 CHECKPOINTS = "checkpoints"
 VERSION = 4
+NPZ_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    AttributeError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What numpy and zipfile raise on .npz files that are damaged."""
 GENERATIONS = 2
 """Checkpoints that are kept: a damaged newest one costs the work since the one before, not the
 run."""
@@ -171,7 +184,7 @@ def load_npz(file: Path, sha256: str) -> dict[str, NDArray]:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except NPZ_DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{_short(file)} is no .npz file ({reason})") from None
 

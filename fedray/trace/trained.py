@@ -10,7 +10,6 @@
 
 import hashlib
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +23,8 @@ from numpy.typing import NDArray
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import TrainingMetrics
 from fedray.parsing import parse_json
-from fedray.trace.checkpoints import npz_bytes
-from fedray.trace.files import DAMAGE, first_line, read_columns
+from fedray.trace.checkpoints import NPZ_DAMAGE, npz_bytes
+from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import DOCUMENT_DIGEST, columns_digest, document_digest
@@ -126,7 +125,7 @@ class TrainedRun:
             content = file.read_bytes()
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 parameters = arrays["parameters"]
-        except (*DAMAGE, EOFError, zipfile.BadZipFile) as error:
+        except NPZ_DAMAGE as error:
             raise TraceCorrupt(
                 f"{file} cannot be read ({first_line(error)}); train again"
             ) from None
