@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from clients.availability.runs import Runs, joined
 from clients.device_map import DeviceMap, value_of
 from clients.population import DeviceModel, Presence, is_reachable, joined_before, joined_in_block
+from fedray.blocks import BLOCK_DEVICES
 from fedray.messages import NEVER, CheckInOrder
 from fedray.rng import Key, draw, exponential, uniform
-from fedray.trace.schema import BLOCK_DEVICES
 
 _ADDRESSES = 2.0**32
 """A check-in's address b within its (device, window): where its stretch starts, in 2^-32 of the

@@ -1,13 +1,12 @@
 """Who the devices are: every attribute is a pure function of (seed, device), computed when asked
 for.
 
-Devices live in fixed blocks of 65,536 ids (fedray/trace/schema.py). A shard is a contiguous run of
+Devices live in fixed blocks of 65,536 ids (fedray/blocks.py). A shard is a contiguous run of
 whole blocks; blocks never depend on shards. Where devices join, ids are dealt to the blocks in the
 order of joining, one each in turn: all blocks, and so all shards, have the same share of the
 devices at any time, and those of a block that have joined are its first ids.
 """
 
-import itertools
 import math
 from typing import NamedTuple
 
@@ -15,18 +14,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.errors import InputError
+from fedray.blocks import BLOCK_DEVICES
 from fedray.rng import Key, Stream, draw, exponential, normal, stream_key, uniform
 from fedray.scenario import Scenario
-from fedray.trace.schema import BLOCK_DEVICES, part_devices
 
 # Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER:
 # (0, 0).
 _REACH, _SPEED = 0, 1
-
-
-MOST_DEVICES = 2**32 - 2
-"""Of one shard, which numbers them in 32 bits."""
 
 
 class DeviceModel(NamedTuple):
@@ -55,29 +49,6 @@ def device_model(scenario: Scenario) -> DeviceModel:
         downlink_sigma=latency.downlink_sigma,
         uplink_sigma=latency.uplink_sigma,
     )
-
-
-def part_count(devices: int) -> int:
-    """Parts of the trace, and so the most shards that have devices."""
-    return -(-devices // part_devices(devices))
-
-
-def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
-    """Device ranges [first, end) of the shards: whole trace parts, as even as can be.
-
-    A shard without parts has first == end; so many shards are allowed, and idle. Raises InputError
-    for too few.
-    """
-    unit = part_devices(devices)
-    parts = part_count(devices)
-    edges = [min(devices, (parts * index // shards) * unit) for index in range(shards + 1)]
-    ranges = list(itertools.pairwise(edges))
-    if max(end - first for first, end in ranges) > MOST_DEVICES:
-        raise InputError(
-            f"shards={shards} are too few for {devices} devices: one holds {MOST_DEVICES} at the "
-            "most; take more shards"
-        )
-    return ranges
 
 
 @njit(inline="always")

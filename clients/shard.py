@@ -38,10 +38,10 @@ from clients.population import (
     timer_seconds_of,
 )
 from clients.rows import RowStore
+from fedray.blocks import BLOCK_DEVICES, part_ranges
 from fedray.messages import Census, CheckInOrder, CheckIns, Settlement, ShardPart, ShardUse
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
-from fedray.trace.schema import BLOCK_DEVICES, part_ranges
 from fedray.trace.writer import encode_part, write_part
 
 CENSUS_DEVICES = 65_536
@@ -401,10 +401,6 @@ class PopulationShard:
             else np.empty(0, np.uint32),
             census=census,
         )
-
-    def part_count(self) -> int:
-        """How many parts of the trace this shard holds."""
-        return len(self._parts)
 
     def write_part(self, part: int, partial: str, token: str) -> ShardPart:
         """One part of the trace, as Parquet: the rows of a run of blocks, sorted by (device,

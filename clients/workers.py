@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.population import part_count, shard_ranges
 from clients.shard import PopulationShard
+from fedray.blocks import part_count, part_ranges, shard_ranges
 from fedray.errors import ShardLost, TrainerLost
 from fedray.messages import (
     CheckInOrder,
@@ -22,7 +22,6 @@ from fedray.messages import (
 from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario
-from fedray.trace.schema import part_ranges
 from fedray.workers import ActorSpec, InProcessWorker, Pending, RayWorker, Worker, shared
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedray.blocks import part_ranges
 from fedray.messages import Outcome, RoundRecord
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
-from fedray.trace.schema import part_ranges
 from fedray.trace.writer import TraceWriter, encode_part
 
 SMALL = {

@@ -68,25 +68,6 @@ ROUND_SCHEMA = pa.schema(
         pa.field("eligible_estimate", pa.uint64(), nullable=False),
     ]
 )
-BLOCK_DEVICES = 65_536
-MAX_PARTS = 1024
-
-
-def part_devices(devices: int) -> int:
-    """Device ids per part: one block, doubled until no more than MAX_PARTS parts hold the
-    population."""
-    size = BLOCK_DEVICES
-    while -(-devices // size) > MAX_PARTS:
-        size *= 2
-    return size
-
-
-def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[int, int]]:
-    """The parts [first, end) within a range of devices that starts and ends on parts' edges."""
-    size = part_devices(devices)
-    return [
-        (start, min(start + size, end_device)) for start in range(first_device, end_device, size)
-    ]
 
 
 def part_file(first_device: int) -> str:

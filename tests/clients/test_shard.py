@@ -22,10 +22,10 @@ from clients.population import (
     joined_in_block,
     presence_of,
     present_between,
-    shard_ranges,
 )
 from clients.rows import RowStore
 from clients.shard import PopulationShard
+from fedray.blocks import shard_ranges
 from fedray.errors import InputError
 from fedray.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement
 from fedray.rng import Stream, stream_key

@@ -10,19 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.blocks import BLOCK_DEVICES, MAX_PARTS, part_devices, part_ranges
 from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
 from fedray.messages import TrainingMetrics
 from fedray.trace.files import read_columns
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
 from fedray.trace.schema import (
-    BLOCK_DEVICES,
-    MAX_PARTS,
     ROUND_SCHEMA,
     STATES,
     document_digest,
-    part_devices,
-    part_ranges,
 )
 from fedray.trace.trained import TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished

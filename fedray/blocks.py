@@ -1,0 +1,55 @@
+"""Geometry of device ids: blocks, the parts of a trace, and the ranges of shards.
+
+Ids 0 .. N-1 lie in blocks of 65,536. A part of a trace is one block, or a run of blocks where there
+would be too many parts. A shard holds whole parts. So the parts' edges depend on N alone, and no
+result depends on how many shards there are.
+"""
+
+import itertools
+
+from fedray.errors import InputError
+
+BLOCK_DEVICES = 65_536
+MAX_PARTS = 1024
+MOST_SHARD_DEVICES = 2**32 - 2
+"""Of one shard, which numbers them in 32 bits."""
+
+
+def part_devices(devices: int) -> int:
+    """Device ids per part: one block, doubled until MAX_PARTS parts hold the population."""
+    size = BLOCK_DEVICES
+    while -(-devices // size) > MAX_PARTS:
+        size *= 2
+    return size
+
+
+def part_count(devices: int) -> int:
+    """Parts of the trace, and so the most shards that have devices."""
+    return -(-devices // part_devices(devices))
+
+
+def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[int, int]]:
+    """The parts [first, end) within a range of devices that starts and ends on parts' edges.
+
+    devices: of the whole population.
+    """
+    size = part_devices(devices)
+    starts = range(first_device, end_device, size)
+    return [(start, min(start + size, end_device)) for start in starts]
+
+
+def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
+    """Device ranges [first, end) of the shards: whole parts, as even as can be.
+
+    A shard without parts has first == end; so many shards are allowed, and idle. Raises InputError
+    for too few.
+    """
+    unit, parts = part_devices(devices), part_count(devices)
+    edges = [min(devices, (parts * index // shards) * unit) for index in range(shards + 1)]
+    ranges = list(itertools.pairwise(edges))
+    if max(end - first for first, end in ranges) > MOST_SHARD_DEVICES:
+        raise InputError(
+            f"shards={shards} are too few for {devices} devices: one holds {MOST_SHARD_DEVICES} at "
+            "the most; take more shards"
+        )
+    return ranges
