@@ -43,7 +43,7 @@ def test_run_prints_one_json_object_and_writes_trace_and_report(
     document = json.loads(out)
     assert document["rounds"] == 4
     assert document["participations"] == 800
-    assert Path(document["report"]).stat().st_size > 1_000_000
+    assert Path(document["report"]).stat().st_size > 100_000
     assert (tmp_path / "t" / "training" / "metrics.parquet").exists()
     code, again, _ = fedray_command("audit", str(tmp_path / "t"), "--json", "--verify")
     assert code == 0
