@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fedray.errors import InputError
+
 MOST_ROUNDS = 1 << 22
 """Longest run that has a meaning here; noise has no address beyond."""
 
@@ -34,26 +36,26 @@ class MinSep:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(
+            raise InputError(
                 f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
             )
         if max(self.rounds, self.min_sep) > MOST_ROUNDS:
-            raise ValueError(
+            raise InputError(
                 f"rounds={self.rounds}, min_sep={self.min_sep}: neither may exceed "
                 f"{MOST_ROUNDS:,}; no run is so long"
             )
         if not self.min_sep >= 1:
-            raise ValueError(
+            raise InputError(
                 f"min_sep={self.min_sep} must be at least 1; 1 permits participation in every round"
             )
         if not self.max_participations >= 1:
-            raise ValueError(
+            raise InputError(
                 f"max_participations={self.max_participations} must be at least 1; nobody else "
                 "needs protection"
             )
         most = -(-self.rounds // self.min_sep)
         if self.max_participations > most:
-            raise ValueError(
+            raise InputError(
                 f"max_participations={self.max_participations} is more than ceil(rounds / min_sep) "
                 f"= {most}: in {self.rounds} "
                 f"rounds no device takes part so often {self.min_sep} apart; lower it"

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedray.errors import InputError
 from mechanisms.accounting.composition import composed_epsilon
 from mechanisms.accounting.gdp import check_delta
 from mechanisms.accounting.zcdp import check_noise_multiplier
@@ -35,16 +36,16 @@ class PoissonSampling:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(
+            raise InputError(
                 f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
             )
         if not 0 < self.probability <= 1:
-            raise ValueError(
+            raise InputError(
                 f"probability={self.probability} must be above 0 and at most 1; it is that of one "
                 "device in its turn"
             )
         if not 1 <= self.partitions <= self.rounds:
-            raise ValueError(
+            raise InputError(
                 f"partitions={self.partitions} must be from 1 to rounds={self.rounds}; later ones "
                 "never have a turn"
             )
@@ -61,12 +62,12 @@ def sampled_epsilon(
     """Epsilon, an upper bound (`composed_epsilon` says how close), with noise of standard deviation
     z (clip norm 1) on C's rows.
 
-    Raises ValueError for strategies that have more bands than there are partitions: Theorem 4 does
+    Raises InputError for strategies that have more bands than there are partitions: Theorem 4 does
     not cover them.
     """
     bands = _bands(strategy, sampling.rounds)
     if bands > sampling.partitions:
-        raise ValueError(
+        raise InputError(
             f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: "
             "amplification is proven for at "
             "most as many bands as partitions; use more partitions, or account without sampling"
