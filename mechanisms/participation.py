@@ -1,7 +1,6 @@
 """Participation schemas: which patterns of rounds a device may show."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedray.errors import InputError
@@ -60,14 +59,6 @@ class MinSep:
                 f"= {most}: in {self.rounds} "
                 f"rounds no device takes part so often {self.min_sep} apart; lower it"
             )
-
-    def permits(self, pattern: Sequence[int]) -> bool:
-        """Whether a strictly increasing pattern of rounds obeys the schema."""
-        gaps = all(
-            later - earlier >= self.min_sep for earlier, later in itertools.pairwise(pattern)
-        )
-        inside = all(0 <= index < self.rounds for index in pattern)
-        return gaps and inside and len(pattern) <= self.max_participations
 
     def patterns(self) -> Iterator[tuple[int, ...]]:
         """Every permitted pattern; exponentially many, for checks at small sizes."""

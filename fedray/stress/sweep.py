@@ -154,7 +154,8 @@ class Sweep(Table):
         if not isinstance(value, dict):
             return value
         return {
-            key: tuple(each) if isinstance(each, list) else (each,) for key, each in value.items()
+            key: tuple(each) if isinstance(each, list | tuple) else (each,)
+            for key, each in value.items()
         }
 
     @model_validator(mode="after")
