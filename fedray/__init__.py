@@ -6,6 +6,11 @@
     print(fedray.audit_trace(trace))
 
 Names are loaded when first used, so that importing fedray loads neither Ray nor torch nor jax.
+
+Everything that these functions take or return is here too: scenarios are built from their tables
+(`Scenario(population=Population(devices=1000), rounds=Rounds(count=20, report_goal=50))`), noise
+mechanisms are strategies such as `BLT` and `Tree`. Paths may be strings. What is refused is a
+`FedrayError`.
 """
 
 from importlib import import_module
@@ -15,109 +20,196 @@ if TYPE_CHECKING:
     from fedray.audit.audit import Audit, audit_trace
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
-    from fedray.audit.statement import privacy_statement
-    from fedray.canary import run_canary
+    from fedray.audit.statement import Statement, privacy_statement
+    from fedray.availability import (
+        AlwaysOn,
+        CustomAvailability,
+        HabitAvailability,
+        PoissonAvailability,
+        ReplayAvailability,
+    )
+    from fedray.canary import Aggregates, CanaryResult, run_canary
     from fedray.errors import (
+        AggregatorLost,
         CheckpointError,
         FedrayError,
+        FitFailed,
         InputError,
+        OptimizationFailed,
         RunFailed,
         ScenarioError,
+        ShardLost,
         Starved,
         TraceCorrupt,
         TraceError,
+        TraceVersion,
+        TrainerLost,
     )
-    from fedray.fit import fit_min_sep
+    from fedray.fit import Fit, FittedRun, fit_min_sep
     from fedray.learning import train
     from fedray.messages import RunProgress, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.report.files import write_figures
     from fedray.report.page import write_report
-    from fedray.scenario import Scenario
+    from fedray.scenario import (
+        SGD,
+        FedAvgMomentum,
+        Latency,
+        Outage,
+        Participation,
+        Population,
+        Privacy,
+        Rounds,
+        Scenario,
+        TimeZone,
+        Training,
+    )
     from fedray.simulation import resume, simulate
-    from fedray.stress.plan import make_plan
-    from fedray.stress.run import run_sweep
-    from fedray.trace.imported import open_trace
+    from fedray.stress.plan import Plan, PlanTarget, make_plan
+    from fedray.stress.run import SweepResult, run_sweep
+    from fedray.stress.sweep import Estimate, MechanismSpec, Sweep
+    from fedray.trace.imported import ImportedTrace, open_trace
     from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
     from fedray.trace.trained import TrainedRun
     from mechanisms.accounting.sampled import PoissonSampling
     from mechanisms.comparison import Utility, utility
-    from mechanisms.figures import calibrated_figures, mechanism_figures
+    from mechanisms.figures import Figures, calibrated_figures, mechanism_figures
     from mechanisms.files import read_strategy, write_strategy
     from mechanisms.optimize.design import MechanismRequest, optimize_mechanism
+    from mechanisms.optimize.objective import Target
     from mechanisms.participation import MinSep
+    from mechanisms.registry import (
+        BISR,
+        BLT,
+        Banded,
+        BandFHU,
+        Dense,
+        Identity,
+        Matrix,
+        Toeplitz,
+        Tree,
+        TreeFull,
+    )
+    from mechanisms.strategy import SensitivityUnknown, Strategy
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Audit": "fedray.audit.audit",
-    "CheckpointError": "fedray.errors",
-    "Claim": "fedray.audit.claims",
-    "FedrayError": "fedray.errors",
-    "Guarantee": "fedray.audit.guarantees",
-    "InputError": "fedray.errors",
-    "MechanismRequest": "mechanisms.optimize.design",
-    "MinSep": "mechanisms.participation",
-    "Placement": "fedray.placement",
-    "PoissonSampling": "mechanisms.accounting.sampled",
-    "RunFailed": "fedray.errors",
-    "RunProgress": "fedray.messages",
-    "Scenario": "fedray.scenario",
-    "ScenarioError": "fedray.errors",
-    "Starved": "fedray.errors",
-    "Trace": "fedray.trace.reader",
-    "TraceCorrupt": "fedray.errors",
-    "TraceError": "fedray.errors",
-    "TrainedRun": "fedray.trace.trained",
-    "TrainingProgress": "fedray.messages",
-    "Utility": "mechanisms.comparison",
-    "audit_trace": "fedray.audit.audit",
-    "calibrated_figures": "mechanisms.figures",
-    "fit_min_sep": "fedray.fit",
-    "import_log": "fedray.trace.importer",
-    "make_plan": "fedray.stress.plan",
-    "mechanism_figures": "mechanisms.figures",
-    "open_trace": "fedray.trace.imported",
-    "optimize_mechanism": "mechanisms.optimize.design",
-    "privacy_statement": "fedray.audit.statement",
-    "read_claim": "fedray.audit.claims",
-    "read_strategy": "mechanisms.files",
-    "resume": "fedray.simulation",
-    "resume_run": "fedray.pipeline",
-    "run_canary": "fedray.canary",
-    "run_scenario": "fedray.pipeline",
-    "run_sweep": "fedray.stress.run",
-    "simulate": "fedray.simulation",
-    "train": "fedray.learning",
-    "utility": "mechanisms.comparison",
-    "write_figures": "fedray.report.files",
-    "write_report": "fedray.report.page",
-    "write_strategy": "mechanisms.files",
+_NAMES = {
+    "fedray.audit.audit": "Audit audit_trace",
+    "fedray.audit.claims": "Claim read_claim",
+    "fedray.audit.guarantees": "Guarantee",
+    "fedray.audit.statement": "Statement privacy_statement",
+    "fedray.availability": (
+        "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
+    ),
+    "fedray.canary": "Aggregates CanaryResult run_canary",
+    "fedray.errors": (
+        "AggregatorLost CheckpointError FedrayError FitFailed InputError OptimizationFailed "
+        "RunFailed ScenarioError ShardLost Starved TraceCorrupt TraceError "
+        "TraceVersion TrainerLost"
+    ),
+    "fedray.fit": "Fit FittedRun fit_min_sep",
+    "fedray.learning": "train",
+    "fedray.messages": "RunProgress TrainingProgress",
+    "fedray.pipeline": "resume_run run_scenario",
+    "fedray.placement": "Placement",
+    "fedray.report.files": "write_figures",
+    "fedray.report.page": "write_report",
+    "fedray.scenario": (
+        "FedAvgMomentum Latency Outage Participation Population Privacy Rounds SGD "
+        "Scenario TimeZone Training"
+    ),
+    "fedray.simulation": "resume simulate",
+    "fedray.stress.plan": "Plan PlanTarget make_plan",
+    "fedray.stress.run": "SweepResult run_sweep",
+    "fedray.stress.sweep": "Estimate MechanismSpec Sweep",
+    "fedray.trace.imported": "ImportedTrace open_trace",
+    "fedray.trace.importer": "import_log",
+    "fedray.trace.reader": "Trace",
+    "fedray.trace.trained": "TrainedRun",
+    "mechanisms.accounting.sampled": "PoissonSampling",
+    "mechanisms.comparison": "Utility utility",
+    "mechanisms.figures": "Figures calibrated_figures mechanism_figures",
+    "mechanisms.files": "read_strategy write_strategy",
+    "mechanisms.optimize.design": "MechanismRequest optimize_mechanism",
+    "mechanisms.optimize.objective": "Target",
+    "mechanisms.participation": "MinSep",
+    "mechanisms.registry": ("BISR BLT BandFHU Banded Dense Identity Matrix Toeplitz Tree TreeFull"),
+    "mechanisms.strategy": "SensitivityUnknown Strategy",
 }
+"""The names that each module gives."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
+    "BISR",
+    "BLT",
+    "SGD",
+    "Aggregates",
+    "AggregatorLost",
+    "AlwaysOn",
     "Audit",
+    "BandFHU",
+    "Banded",
+    "CanaryResult",
     "CheckpointError",
     "Claim",
+    "CustomAvailability",
+    "Dense",
+    "Estimate",
+    "FedAvgMomentum",
     "FedrayError",
+    "Figures",
+    "Fit",
+    "FitFailed",
+    "FittedRun",
     "Guarantee",
+    "HabitAvailability",
+    "Identity",
+    "ImportedTrace",
     "InputError",
+    "Latency",
+    "Matrix",
     "MechanismRequest",
+    "MechanismSpec",
     "MinSep",
+    "OptimizationFailed",
+    "Outage",
+    "Participation",
     "Placement",
+    "Plan",
+    "PlanTarget",
+    "PoissonAvailability",
     "PoissonSampling",
+    "Population",
+    "Privacy",
+    "ReplayAvailability",
+    "Rounds",
     "RunFailed",
     "RunProgress",
     "Scenario",
     "ScenarioError",
+    "SensitivityUnknown",
+    "ShardLost",
     "Starved",
+    "Statement",
+    "Strategy",
+    "Sweep",
+    "SweepResult",
+    "Target",
+    "TimeZone",
+    "Toeplitz",
     "Trace",
     "TraceCorrupt",
     "TraceError",
+    "TraceVersion",
     "TrainedRun",
+    "TrainerLost",
+    "Training",
     "TrainingProgress",
+    "Tree",
+    "TreeFull",
     "Utility",
     "audit_trace",
     "calibrated_figures",

@@ -92,7 +92,7 @@ class HabitAvailability(AvailabilityTable):
 class AlwaysOn(AvailabilityTable):
     """Every device is eligible at all times: what studies assume that sample clients."""
 
-    model: Literal["always_on"]
+    model: Literal["always_on"] = "always_on"
     """Which availability model."""
 
 
@@ -100,7 +100,7 @@ class PoissonAvailability(AvailabilityTable):
     """Sessions that start at any time of the day alike, for all devices alike: no habits, no
     rhythm."""
 
-    model: Literal["poisson"]
+    model: Literal["poisson"] = "poisson"
     """Which availability model."""
     sessions_per_day: Annotated[float, Field(gt=0, le=20)] = 2.0
     """Mean number of sessions that a device starts in a day (Poisson)."""
@@ -154,6 +154,8 @@ class ContentFile(AvailabilityTable):
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
+        if (self.__pydantic_private__ or {}).get("_content") is not None:
+            return self  # read already, and now made part of another value
         context: dict[str, Any] = info.context or {}
         content = context.get("contents", {}).get(self.sha256)
         if content is None:
@@ -197,7 +199,7 @@ class ReplayAvailability(ContentFile):
     """A recorded on / off trace, which repeats after `period_days`; device i replays the record of
     device i modulo their number."""
 
-    model: Literal["replay"]
+    model: Literal["replay"] = "replay"
     """Which availability model."""
     file: Annotated[str, Field(min_length=1)]
     """A CSV or Parquet file with columns device, start, end, relative to the scenario's directory.
@@ -258,7 +260,7 @@ class CustomAvailability(ContentFile):
     same runs whenever it is asked, in whatever company. Nothing is run when a trace is read.
     """
 
-    model: Literal["custom"]
+    model: Literal["custom"] = "custom"
     """Which availability model."""
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "runs"
     """Name of the function in the file."""

@@ -93,6 +93,13 @@ class CanaryResult:
     independence_p: float
     worst_pair: tuple[int, int]
 
+    def __repr__(self) -> str:
+        found = f"{len(self.problems)} problems" if self.problems else "no problem"
+        return (
+            f"<CanaryResult of {self.mechanism}, {self.rounds:,} rounds: mu {self.mu:.4f} "
+            f"[{self.mu_low:.4f}, {self.mu_high:.4f}], expected {self.expected_mu:.4f}; {found}>"
+        )
+
     @property
     def covers(self) -> bool:
         """Whether the interval holds the expected mu."""
@@ -134,7 +141,7 @@ class CanaryResult:
 
 def run_canary(
     scenario: Scenario,
-    trace: Trace | ImportedTrace | Path | None = None,
+    trace: Trace | ImportedTrace | str | Path | None = None,
     coordinates: int = 8192,
     aggregator: Callable[[Scenario], Aggregates] | None = None,
     clip: Clips | None = None,
@@ -293,14 +300,14 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
 
 
 def _binding_pattern(
-    scenario: Scenario, trace: Trace | ImportedTrace | Path | None
+    scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None
 ) -> tuple[tuple[int, ...], int]:
     """Rounds of the device that attains the sensitivity, and how many rounds there are."""
     with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
         if trace is None:
             untrained = scenario.with_overrides("training.enabled=false")
             trace = simulate(untrained, Placement(1, "in-process"), Path(folder, "trace"))
-        opened = open_trace(trace) if isinstance(trace, Path) else trace
+        opened = open_trace(trace) if isinstance(trace, str | Path) else trace
         patterns = read_patterns(opened)
     if scenario.rounds.count < patterns.committed_rounds:
         raise InputError(

@@ -13,7 +13,7 @@
         ├── AggregatorLost             the aggregator died or stopped answering
         ├── TrainerLost                a trainer died or stopped answering
         ├── FitFailed                  no value gives what was observed
-        └── OptimizationFailed         no valid mechanism was found
+        └── OptimizationFailed         no valid mechanism was found (also ArithmeticError)
 
 Every message names the argument, its value, the rule it breaks and the remedy, on one line.
 """
@@ -100,7 +100,7 @@ class TrainerLost(RunFailed):
     """A trainer died or stopped answering."""
 
 
-class OptimizationFailed(RunFailed):
+class OptimizationFailed(RunFailed, ArithmeticError):
     """No valid mechanism was found."""
 
 

@@ -61,6 +61,12 @@ class Fit:
     best: FittedRun
     runs: tuple[FittedRun, ...]
 
+    def __repr__(self) -> str:
+        return (
+            f"<Fit {self.key}={self.best.value:g}: min-sep {self.best.shown_min_sep} for "
+            f"{self.target:,}, {len(self.runs)} runs>"
+        )
+
     @property
     def relative_error(self) -> float:
         """Of the best run's min-sep."""

@@ -6,14 +6,37 @@ they are named as the file has them, with the nearest key that exists.
 """
 
 import difflib
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from fedray.errors import shown
+from fedray.errors import InputError, one_line, shown
 
 _TAGS = ("kind", "model")
 """Keys that say which of several tables is meant."""
+
+
+class Explained(BaseModel):
+    """A value that is checked where it is made: what is wrong is told in one line.
+
+    The constructor raises `refusal`. `model_validate` raises pydantic's ValidationError still, so
+    that whoever reads a file can say which file it is.
+    """
+
+    refusal: ClassVar[type[InputError]] = InputError
+    """What the constructor raises."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            kind = type(self)
+            told = f"{kind.__name__}: {explain(error, kind, values)}"
+            raise self.refusal(one_line(told)) from None
+
+    # Pydantic then validates tables within tables itself, and not by way of this constructor, so
+    # that the problems of all of them are told together.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def explain(error: ValidationError, kind: Any, tables: Any) -> str:

@@ -2,12 +2,12 @@
 types of its keys; reading one."""
 
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
-from fedray.errors import InputError, one_line
-from fedray.mistakes import explain
+from fedray.errors import InputError, ScenarioError, one_line
+from fedray.mistakes import Explained, explain
 from fedray.parsing import parse_toml
 
 Positive = Annotated[float, Field(gt=0)]
@@ -18,8 +18,13 @@ Spread = Annotated[float, Field(ge=0, le=3)]
 Shape = Annotated[float, Field(ge=0.01, le=1000)]
 
 
-class Table(BaseModel):
-    """A table of the file: frozen; unknown keys, NaN, infinities and wrong types are refused."""
+class Table(Explained):
+    """A table of a scenario: frozen; unknown keys, NaN, infinities and wrong types are refused.
+
+    Tables of other files say which error they raise (`refusal`).
+    """
+
+    refusal: ClassVar[type[InputError]] = ScenarioError
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -29,9 +34,10 @@ class Table(BaseModel):
 _Table = TypeVar("_Table", bound=Table)
 
 
-def read_table_file(kind: type[_Table], path: Path, what: str) -> _Table:
+def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
     """A TOML file that is one table; validators are told its directory. Raises InputError: one line
     that names every problem."""
+    path = Path(file)
     try:
         tables = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:

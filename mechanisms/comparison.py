@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedray.errors import InputError
 from mechanisms.loss import prefix_errors
 from mechanisms.strategy import Strategy
 
@@ -44,6 +45,12 @@ class Utility:
     max_prefix_error: float
     """The same, of the worst round."""
 
+    def __repr__(self) -> str:
+        return (
+            f"<Utility of {self.name} at rho {self.rho:.6g}: error of prefix sums, rms "
+            f"{self.rms_prefix_error:.6g}, max {self.max_prefix_error:.6g}>"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """One JSON object, a key per field."""
         return asdict(self)
@@ -62,12 +69,12 @@ def utility(
         name: what to call it; default: the strategy's kind.
 
     Raises:
-        ValueError: for a sensitivity or rho that is not positive and finite, for more rounds than
+        InputError: for a sensitivity or rho that is not positive and finite, for more rounds than
             the strategy has, and for a matrix that is near singular and so has no finite error.
     """
     for what, value in (("sensitivity", sensitivity), ("rho", rho)):
         if not 0 < value < math.inf:
-            raise ValueError(
+            raise InputError(
                 f"{what}={value} must be positive and finite for mechanisms to be compared; leave "
                 "the comparison out"
             )

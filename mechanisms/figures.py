@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fedray.errors import InputError
 from fedray.rounding import down, up
 from mechanisms.accounting.calibration import (
     least_noise_multiplier,
@@ -30,7 +31,6 @@ class Figures:
 
     noise_multiplier: z; None where none is given, and then there is no mu, rho or epsilon.
     delta: of epsilon.
-    seconds: what finding the strategy took.
     sampling: Poisson sampling that is supposed for the amplified epsilon; None for none.
     """
 
@@ -39,8 +39,15 @@ class Figures:
     loss: Loss
     noise_multiplier: float | None
     delta: float
-    seconds: float
     sampling: PoissonSampling | None = None
+
+    def __repr__(self) -> str:
+        n, b, k = self._schema()
+        spent = "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {self.delta:g}"
+        return (
+            f"<Figures of {self.strategy.kind}, rounds {n:,}, min-sep {b:,}, participations {k:,}: "
+            f"sensitivity {up(self.loss.sensitivity.value, 6)}{spent}>"
+        )
 
     @property
     def mu(self) -> float | None:
@@ -70,7 +77,7 @@ class Figures:
     @property
     def amplified_epsilon(self) -> float | None:
         """An upper bound at delta, if devices are Poisson-sampled as `sampling` says. Raises
-        ValueError where nothing is proven."""
+        InputError where nothing is proven."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
         return sampled_epsilon(self.strategy, self.sampling, self.noise_multiplier, self.delta)
@@ -105,7 +112,6 @@ class Figures:
             "epsilon": self.epsilon,
             "delta": self.delta,
             **self._amplified(),
-            "seconds": self.seconds,
             "parameters": self.parameters(),
         }
 
@@ -176,17 +182,14 @@ def mechanism_figures(
     schema: MinSep,
     noise_multiplier: float | None,
     delta: float,
-    seconds: float = 0.0,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Computes them all. Raises ValueError for impossible settings, and for sampling that amplifies
+    """Computes them all. Raises InputError for impossible settings, and for sampling that amplifies
     nothing that is proven."""
     check_delta(delta)
     if noise_multiplier is not None:
         check_noise_multiplier(noise_multiplier)
-    figures = Figures(
-        strategy, schema, loss(strategy, schema), noise_multiplier, delta, seconds, sampling
-    )
+    figures = Figures(strategy, schema, loss(strategy, schema), noise_multiplier, delta, sampling)
     _ = figures.epsilon, figures.amplified_epsilon  # what cannot be computed is refused here
     return figures
 
@@ -213,16 +216,16 @@ def calibrated_figures(
             sampled so.
 
     Raises:
-        ValueError: for impossible settings, for both or neither target, and for rho with sampling,
+        InputError: for impossible settings, for both or neither target, and for rho with sampling,
             which has no zCDP.
     """
     if (epsilon is None) == (rho is None):
-        raise ValueError(
+        raise InputError(
             "exactly one target must be given, epsilon or rho; each determines the noise multiplier"
         )
     if rho is not None:
         if sampling is not None:
-            raise ValueError(
+            raise InputError(
                 f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
             )
         z = noise_multiplier_for_rho(loss(strategy, schema).sensitivity.value, rho)

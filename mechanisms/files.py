@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from fedray.atomic import replace_file
-from fedray.errors import shown
+from fedray.errors import InputError, shown
 from fedray.mistakes import explain
 from fedray.parsing import parse_json
 from mechanisms.registry import AnyStrategy
@@ -21,12 +21,13 @@ from mechanisms.triangular import MatrixFile
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 
 
-def read_strategy(path: Path) -> Strategy:
+def read_strategy(file: str | Path) -> Strategy:
     """The strategy that a JSON file describes, or the matrix that a .npy file is. Raises
-    ValueError.
+    InputError.
 
     A matrix's `file` is taken from the JSON's directory.
     """
+    path = Path(file)
     document = (
         {"kind": "matrix", "file": path.name}
         if path.suffix == ".npy"
@@ -36,14 +37,14 @@ def read_strategy(path: Path) -> Strategy:
         return strategy_of(document, path.parent)
     except ValidationError as error:
         problems = explain(error, AnyStrategy, document)
-        raise ValueError(
+        raise InputError(
             f"mechanism file {str(path)!r}: {problems}; mechanisms/README.md has every kind"
         ) from None
 
 
 def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Strategy:
     """The strategy whose file a scenario or a claim names, by a path that is relative to it. Raises
-    ValueError.
+    InputError.
 
     Args:
         name: the path.
@@ -52,19 +53,25 @@ def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Str
     """
     path = (context or {}).get("directory", Path()) / name
     if not os.path.isfile(path):
-        raise ValueError(
+        raise InputError(
             f"{shown(name)} names no mechanism file: there is no {os.path.abspath(path)!r} "
             f"(a path is relative to the {what} file); correct the path, or put the file there"
         )
     return read_strategy(path)
 
 
-def write_strategy(strategy: Strategy, path: Path) -> None:
-    """Writes the JSON, and before it the matrix, as a file named by its content. Raises OSError.
+def write_strategy(strategy: Strategy, file: str | Path) -> None:
+    """Writes the JSON, and before it the matrix, as a file named by its content. Raises InputError.
 
     Until the JSON is replaced, whole, it names the matrix that it named before.
     """
-    write_json(document_of(strategy, path), path)
+    path = Path(file)
+    try:
+        write_json(document_of(strategy, path), path)
+    except (OSError, ValueError) as error:  # ValueError: no name of a file
+        raise InputError(
+            f"mechanism file {str(path)!r} cannot be written ({error}); name a writable file"
+        ) from None
 
 
 def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
@@ -82,7 +89,7 @@ def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
 
 def strategy_of(document: Any, directory: Path) -> Strategy:
     """The strategy that a JSON document describes; matrices are looked for in `directory`. Raises
-    ValueError."""
+    InputError."""
     return _ADAPTER.validate_python(document, context={"directory": directory})
 
 
@@ -92,17 +99,17 @@ def write_json(document: dict[str, Any], path: Path) -> None:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """What a JSON file holds. Raises ValueError, with the name of the file."""
+    """What a JSON file holds. Raises InputError, with the name of the file."""
     try:
         return parse_json(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(
+        raise InputError(
             f"{what} {str(path)!r} cannot be read ({reason}); name a JSON file"
         ) from None
     except json.JSONDecodeError as error:
-        raise ValueError(
+        raise InputError(
             f"{what} {str(path)!r} is not valid JSON ({error}); correct that place"
         ) from None
     except ValueError as error:  # numbers or nesting beyond reason
-        raise ValueError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None
+        raise InputError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedray.errors import InputError
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity, Strategy
 
@@ -34,7 +35,7 @@ class Loss:
 
 
 def loss(strategy: Strategy, schema: MinSep) -> Loss:
-    """Of a strategy under a schema. Raises ValueError where the strategy has fewer rounds than the
+    """Of a strategy under a schema. Raises InputError where the strategy has fewer rounds than the
     schema."""
     max_error, rms_error = prefix_errors(strategy, schema.rounds)
     return Loss(strategy.schema_sensitivity(schema), max_error, rms_error)
@@ -43,13 +44,13 @@ def loss(strategy: Strategy, schema: MinSep) -> Loss:
 def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
     """(max_error, rms_error) of the prefix sums over so many rounds, at noise of unit scale.
 
-    Raises ValueError where the strategy has fewer rounds, or where its C is near singular.
+    Raises InputError where the strategy has fewer rounds, or where its C is near singular.
     """
     strategy.check_rounds(rounds)
     with np.errstate(all="ignore"):  # what overflows is refused below
         variances = strategy.error_variances(rounds)
     if not np.isfinite(variances).all():
-        raise ValueError(
+        raise InputError(
             f"strategy {strategy!r} has no finite error over {rounds} rounds; its C is near "
             "singular"
         )

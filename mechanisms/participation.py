@@ -1,8 +1,9 @@
 """Participation schemas: which patterns of rounds a device may show."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from fedray.errors import InputError
 
 MOST_ROUNDS = 1 << 22
 """Longest run that has a meaning here; noise has no address beyond."""
@@ -34,38 +35,30 @@ class MinSep:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(
+            raise InputError(
                 f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
             )
         if max(self.rounds, self.min_sep) > MOST_ROUNDS:
-            raise ValueError(
+            raise InputError(
                 f"rounds={self.rounds}, min_sep={self.min_sep}: neither may exceed "
                 f"{MOST_ROUNDS:,}; no run is so long"
             )
         if not self.min_sep >= 1:
-            raise ValueError(
+            raise InputError(
                 f"min_sep={self.min_sep} must be at least 1; 1 permits participation in every round"
             )
         if not self.max_participations >= 1:
-            raise ValueError(
+            raise InputError(
                 f"max_participations={self.max_participations} must be at least 1; nobody else "
                 "needs protection"
             )
         most = -(-self.rounds // self.min_sep)
         if self.max_participations > most:
-            raise ValueError(
+            raise InputError(
                 f"max_participations={self.max_participations} is more than ceil(rounds / min_sep) "
                 f"= {most}: in {self.rounds} "
                 f"rounds no device takes part so often {self.min_sep} apart; lower it"
             )
-
-    def permits(self, pattern: Sequence[int]) -> bool:
-        """Whether a strictly increasing pattern of rounds obeys the schema."""
-        gaps = all(
-            later - earlier >= self.min_sep for earlier, later in itertools.pairwise(pattern)
-        )
-        inside = all(0 <= index < self.rounds for index in pattern)
-        return gaps and inside and len(pattern) <= self.max_participations
 
     def patterns(self) -> Iterator[tuple[int, ...]]:
         """Every permitted pattern; exponentially many, for checks at small sizes."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.errors import InputError
 from mechanisms.band_fhu import BandFHU
 from mechanisms.bisr import BISR
 from mechanisms.blt import BLT
@@ -72,7 +73,7 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             R = upper[::-1, ::-1]  # nodes' nodes = R'R, R lower triangular
             return (np.sign(np.diag(R))[:, None] * R)[:rounds, :rounds]
         case _:
-            raise ValueError(
+            raise InputError(
                 f"strategy kind {strategy.kind!r} has no reference matrix; add it to "
                 "mechanisms/reference.py"
             )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.errors import InputError
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity, SensitivityUnknown
 
@@ -71,7 +72,7 @@ class PatternSensitivities:
         self._table: NDArray[np.float64] | None = None
 
     def of(self, patterns: NDArray[np.int64]) -> PatternValues:
-        """Of patterns [P, c], each row in order within [0, rounds). Raises ValueError.
+        """Of patterns [P, c], each row in order within [0, rounds). Raises InputError.
 
         A round that stands twice is one in which the device contributed twice, each time clipped by
         itself: the sum over i, j runs over the rounds as they stand, so that both count with each
@@ -80,7 +81,7 @@ class PatternSensitivities:
         patterns = np.asarray(patterns, dtype=np.int64)
         is_inside = bool((patterns >= 0).all() and (patterns < self._rounds).all())
         if not (is_inside and (np.diff(patterns, axis=1) >= 0).all()):
-            raise ValueError(
+            raise InputError(
                 f"patterns must not decrease, and lie within 0 to rounds-1={self._rounds - 1}; "
                 "sort them"
             )
@@ -93,7 +94,7 @@ class PatternSensitivities:
             squared, is_exact = self._pair_by_pair(distinct)
             squared, is_exact = squared[place], is_exact[place]
         if not np.isfinite(squared).all():
-            raise ValueError(
+            raise InputError(
                 f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} "
                 "rounds; refused"
             )
@@ -131,7 +132,7 @@ class PatternSensitivities:
         ):
             return square, True
         if pattern.size > MOST_WITH_SIGNS:
-            raise ValueError(
+            raise InputError(
                 f"a device took part {pattern.size:,} times, and this {self._strategy.kind} "
                 "strategy has negative entries: its "
                 f"sensitivity needs {pattern.size:,}^2 products, and at most {MOST_WITH_SIGNS:,}^2 "

@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
+from fedray.errors import InputError
+from fedray.mistakes import Explained
 from mechanisms.participation import MinSep
 
 
-class SensitivityUnknown(ValueError):
+class SensitivityUnknown(InputError):
     """No theorem gives the sensitivity under this schema within reason. That of a trace, pattern by
     pattern, may still be known."""
 
@@ -35,7 +37,7 @@ class Sensitivity:
     worst_pattern: tuple[int, ...]
 
 
-class Strategy(BaseModel, ABC):
+class Strategy(Explained, ABC):
     """An immutable strategy matrix. Serialises to JSON as its `kind` and its parameters.
 
     A subclass says its Gram matrix G = C'C, entry by entry, and the error of its decoder; most are
@@ -69,13 +71,13 @@ class Strategy(BaseModel, ABC):
         return None
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises ValueError unless 1 <= rounds <= most_rounds."""
+        """Raises InputError unless 1 <= rounds <= most_rounds."""
         if rounds < 1:
-            raise ValueError(
+            raise InputError(
                 f"rounds={rounds} must be at least 1; nothing is released in no rounds"
             )
         if self.most_rounds is not None and rounds > self.most_rounds:
-            raise ValueError(
+            raise InputError(
                 f"rounds={rounds} is more than this {self.kind} strategy has ({self.most_rounds}); "
                 "noise beyond would repeat "
                 "rows or have none: optimise it for more rounds"

@@ -14,8 +14,10 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
+from fedray.errors import InputError
+from fedray.mistakes import explain
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
 from mechanisms.strategy import Sensitivity, Strategy
@@ -124,10 +126,12 @@ class MatrixFile(TriangularStrategy):
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], file: str) -> Self:
         """A strategy held in memory, to be saved (`mechanisms.files`) under the name `file`. Raises
-        ValueError."""
-        return cls.model_validate(
-            {"kind": cls.model_fields["kind"].default, "file": file}, context={"matrix": matrix}
-        )
+        InputError."""
+        tables = {"kind": cls.model_fields["kind"].default, "file": file}
+        try:
+            return cls.model_validate(tables, context={"matrix": matrix})
+        except ValidationError as error:
+            raise InputError(f"{cls.__name__}: {explain(error, cls, tables)}") from None
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:

@@ -32,7 +32,7 @@ from mechanisms.strategy import Strategy
 from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.tree import Tree, honaker_variances
 from mechanisms.triangular import TriangularStrategy
-from server.draws import BLOCK, VIRTUAL, NormalDraws
+from server.draws import VIRTUAL, NormalDraws
 
 
 class NoiseStream(ABC):
@@ -354,25 +354,3 @@ def noise_stream(
             raise ValueError(
                 f"strategy kind {strategy.kind!r} has no noise stream; add one to server/noise.py"
             )
-
-
-def sharded_noise(
-    strategy: Strategy, seed: int, dimension: int, devices: Sequence[torch.device], rounds: int
-) -> list[NoiseStream]:
-    """Streams of consecutive shards of the coordinates, one per device, split at whole blocks of
-    draws.
-
-    On CPUs, their rows joined are the row of one stream.
-    """
-    if not devices:
-        raise ValueError("devices=[] must name at least one device; a stream has to live somewhere")
-    blocks = -(-dimension // BLOCK)
-    edges = [
-        min(dimension, BLOCK * (blocks * index // len(devices)))
-        for index in range(len(devices) + 1)
-    ]
-    edges[-1] = dimension
-    return [
-        noise_stream(strategy, seed, end - first, device, rounds, first)
-        for device, first, end in zip(devices, edges, edges[1:], strict=False)
-    ]

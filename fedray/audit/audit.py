@@ -9,6 +9,7 @@ their noise multipliers.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
-from fedray.errors import InputError, ScenarioError, TraceCorrupt
+from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.rounding import shown_min_sep, up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
@@ -359,12 +360,29 @@ class Audit:
             ),
         ]
 
-    def __str__(self) -> str:
-        tables: list[list[list[str]]] = [
-            [[what, value] for what, value in self.participation_rows()]
+    def __repr__(self) -> str:
+        spent = [
+            f"{each.name} {guarantee.name} epsilon {up(guarantee.epsilon)}"
+            for each in self.mechanisms[:1]
+            for guarantee in each.guarantees
+            if guarantee.epsilon is not None
         ]
-        tables += [[[f"{each.name}:"], *self.guarantee_rows(each)] for each in self.mechanisms]
-        return "\n\n".join(_aligned(table) for table in tables)
+        seen = f"{self.rounds:,} rounds, {self.devices:,} devices"
+        return f"<Audit of {shown(str(self.path))}: {', '.join([seen, *spent])}>"
+
+    def __str__(self) -> str:
+        return "\n\n".join(_aligned(table) for table in self._tables())
+
+    def _repr_html_(self) -> str:
+        """The same tables for notebooks; `fedray.write_report` writes the whole page."""
+        return f"<p>{escape(repr(self))}</p>{''.join(map(_html_table, self._tables()))}"
+
+    def _tables(self) -> list[list[list[str]]]:
+        """Participation, then each mechanism; a row of one cell is a title."""
+        tables = [[[what, value] for what, value in self.participation_rows()]]
+        return tables + [
+            [[f"{each.name}:"], *self.guarantee_rows(each)] for each in self.mechanisms
+        ]
 
 
 def _guarantee_cells(guarantee: Guarantee) -> list[str]:
@@ -395,6 +413,16 @@ def _aligned(rows: list[list[str]]) -> str:
         for row in rows
     ]
     return "\n".join(lines)
+
+
+def _html_table(rows: list[list[str]]) -> str:
+    lines = [
+        "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        if len(row) > 1
+        else f'<th colspan="99" style="text-align: left">{escape(row[0])}</th>'
+        for row in rows
+    ]
+    return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>"
 
 
 def audit_trace(

@@ -13,10 +13,11 @@ delta = 1e-10
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from fedray.errors import InputError
 from fedray.table import Positive, Table, read_table_file
 from mechanisms.files import strategy_beside
 from mechanisms.participation import MinSep
@@ -27,6 +28,8 @@ Count = Annotated[int, Field(ge=1)]
 
 class Claim(Table):
     """A claim; what is None is not claimed."""
+
+    refusal: ClassVar[type[InputError]] = InputError
 
     mechanism: AnyStrategy
     """Strategy matrix C: the name of a mechanism file, or a table with `kind`."""
@@ -65,6 +68,6 @@ class Claim(Table):
         return self
 
 
-def read_claim(path: Path) -> Claim:
+def read_claim(path: str | Path) -> Claim:
     """Raises InputError, in one line that names every problem, for a file that is no claim."""
     return read_table_file(Claim, path, "claim")

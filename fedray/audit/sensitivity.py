@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.participation import Patterns
+from fedray.errors import InputError
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import SensitivityUnknown, Strategy
@@ -49,7 +50,7 @@ def trace_sensitivity(strategy: Strategy, patterns: Patterns) -> TraceSensitivit
     """
     n, b = patterns.committed_rounds, patterns.min_sep
     if isinstance(strategy, TriangularStrategy) and patterns.max_participations > MOST_OF_MATRICES:
-        raise ValueError(
+        raise InputError(
             f"a device took part {patterns.max_participations:,} times; with a {strategy.kind} "
             "matrix at most "
             f"{MOST_OF_MATRICES:,} are audited, since its Gram matrix would need gigabytes and "

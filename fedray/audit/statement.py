@@ -12,7 +12,7 @@ from typing import Any
 from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
-from fedray.errors import InputError
+from fedray.errors import InputError, shown
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -37,6 +37,9 @@ class Statement:
 
     title: str
     lines: tuple[Line, ...]
+
+    def __repr__(self) -> str:
+        return f"<Statement of {shown(self.title)}: {len(self.lines)} lines>"
 
     def to_json(self) -> dict[str, Any]:
         """The title and the lines."""

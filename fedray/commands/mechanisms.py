@@ -1,5 +1,6 @@
 """Mechanisms: optimize, mechanism."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -72,10 +73,11 @@ def optimize(
     request = read_request(
         kind, rounds, min_sep, max_participations, buffers, bands, objective, targets
     )
+    started = time.perf_counter()
     with status_line(f"optimising {kind}") as on_progress:
         found = find_mechanism(request, noise_multiplier, delta, out, has_cache, on_progress)
     if as_json:
-        print_json(found.to_json())
+        print_json({**found.to_json(), "seconds": round(time.perf_counter() - started, 3)})
         return
     print_figures(found.figures)
     for other in found.others:

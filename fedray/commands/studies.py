@@ -155,7 +155,7 @@ def plan(
     from fedray.atomic import write_directory
     from fedray.fit import scenario_to_fit
     from fedray.report.files import write_figure_files
-    from fedray.stress.plan import Target, make_plan
+    from fedray.stress.plan import PlanTarget, make_plan
     from fedray.stress.plan_page import (
         plan_figure,
         plan_files,
@@ -194,7 +194,7 @@ def plan(
         None if scenario is not None else 1,
         [*pace, *(overrides or ())],
     )
-    target = Target(epsilon, delta, noise_per_report, buffers)
+    target = PlanTarget(epsilon, delta, noise_per_report, buffers)
     with status_line("planning") as on_status, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(value, target, hours, seeds, scale, on_progress=on_status)
     if out is not None:

@@ -64,7 +64,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PlanTarget:
     """What a plan must meet, and how it is judged."""
 
     epsilon: float
@@ -141,7 +141,7 @@ class Candidate:
         """Whether the whole population was simulated."""
         return self.scale == 1.0
 
-    def meets(self, target: Target) -> bool:
+    def meets(self, target: PlanTarget) -> bool:
         """Whether epsilon is no more than asked for."""
         return self.epsilon is not None and self.epsilon <= target.epsilon
 
@@ -155,13 +155,20 @@ class Plan:
     """best: the answer, confirmed at full size; None if nothing meets the target. warnings: what
     the reader must know of it."""
 
-    target: Target
+    target: PlanTarget
     scenario: Scenario
     seeds: int
     scale: float
     best: Candidate | None
     candidates: tuple[Candidate, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        found = "nothing meets it"
+        if self.best is not None:
+            found = f"goal {self.best.report_goal:,}, timer {self.best.timer_hours:g} h"
+        tried = f"{len(self.candidates)} candidates"
+        return f"<Plan for epsilon {self.target.epsilon:g}: {found}; {tried}>"
 
     @property
     def least_of_timers(self) -> dict[float, Candidate | None]:
@@ -213,7 +220,7 @@ class Plan:
 
 def make_plan(
     scenario: Scenario,
-    target: Target,
+    target: PlanTarget,
     timers: Sequence[float],
     seeds: int = 3,
     scale: float = 0.1,
@@ -290,7 +297,7 @@ def make_plan(
 
 
 def planned_scenario(
-    scenario: Scenario, target: Target, best: Candidate
+    scenario: Scenario, target: PlanTarget, best: Candidate
 ) -> tuple[Scenario, Strategy]:
     """The scenario of a candidate, with the mechanism made for its planned limits, which devices
     must keep."""
@@ -324,7 +331,7 @@ class _Planner:
     def __init__(
         self,
         scenario: Scenario,
-        target: Target,
+        target: PlanTarget,
         seeds: int,
         scale: float,
         placement: Placement,
@@ -539,7 +546,7 @@ def _scale_of(goal: int, scale: float) -> float:
     return min(1.0, max(scale, LEAST_SIMULATED_GOAL / goal))
 
 
-def _first_goal(scenario: Scenario, target: Target, least: int, most: int) -> int:
+def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -> int:
     """The least goal that meets the target if min-sep is population / goal; the sensitivity is
     guessed as 2 sqrt(k)."""
     n, devices = scenario.rounds.count, scenario.population.devices
@@ -569,7 +576,7 @@ def _best(proposals: dict[float, Candidate]) -> tuple[float, Candidate]:
     return min(near.items(), key=lambda item: (item[1].days or 0.0, item[1].report_goal))
 
 
-def _larger_goal(full: Candidate, target: Target) -> int | None:
+def _larger_goal(full: Candidate, target: PlanTarget) -> int | None:
     """The next to try where a goal falls short: epsilon falls about as the root of the goal, or
     faster."""
     if full.starves:

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from fedray.atomic import write_directory
 from fedray.audit.participation import Patterns
 from fedray.cluster import run_tasks
+from fedray.errors import shown
 from fedray.kept import keep, read_kept
 from fedray.placement import Placement
 from fedray.scenario import Scenario
@@ -80,6 +81,10 @@ class SweepResult:
     cells: tuple[CellResult, ...]
     warnings: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        rows = sum(len(each.rows) for each in self.cells)
+        return f"<SweepResult {shown(self.sweep.name)}: {len(self.cells):,} cells, {rows:,} rows>"
+
     def table(self) -> list[dict[str, Any]]:
         """A flat row per cell and mechanism: the cell's values first, by their keys; in a cell, the
         least prefix error first."""
@@ -100,6 +105,21 @@ class SweepResult:
             "rows": self.table(),
             "crossings": [asdict(each) for each in self.crossings()],
         }
+
+    def to_arrow(self) -> pa.Table:
+        """`table` with a column per key. Values of a key that are of several types (a number, or
+        "most") are text."""
+        mixed = {
+            f"cell.{key}"
+            for key, values in self.sweep.vary.items()
+            if len({type(value) for value in values}) > 1
+        }
+        return pa.Table.from_pylist(
+            [
+                {key: str(value) if key in mixed else value for key, value in row.items()}
+                for row in self.table()
+            ]
+        )
 
     def _lines(self) -> dict[tuple[str, ...], list[tuple[float, float]]]:
         """y over x, by mechanism and the other values; numbers only."""
@@ -175,7 +195,7 @@ def run_sweep(
 def write_results(result: SweepResult, out: Path, page: str) -> None:
     """results.parquet, results.json and report.html in a new directory. Raises InputError."""
     table = io.BytesIO()
-    pq.write_table(_as_table(result), table, compression="zstd")
+    pq.write_table(result.to_arrow(), table, compression="zstd")
     document = json.dumps(result.to_json(), indent=1) + "\n"
     write_directory(
         out,
@@ -184,19 +204,6 @@ def write_results(result: SweepResult, out: Path, page: str) -> None:
             "results.json": document.encode(),
             "report.html": page.encode(),
         },
-    )
-
-
-def _as_table(result: SweepResult) -> pa.Table:
-    """Values of a key that are of several types (a number, or "most") are written as text."""
-    rows = result.table()
-    mixed = {
-        f"cell.{key}"
-        for key, values in result.sweep.vary.items()
-        if len({type(value) for value in values}) > 1
-    }
-    return pa.Table.from_pylist(
-        [{key: str(value) if key in mixed else value for key, value in row.items()} for row in rows]
     )
 
 

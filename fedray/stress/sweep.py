@@ -26,7 +26,7 @@ import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -54,8 +54,10 @@ LOSS_NAMES: dict[Objective, str] = {"rms": "RmsLoss", "max": "MaxLoss"}
 MOST_CELLS = 20_000
 
 
-class Schema(Table):
+class Estimate(Table):
     """A guess of what will happen."""
+
+    refusal: ClassVar[type[InputError]] = InputError
 
     rounds: Count
     """Rounds n."""
@@ -71,6 +73,8 @@ class Schema(Table):
 
 class MechanismSpec(Table):
     """A mechanism to judge, and what it is optimised for."""
+
+    refusal: ClassVar[type[InputError]] = InputError
 
     kind: Kind
     """blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or identity."""
@@ -106,7 +110,9 @@ class MechanismSpec(Table):
 
 
 class Sweep(Table):
-    """A sweep as its file says it. Build one with `from_toml`."""
+    """A sweep: what is varied, and which mechanisms are judged."""
+
+    refusal: ClassVar[type[InputError]] = InputError
 
     name: str
     description: str = ""
@@ -114,7 +120,7 @@ class Sweep(Table):
     """A scenario file, relative to this one: every cell is then a run of it."""
     vary: Annotated[dict[str, tuple[Value, ...]], Field(min_length=1, strict=False)]
     """Values by key; the cells are all their combinations."""
-    estimate: Schema | None = None
+    estimate: Estimate | None = None
     """What was guessed before; needed by mechanisms made for it."""
     mechanisms: Annotated[tuple[MechanismSpec, ...], Field(strict=False, min_length=1)]
     noise_multiplier: (
@@ -148,7 +154,8 @@ class Sweep(Table):
         if not isinstance(value, dict):
             return value
         return {
-            key: tuple(each) if isinstance(each, list) else (each,) for key, each in value.items()
+            key: tuple(each) if isinstance(each, list | tuple) else (each,)
+            for key, each in value.items()
         }
 
     @model_validator(mode="after")
@@ -222,12 +229,12 @@ class Sweep(Table):
             raise ValueError("noise_per_report: needs report_goal among what is varied")
 
     @classmethod
-    def from_toml(cls, path: Path) -> tuple[Self, Scenario | None]:
+    def from_toml(cls, path: str | Path) -> tuple[Self, Scenario | None]:
         """The sweep, and its scenario if it has one. Raises InputError in one line."""
         sweep = read_table_file(cls, path, "sweep")
         if sweep.scenario is None:
             return sweep, None
-        scenario = Scenario.from_toml(path.parent / sweep.scenario)
+        scenario = Scenario.from_toml(Path(path).parent / sweep.scenario)
         for cell in sweep.cells():
             cell.scenario_of(scenario)
         return sweep, scenario

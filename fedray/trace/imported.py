@@ -179,6 +179,14 @@ class ImportedTrace:
             check_file(directory / LOG_ROUNDS_FILE, LOG_ROUNDS_SCHEMA, run["rounds"])
         return cls(directory, run, verify)
 
+    def __repr__(self) -> str:
+        rows = self.run["rows"]
+        return f"<ImportedTrace {shown(str(self.path))}: {rows:,} rows, digest {self.digest[:12]}>"
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object: run.json without its list of parts."""
+        return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
+
     @property
     def digest(self) -> str:
         """Digest of the columns, as recorded; `verify` recomputes it."""

@@ -69,6 +69,14 @@ class Trace:
         check_no_strays(trace.run["parts"], directory)
         return trace
 
+    def __repr__(self) -> str:
+        run = self.run
+        return f"<Trace {shown(str(self.path))}: {run['ended']}, digest {self.digest[:12]}>"
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object: run.json without its list of parts."""
+        return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
+
     @property
     def digest(self) -> str:
         """Digest of the result columns, as recorded; `verify` recomputes it."""

@@ -105,6 +105,12 @@ class TrainedRun:
             )
         return cls(directory, document, verify)
 
+    def __repr__(self) -> str:
+        rounds = self.document["rounds"]
+        return (
+            f"<TrainedRun {shown(str(self.path))}: {rounds:,} rounds of {self.trace_digest[:12]}>"
+        )
+
     @property
     def trace_digest(self) -> str:
         """Digest of the trace whose participations were trained on."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
+from fedray.errors import InputError
 from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
 
@@ -13,9 +14,9 @@ PRECISION = 1e-7
 
 
 def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
-    """z = s / sqrt(2 rho), rounded up. Raises ValueError."""
+    """z = s / sqrt(2 rho), rounded up. Raises InputError."""
     if not 0 < rho < math.inf:
-        raise ValueError(f"rho={rho} must be positive and finite; 0 would need noise without end")
+        raise InputError(f"rho={rho} must be positive and finite; 0 would need noise without end")
     z = sensitivity / math.sqrt(2.0 * rho)
     while gaussian_rho(sensitivity, z) > rho:  # by an ulp
         z = math.nextafter(z, math.inf)
@@ -24,9 +25,9 @@ def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
 
 def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: float) -> float:
     """The least z at which one Gaussian of that sensitivity has at most that epsilon by PLD. Raises
-    ValueError."""
+    InputError."""
     if not 0 < sensitivity < math.inf:
-        raise ValueError(
+        raise InputError(
             f"sensitivity={sensitivity} must be positive and finite; nothing needs no noise"
         )
     start = min(max(sensitivity, LEAST_NOISE_MULTIPLIER), MOST_NOISE_MULTIPLIER)
@@ -37,22 +38,22 @@ def least_noise_multiplier(
     epsilon_of: Callable[[float], float], epsilon: float, start: float = 1.0
 ) -> float:
     """The least z with epsilon_of(z) <= epsilon, for a decreasing epsilon_of, from `start`; rounded
-    up. Raises ValueError."""
+    up. Raises InputError."""
     if not 0 < epsilon < math.inf:
-        raise ValueError(
+        raise InputError(
             f"epsilon={epsilon} must be positive and finite; 0 would need noise without end"
         )
     low = high = start
     while epsilon_of(high) > epsilon:
         if high >= MOST_NOISE_MULTIPLIER:
-            raise ValueError(
+            raise InputError(
                 f"epsilon={epsilon} needs a noise multiplier above {MOST_NOISE_MULTIPLIER:g}; ask "
                 "for less privacy"
             )
         low, high = high, min(2.0 * high, MOST_NOISE_MULTIPLIER)
     while epsilon_of(low) <= epsilon:
         if low <= LEAST_NOISE_MULTIPLIER:
-            raise ValueError(
+            raise InputError(
                 f"epsilon={epsilon} needs a noise multiplier below {LEAST_NOISE_MULTIPLIER:g}; "
                 "that is no guarantee"
             )

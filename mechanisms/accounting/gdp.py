@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedray.errors import InputError
 from mechanisms.accounting.zcdp import check_noise_multiplier
 
 LEAST_DELTA = 1e-30
@@ -29,15 +30,15 @@ _NODES, _WEIGHTS = (each.tolist() for each in np.polynomial.legendre.leggauss(16
 
 def gaussian_mu(sensitivity: float, noise_multiplier: float) -> float:
     """mu = s / z: telling the two neighbours apart is as hard as N(0, 1) from N(mu, 1). Exact.
-    Raises ValueError."""
+    Raises InputError."""
     check_noise_multiplier(noise_multiplier)
     return sensitivity / noise_multiplier
 
 
 def check_delta(delta: float) -> None:
-    """Raises ValueError outside [1e-30, 1)."""
+    """Raises InputError outside [1e-30, 1)."""
     if not LEAST_DELTA <= delta < 1:
-        raise ValueError(
+        raise InputError(
             f"delta={delta} must be from {LEAST_DELTA:g} to below 1; 1e-10 is usual for "
             "populations of millions"
         )
@@ -56,15 +57,15 @@ def gaussian_epsilon(sensitivity: float, noise_multiplier: float, delta: float) 
         delta: from 1e-30 to below 1.
 
     Raises:
-        ValueError: for arguments outside these ranges.
+        InputError: for arguments outside these ranges.
     """
     check_noise_multiplier(noise_multiplier)
     check_delta(delta)
     if not 0 <= sensitivity < math.inf:
-        raise ValueError(f"sensitivity={sensitivity} must be finite and not negative")
+        raise InputError(f"sensitivity={sensitivity} must be finite and not negative")
     mu = sensitivity / noise_multiplier
     if not mu < 1e150:
-        raise ValueError(
+        raise InputError(
             f"noise_multiplier={noise_multiplier} at a sensitivity of {sensitivity:g}: epsilon "
             "would be above 1e299, no "
             "guarantee at all; raise the noise multiplier"

@@ -8,20 +8,18 @@ Theorem 4). One partition and C = I is DP-FedAvg (McMahan et al. 2018). Adjacenc
 privacy loss with sampling is that of add-or-remove.
 """
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from fedray.errors import InputError
 from mechanisms.accounting.composition import composed_epsilon
 from mechanisms.accounting.gdp import check_delta
 from mechanisms.accounting.zcdp import check_noise_multiplier
 from mechanisms.strategy import Strategy
 from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import TriangularStrategy
-
-MOMENTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +33,16 @@ class PoissonSampling:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(
+            raise InputError(
                 f"rounds={self.rounds} must be at least 1; nothing is released in no rounds"
             )
         if not 0 < self.probability <= 1:
-            raise ValueError(
+            raise InputError(
                 f"probability={self.probability} must be above 0 and at most 1; it is that of one "
                 "device in its turn"
             )
         if not 1 <= self.partitions <= self.rounds:
-            raise ValueError(
+            raise InputError(
                 f"partitions={self.partitions} must be from 1 to rounds={self.rounds}; later ones "
                 "never have a turn"
             )
@@ -61,12 +59,12 @@ def sampled_epsilon(
     """Epsilon, an upper bound (`composed_epsilon` says how close), with noise of standard deviation
     z (clip norm 1) on C's rows.
 
-    Raises ValueError for strategies that have more bands than there are partitions: Theorem 4 does
+    Raises InputError for strategies that have more bands than there are partitions: Theorem 4 does
     not cover them.
     """
     bands = _bands(strategy, sampling.rounds)
     if bands > sampling.partitions:
-        raise ValueError(
+        raise InputError(
             f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: "
             "amplification is proven for at "
             "most as many bands as partitions; use more partitions, or account without sampling"
@@ -85,55 +83,6 @@ def sampled_gaussian_epsilon(
     check_noise_multiplier(noise_multiplier)
     check_delta(delta)
     return composed_epsilon(sampling.probability, noise_multiplier, sampling.compositions, delta)
-
-
-def sampled_rdp_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """The same by Renyi DP with today's conversion (Mironov, Talwar, Zhang 2019; Canonne, Kamath,
-    Steinke 2020): looser."""
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    check_noise_multiplier(noise_multiplier)
-    check_delta(delta)
-    event = PoissonSampledDpEvent(sampling.probability, GaussianDpEvent(noise_multiplier))
-    return float(RdpAccountant().compose(event, sampling.compositions).get_epsilon(delta))
-
-
-def moments_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """The same by the moments accountant's conversion of 2016, loosest; for comparison with tables
-    of that time.
-
-    min over integer lambda in 1 .. 32 of (n moment(lambda) + log(1 / delta)) / lambda (Abadi et al.
-    2016, Theorem 2).
-    """
-    check_noise_multiplier(noise_multiplier)
-    check_delta(delta)
-    totals = [
-        (
-            sampling.compositions * _moment(order, sampling.probability, noise_multiplier)
-            - math.log(delta)
-        )
-        / order
-        for order in range(1, MOMENTS + 1)
-    ]
-    return min(totals)
-
-
-def _moment(order: int, q: float, z: float) -> float:
-    """log E[(1 - q + q e^L)^(order + 1)]: sum_j binom(a, j) (1-q)^(a-j) q^j exp(j (j-1) / (2 z^2)),
-    a = order + 1."""
-    a = order + 1
-    terms = [
-        math.lgamma(a + 1)
-        - math.lgamma(j + 1)
-        - math.lgamma(a - j + 1)
-        + ((a - j) * math.log1p(-q) if j < a else 0.0)
-        + j * math.log(q)
-        + j * (j - 1) / (2 * z * z)
-        for j in range(a + 1)
-        if q < 1 or j == a
-    ]
-    return float(np.logaddexp.reduce(terms))
 
 
 def _bands(strategy: Strategy, rounds: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from fedray.errors import InputError, OptimizationFailed
 from mechanisms.blt import BLT
 from mechanisms.loss import loss
 from mechanisms.optimize.objective import Objective, Progress, Target
@@ -39,15 +40,15 @@ def optimize_blt(
     """The BLT of least weighted mean log loss (for one target: of least loss), validated by the
     slow path.
 
-    Raises ValueError for impossible arguments, ArithmeticError if no start ends at a valid BLT.
+    Raises InputError for impossible arguments, OptimizationFailed if no start ends at a valid BLT.
     """
     if not targets:
-        raise ValueError(
+        raise InputError(
             "targets=[] must name at least one (rounds, min_sep, max_participations); there is "
             "nothing to optimise for"
         )
     if not 1 <= buffers <= MOST_BUFFERS:
-        raise ValueError(
+        raise InputError(
             f"buffers={buffers} must be from 1 to {MOST_BUFFERS}; more than a handful gain nothing"
         )
     value_and_gradient = LogLoss(targets, objective)
@@ -111,7 +112,7 @@ def _best_valid(
             continue
         if _is_confirmed(blt, value, targets, objective):
             return blt
-    raise ArithmeticError("no start ended at a valid BLT; use fewer buffers")
+    raise OptimizationFailed("no start ended at a valid BLT; use fewer buffers")
 
 
 def _is_confirmed(

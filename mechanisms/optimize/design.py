@@ -17,6 +17,7 @@ from typing import Literal, get_args
 
 from pydantic import ValidationError
 
+from fedray.errors import InputError
 from fedray.kept import keep, read_kept
 from mechanisms.files import document_of, strategy_of
 from mechanisms.loss import loss
@@ -51,9 +52,9 @@ class MechanismRequest:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"kind={self.kind!r} is unknown; the kinds are {', '.join(KINDS)}")
+            raise InputError(f"kind={self.kind!r} is unknown; the kinds are {', '.join(KINDS)}")
         if self.buffers is not None and self.kind != "blt":
-            raise ValueError(
+            raise InputError(
                 f"buffers={self.buffers}: only a blt has buffers; leave it out for {self.kind}"
             )
         if self.bands is not None and self.kind not in (
@@ -62,18 +63,18 @@ class MechanismRequest:
             "band-fhu",
             "bisr",
         ):
-            raise ValueError(
+            raise InputError(
                 f"bands={self.bands}: {self.kind} has no bands to choose; leave it out"
             )
         if self.bands is not None and not 1 <= self.bands <= self.schema.rounds:
-            raise ValueError(
+            raise InputError(
                 f"bands={self.bands} must be from 1 to rounds={self.schema.rounds}; there are no "
                 "more diagonals"
             )
         if self.objective not in (None, "max", "rms"):
-            raise ValueError(f"objective={self.objective!r} must be max or rms")
+            raise InputError(f"objective={self.objective!r} must be max or rms")
         if self.targets and self.kind != "blt":
-            raise ValueError(
+            raise InputError(
                 "targets: only a blt is optimised for several outcomes; leave them out for "
                 f"{self.kind}"
             )
@@ -118,13 +119,13 @@ def cached_mechanism(
 
 
 def _strategy_of(content: bytes, directory: Path) -> Strategy:
-    """Of an entry of the cache. Raises ValueError."""
+    """Of an entry of the cache. Raises InputError."""
     try:
         return strategy_of(
             json.loads(content), directory
         )  # a matrix is held to the digest in there
     except ValidationError as error:
-        raise ValueError(
+        raise InputError(
             error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
         ) from None
 
@@ -135,8 +136,8 @@ def default_cache() -> Path:
 
 
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:
-    """The strategy asked for; deterministic. Raises ValueError for impossible requests,
-    ArithmeticError if none validates."""
+    """The strategy asked for; deterministic. Raises InputError for impossible requests,
+    OptimizationFailed if none validates."""
     schema, objective = request.schema, request.used_objective
     bands = min(schema.min_sep, schema.rounds) if request.bands is None else request.bands
     match request.kind:

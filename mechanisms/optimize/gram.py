@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.optimize import minimize
 
+from fedray.errors import InputError, OptimizationFailed
 from mechanisms.band_fhu import BandFHU
 from mechanisms.banded import Banded
 from mechanisms.dense import Dense
@@ -43,7 +44,7 @@ def optimize_banded(
 
     With at most min-sep bands its error times the exact sensitivity sqrt(k) is the loss (Theorem
     2). With more, the error is minimised all the same, and the sensitivity is known by an upper
-    bound only. Raises ValueError, ArithmeticError.
+    bound only. Raises InputError, OptimizationFailed.
     """
     n = _check(schema, bands)
     toeplitz = optimize_toeplitz(schema, min(bands, schema.min_sep), objective)
@@ -62,7 +63,7 @@ def optimize_dense(
     The columns of one device's rounds are orthogonal, and their squared norms sum to 1
     (Choquette-Choo et al. 2022); where k is less than ceil(n / b), all norms are equal instead.
     With one participation this is the optimum of Denisov et al. 2022. For gaps of more than b an
-    upper bound says what holds. Raises ValueError, ArithmeticError.
+    upper bound says what holds. Raises InputError, OptimizationFailed.
     """
     n = _check(schema, schema.rounds)
     free = _free_of_devices(schema)
@@ -83,11 +84,11 @@ def optimize_dense_unit_columns(
 
 def _check(schema: MinSep, bands: int) -> int:
     if not 1 <= bands <= schema.rounds:
-        raise ValueError(
+        raise InputError(
             f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more diagonals"
         )
     if schema.rounds > MOST_ROUNDS:
-        raise ValueError(
+        raise InputError(
             f"rounds={schema.rounds} is more than {MOST_ROUNDS}; use banded-toeplitz or blt for so "
             "many"
         )
@@ -224,13 +225,13 @@ def _validate(
     claimed = _Evaluation(problem, x).variances
     measured = strategy.error_variances(schema.rounds)
     if not np.allclose(measured, claimed, rtol=1e-7):
-        raise ArithmeticError(
+        raise OptimizationFailed(
             f"the optimum claims a mean variance of {claimed.mean():.9g}, the slow path finds "
             f"{measured.mean():.9g}"
         )
     figures = loss(strategy, schema)
     if not figures.rms_loss <= figures.max_loss * (1 + 1e-12):
-        raise ArithmeticError(
+        raise OptimizationFailed(
             f"rms loss {figures.rms_loss} above max loss {figures.max_loss}; this is a bug"
         )
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from fedray.errors import InputError
 from mechanisms.files import read_json
 from mechanisms.participation import MinSep
 
@@ -25,7 +26,7 @@ class Target:
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
-            raise ValueError(
+            raise InputError(
                 f"weight={self.weight} of a target must be positive and finite; leave out what "
                 "does not count"
             )
@@ -42,23 +43,23 @@ class _TargetEntry(BaseModel):
 
 def read_targets(path: Path) -> tuple[Target, ...]:
     """From a JSON list of objects with rounds, min_sep, max_participations, and weight (1 unless
-    given). Raises ValueError."""
+    given). Raises InputError."""
     try:
         entries = TypeAdapter(list[_TargetEntry]).validate_python(read_json(path, "targets file"))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"
-        raise ValueError(
+        raise InputError(
             f"targets file {str(path)!r}: {where}: {problem['msg']}; it must be a list of objects "
             "with rounds, min_sep, "
             "max_participations and, if wanted, weight"
         ) from None
     if not entries:
-        raise ValueError(f"targets file {str(path)!r} is an empty list; name at least one outcome")
+        raise InputError(f"targets file {str(path)!r} is an empty list; name at least one outcome")
     try:
         return tuple(
             Target(MinSep(each.rounds, each.min_sep, each.max_participations), each.weight)
             for each in entries
         )
     except ValueError as error:
-        raise ValueError(f"targets file {str(path)!r}: {error}") from None
+        raise InputError(f"targets file {str(path)!r}: {error}") from None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from fedray.errors import InputError, OptimizationFailed
 from mechanisms.band_fhu import BandFHU
 from mechanisms.loss import loss
 from mechanisms.optimize.objective import Objective, Progress
@@ -31,11 +32,11 @@ def optimize_toeplitz(
     path.
 
     With more bands than min-sep, coefficients are held from increasing, so that the sensitivity is
-    Theorem 3.1's. Raises ValueError for impossible arguments, ArithmeticError if the result does
+    Theorem 3.1's. Raises InputError for impossible arguments, OptimizationFailed if the result does
     not validate.
     """
     if not 1 <= bands <= schema.rounds:
-        raise ValueError(
+        raise InputError(
             f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more "
             "coefficients"
         )
@@ -83,7 +84,7 @@ def _validate(strategy: Toeplitz, claimed: float, schema: MinSep, objective: Obj
         and abs(value - claimed) < 1e-7
         and measured.rms_loss <= measured.max_loss * (1 + 1e-12)
     ):
-        raise ArithmeticError(
+        raise OptimizationFailed(
             f"the optimum claims a log loss of {claimed:.9g}, the slow path finds {value:.9g} "
             f"({measured.sensitivity.theorem}); use at most min-sep bands"
         )

@@ -28,7 +28,7 @@ KEYS = (
         "max_error",
         "rms_error",
     ),
-    *("max_loss", "rms_loss", "rho", "epsilon", "delta", "seconds", "parameters"),
+    *("max_loss", "rms_loss", "rho", "epsilon", "delta", "parameters"),
 )
 
 

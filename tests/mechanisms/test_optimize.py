@@ -275,7 +275,7 @@ def test_every_kind_is_designed_the_same_twice_cached_and_written(kind, tmp_path
     assert len(messages) == before  # found, not computed
     write_strategy(strategy, tmp_path / "found.json")
     assert read_strategy(tmp_path / "found.json") == strategy
-    shown = mechanism_figures(strategy, schema, 2.0, 1e-6, 0.0)
+    shown = mechanism_figures(strategy, schema, 2.0, 1e-6)
     assert shown.loss.rms_loss <= shown.loss.max_loss
     assert json.loads(json.dumps(shown.to_json(), allow_nan=False))["kind"] == strategy.kind
 

@@ -23,7 +23,7 @@ from fedray.stress.page import sweep_figures, sweep_page, sweep_rows
 from fedray.stress.plan import (
     Candidate,
     Plan,
-    Target,
+    PlanTarget,
     _first_goal,
     _Search,
     _with_limits,
@@ -588,7 +588,7 @@ def test_a_plan_is_the_cheapest_that_meets_its_target_and_its_scenario_does_too(
 ) -> None:
     """The written scenario, run at full size, holds the written claim."""
     scenario = small("rounds.count=20", "rounds.max_days=3.0")
-    target = Target(epsilon=20.0, noise_per_report=0.005, buffers=1)
+    target = PlanTarget(epsilon=20.0, noise_per_report=0.005, buffers=1)
     plan = make_plan(scenario, target, [1.0, 12.0], seeds=2, scale=0.5, placement=HERE)
     best = plan.best
     assert best is not None
@@ -689,7 +689,7 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
     monkeypatch.setattr(
         planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
     )
-    target = Target(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     starves = False
     plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE)
     assert (plan.best.days, plan.best.enforced_days, plan.best.enforced_min_sep) == (3.0, 4.0, 21)
@@ -707,7 +707,7 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
 def test_a_timer_that_devices_do_not_keep_is_not_claimed(small, key: str) -> None:
     best = candidate(200, 2.5, rho=0.1, scale=1.0, min_seps=(7,))
     claims = [
-        plan_files(Plan(Target(epsilon=3.0, buffers=1), scenario, 2, 0.5, best, (best,)), "")[
+        plan_files(Plan(PlanTarget(epsilon=3.0, buffers=1), scenario, 2, 0.5, best, (best,)), "")[
             "claim.toml"
         ]
         for scenario in (small(), small(f"participation.{key}"))
@@ -729,7 +729,7 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
     monkeypatch.setattr(
         planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
     )
-    target = Target(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE)
     full = [each for each in plan.candidates if each.is_full_size]
     assert plan.best == full[-1]
@@ -745,7 +745,7 @@ def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None
     monkeypatch.setattr(
         planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
     )
-    target = Target(epsilon=1e4, noise_per_report=0.005, buffers=1)
+    target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)
     for scale, count in ((0.04, 1), (0.05, 0)):
         warned = make_plan(small(), target, [1.0], 2, scale, HERE).warnings
         assert sum("several per cent off" in each for each in warned) == count
@@ -753,7 +753,7 @@ def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None
 
 def test_the_first_goal_is_the_guess_s(small) -> None:
     """The least that meets the target if min-sep is population / goal; a later goal does, the one before does not."""
-    target = Target(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     goal = _first_goal(small("rounds.count=100"), target, 1, 10_000)
     assert 1 < goal < 10_000 // 16
 
@@ -762,7 +762,7 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
     best = candidate(200, 2.50001, scale=1.0, min_seps=(7,))
     others = candidate(100, 8.25), candidate(150, 5.0), candidate(400, note="starved")
     plan = Plan(
-        Target(epsilon=3.0),
+        PlanTarget(epsilon=3.0),
         small("rounds.min_minutes_between=96.0"),
         2,
         0.5,
@@ -793,7 +793,7 @@ def test_a_plan_s_page_has_its_figures(small) -> None:
         in words
     )
     assert "a round starts at least 96 minutes after the one before" in words
-    none = Plan(Target(epsilon=1.0), small(), 2, 0.5, None, others)
+    none = Plan(PlanTarget(epsilon=1.0), small(), 2, 0.5, None, others)
     assert plan_sentence(none).startswith(
         "No report goal and timer that were tried meet epsilon 1 at delta 1e-10"
     )

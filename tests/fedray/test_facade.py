@@ -1,0 +1,350 @@
+"""What `fedray` promises to whoever imports it: names, tables, errors, results."""
+
+import ast
+import dataclasses
+import inspect
+import json
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+import fedray
+from fedray import errors
+from fedray.audit.participation import Patterns
+from fedray.stress.plan import Candidate
+from fedray.stress.run import CellResult
+
+OURS = ("fedray", "clients", "server", "mechanisms")
+FUNCTIONS = [name for name in fedray.__all__ if inspect.isfunction(getattr(fedray, name))]
+VALUES = [
+    name
+    for name in fedray.__all__
+    if inspect.isclass(kind := getattr(fedray, name))
+    and (issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind))
+]
+BUILT = ("Placement", "MechanismRequest", "MinSep", "PlanTarget", "PoissonSampling", "Target")
+"""Dataclasses that users build; others are results."""
+SETTING = fedray.MinSep(60, 10, 4)
+
+
+def _classes_in(annotation: Any) -> Iterator[type]:
+    if inspect.isclass(annotation):
+        yield annotation
+    for each in typing.get_args(annotation):
+        for part in each if isinstance(each, list) else [each]:
+            yield from _classes_in(part)
+
+
+def _missing(annotations: dict[str, Any]) -> set[str]:
+    named = {each for annotation in annotations.values() for each in _classes_in(annotation)}
+    ours = {each for each in named if each.__module__.partition(".")[0] in OURS}
+    return {each.__name__ for each in ours if each.__name__ not in fedray.__all__}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_all_that_a_public_function_takes_and_returns_is_in_fedray(name: str) -> None:
+    assert not _missing(typing.get_type_hints(getattr(fedray, name)))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_all_that_a_public_value_is_built_from_is_in_fedray(name: str) -> None:
+    kind = getattr(fedray, name)
+    if issubclass(kind, BaseModel):
+        assert not _missing({key: each.annotation for key, each in kind.model_fields.items()})
+    elif name in BUILT:
+        assert not _missing(typing.get_type_hints(kind))
+
+
+def test_every_error_is_in_fedray_and_is_a_fedray_error() -> None:
+    kinds = {name for name, each in vars(errors).items() if inspect.isclass(each)}
+    assert kinds <= set(fedray.__all__)
+    assert all(issubclass(getattr(fedray, name), fedray.FedrayError) for name in kinds)
+
+
+def test_type_checkers_see_the_names_that_are_loaded() -> None:
+    tree = ast.parse(Path(fedray.__file__).read_text())
+    seen = {
+        alias.name: each.module
+        for each in ast.walk(tree)
+        if isinstance(each, ast.ImportFrom) and each.module != "importlib" and each.level == 0
+        for alias in each.names
+        if each.module != "typing"
+    }
+    assert seen == fedray._HOMES
+    assert sorted(fedray.__all__) == sorted(seen)
+
+
+def _scenario(**tables: Any) -> fedray.Scenario:
+    return fedray.Scenario(
+        population=fedray.Population(devices=3000),
+        rounds=fedray.Rounds(count=20, report_goal=50, max_days=30.0),
+        training=fedray.Training(enabled=False),
+        **tables,
+    )
+
+
+def test_a_scenario_is_built_from_its_tables(tmp_path: Path) -> None:
+    """It is the value that its TOML gives; what has a default may be left out."""
+    built = _scenario(
+        availability=fedray.AlwaysOn(),
+        privacy=fedray.Privacy(mechanism=fedray.BLT(theta=(0.9,), omega=(0.1,))),
+    )
+    (tmp_path / "scenario.toml").write_text(built.to_toml())
+    assert fedray.Scenario.from_toml(str(tmp_path / "scenario.toml")) == built
+
+
+def test_a_table_that_was_read_from_a_file_can_be_part_of_another_scenario(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Its file is not looked for again, from a directory in which it is not."""
+    (tmp_path / "devices.py").write_text("def runs(device_ids, low, high, seed, parameters): ...\n")
+    monkeypatch.chdir(tmp_path)
+    custom = fedray.CustomAvailability(file="devices.py")
+    monkeypatch.chdir("/")
+    assert _scenario(availability=custom).availability.content == custom.content
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "number": (
+        lambda: fedray.Population(devices=0),
+        fedray.ScenarioError,
+        "^Population: devices = 0: input should be greater than 0; correct it ",
+    ),
+    "misspelt key": (
+        lambda: fedray.Rounds(count=2, repot_goal=2),  # pyright: ignore[reportCallIssue]
+        fedray.ScenarioError,
+        "^Rounds: unknown key repot_goal = 2 .*; did you mean 'report_goal'",
+    ),
+    "table within": (
+        lambda: fedray.Scenario(
+            population={"devices": 0, "reach": 3.0},  # pyright: ignore[reportArgumentType]
+            rounds=fedray.Rounds(count=2, report_goal=2),
+        ),
+        fedray.ScenarioError,
+        r"^Scenario: 2 problems: \(1\) population.devices = 0: .*\(2\) population.reach = 3.0: ",
+    ),
+    "rule across tables": (
+        lambda: fedray.Scenario(
+            population=fedray.Population(devices=5), rounds=fedray.Rounds(count=2, report_goal=6)
+        ),
+        fedray.ScenarioError,
+        "^Scenario: rounds.report_goal=6: must not exceed population.devices=5; lower",
+    ),
+    "strategy": (
+        lambda: fedray.BLT(theta=(0.2,), omega=(1.0, 3.0)),
+        fedray.InputError,
+        "^BLT: theta has 1 entries and omega 2; give one omega per theta$",
+    ),
+    "matrix": (
+        lambda: fedray.Matrix.from_matrix(np.zeros((2, 2)), "m.npy"),
+        fedray.InputError,
+        "^Matrix: .*the diagonal must be positive",
+    ),
+    "claim": (
+        lambda: fedray.Claim(noise_multiplier=1.0),  # pyright: ignore[reportCallIssue]
+        fedray.InputError,
+        "^Claim: mechanism is missing; add it",
+    ),
+    "sweep": (
+        lambda: fedray.Sweep(name="s", vary={"min_sep": (0,)}, x="min_sep", mechanisms=()),
+        fedray.InputError,
+        "^Sweep: ",
+    ),
+    "schema": (lambda: fedray.MinSep(0, 0, 0), fedray.InputError, "^rounds=0 must be at least 1"),
+    "sampling": (
+        lambda: fedray.PoissonSampling(3, 2.0),
+        fedray.InputError,
+        "^probability=2.0 must be",
+    ),
+    "request": (
+        lambda: fedray.MechanismRequest("tree", SETTING, buffers=2),
+        fedray.InputError,
+        "^buffers=2: only a blt",
+    ),
+    "optimisation": (
+        lambda: fedray.optimize_mechanism(fedray.MechanismRequest("blt", SETTING, buffers=99)),
+        fedray.InputError,
+        "buffers",
+    ),
+    "target": (lambda: fedray.Target(SETTING, -1.0), fedray.InputError, "^weight=-1.0 of a target"),
+    "utility": (
+        lambda: fedray.utility(fedray.Tree(), 9, 0.0, 1.0),
+        fedray.InputError,
+        "^sensitivity=0.0 must be positive",
+    ),
+    "utility of too many rounds": (
+        lambda: fedray.utility(fedray.Matrix.from_matrix(np.eye(2), "m.npy"), 9, 1.0, 1.0),
+        fedray.InputError,
+        "^rounds=9 is more than this matrix strategy has",
+    ),
+    "noise": (
+        lambda: fedray.mechanism_figures(fedray.Tree(), SETTING, 0.0, 1e-9),
+        fedray.InputError,
+        "^noise_multiplier=0.0 must be",
+    ),
+    "delta": (
+        lambda: fedray.mechanism_figures(fedray.Tree(), SETTING, 1.0, 2.0),
+        fedray.InputError,
+        "^delta=2.0 must",
+    ),
+    "amplification": (
+        lambda: fedray.mechanism_figures(
+            fedray.Tree(), SETTING, 1.0, 1e-9, fedray.PoissonSampling(60, 0.1)
+        ),
+        fedray.InputError,
+        "amplification is proven for",
+    ),
+    "two targets": (
+        lambda: fedray.calibrated_figures(fedray.Tree(), SETTING, 1e-9, epsilon=1.0, rho=1.0),
+        fedray.InputError,
+        "^exactly one target",
+    ),
+    "epsilon": (
+        lambda: fedray.calibrated_figures(fedray.Tree(), SETTING, 1e-9, epsilon=-1.0),
+        fedray.InputError,
+        "^epsilon=-1.0",
+    ),
+    "no mechanism file": (
+        lambda: fedray.read_strategy("missing/m.json"),
+        fedray.InputError,
+        "^mechanism file 'missing/m.json' cannot be read",
+    ),
+    "unwritable mechanism file": (
+        lambda: fedray.write_strategy(fedray.Tree(), "missing/m.json"),
+        fedray.InputError,
+        "^mechanism file 'missing/m.json' cannot be written",
+    ),
+    "no claim": (lambda: fedray.read_claim("missing"), fedray.InputError, "^claim 'missing'"),
+    "no sweep": (
+        lambda: fedray.Sweep.from_toml("missing"),
+        fedray.InputError,
+        "^sweep 'missing' cannot be read",
+    ),
+    "no trace": (lambda: fedray.audit_trace("missing"), fedray.TraceError, "missing"),
+    "plan": (lambda: fedray.PlanTarget(0.0), fedray.InputError, "^epsilon=0.0 must be positive"),
+    "placement": (lambda: fedray.Placement(shards=0), fedray.InputError, "^shards=0 must be"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_a_fedray_error_in_one_line(
+    what: str, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, kind, message = REFUSED[what]
+    with pytest.raises(fedray.FedrayError, match=message) as caught:
+        call()
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sweep_and_a_claim_are_built_in_python() -> None:
+    sweep = fedray.Sweep(
+        name="two",
+        vary={"min_sep": (10, 20), "rounds": (60,), "max_participations": ("most",)},
+        x="min_sep",
+        mechanisms=(fedray.MechanismSpec(kind="tree"), fedray.MechanismSpec(kind="identity")),
+        estimate=fedray.Estimate(rounds=60, min_sep=10, max_participations=6),
+    )
+    assert len(sweep.cells()) == 2
+    assert fedray.Claim(mechanism=fedray.Tree(), noise_multiplier=3.0).mechanism == fedray.Tree()
+
+
+def test_no_caller_hands_a_stopwatch_to_a_result() -> None:
+    for name in (*FUNCTIONS, *VALUES):
+        assert "seconds" not in inspect.signature(getattr(fedray, name)).parameters, name
+
+
+def _candidate() -> Candidate:
+    return Candidate(50, 72.0, 1.0, 1.0, 60, (3,), (4,))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict[str, Any]:
+    """One of each result, of a directory whose name alone is as long as names may be."""
+    folder = tmp_path_factory.mktemp("facade") / ("x" * 200)
+    trace = fedray.simulate(_scenario(), fedray.Placement(1, "in-process"), str(folder / "t"))
+    log = folder / "log.csv"
+    log.write_text("device,round\na,0\nb,1\na,1\n")
+    imported = fedray.import_log(str(log), "device", "round", 2, str(folder / "imported"))
+    audit = fedray.audit_trace(str(folder / "t"))
+    sweep = fedray.Sweep(
+        name="a sweep of settings" * 20,
+        vary={"min_sep": (10,), "rounds": (60,), "max_participations": (2, "most")},
+        x="min_sep",
+        mechanisms=(fedray.MechanismSpec(kind="tree"),),
+    )
+    run = fedray.FittedRun(0.5, 12, 3)
+    canary = fedray.CanaryResult(
+        *("banded-toeplitz", 2000, 8192, tuple(range(2000)), 7.0, 1.0, 1.0, 1.0, 0.9, 1.1),
+        *(0.5, 1.0, 1.0, 0.5, 3, 0.5, (1, 2)),
+    )
+    plan = fedray.Plan(
+        fedray.PlanTarget(3.0), _scenario(), 3, 0.1, _candidate(), (_candidate(),) * 40
+    )
+    trained = fedray.TrainedRun(
+        folder / "t", {"rounds": 20, "trace_digest": trace.digest, "scenario": {}}
+    )
+    cells = tuple(CellResult(cell, ()) for cell in sweep.cells())
+    return {
+        "Trace": trace,
+        "ImportedTrace": imported,
+        "Audit": audit,
+        "Statement": fedray.privacy_statement(trace, audit),
+        "TrainedRun": trained,
+        "SweepResult": fedray.SweepResult(sweep, cells),
+        "Plan": plan,
+        "Fit": fedray.Fit("population.reach", 12, run, (run,) * 16),
+        "CanaryResult": canary,
+        "Figures": fedray.mechanism_figures(fedray.Tree(), SETTING, 2.0, 1e-9),
+        "Utility": fedray.utility(fedray.Tree(), 60, 3.0, 0.5),
+    }
+
+
+RESULTS = ("Trace", "ImportedTrace", "Audit", "Statement", "TrainedRun", "SweepResult", "Plan")
+RESULTS += ("Fit", "CanaryResult", "Figures", "Utility")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_shown_in_a_short_line_and_names_itself(results, name: str) -> None:
+    shown = repr(results[name])
+    assert shown.startswith(f"<{name} ")
+    assert len(shown) < 200
+    assert "\n" not in shown
+
+
+@pytest.mark.parametrize("name", [name for name in RESULTS if name != "TrainedRun"])
+def test_a_result_is_one_json_object(results, name: str) -> None:
+    """That of a trained run needs a trained run: tests/simulation/test_learning.py."""
+    assert isinstance(json.loads(json.dumps(results[name].to_json(), allow_nan=False)), dict)
+
+
+def test_an_audit_in_a_notebook_has_the_tables_that_are_printed(results) -> None:
+    audit = results["Audit"]
+    page = audit._repr_html_()
+    cells = [cell for _, cell in audit.participation_rows()]
+    cells += [cell for row in audit.guarantee_rows(audit.mechanisms[0]) for cell in row]
+    assert all(f"<td>{cell}</td>" in page for cell in cells)
+    assert "<script" not in page
+    named = dataclasses.replace(audit, path=Path("<script>"))
+    assert "<script" not in named._repr_html_()
+
+
+def test_the_epsilon_in_the_line_of_an_audit_says_what_it_is_a_statement_about(results) -> None:
+    """A bare epsilon would be taken for the guarantee."""
+    assert "observed epsilon " in repr(results["Audit"])
+
+
+def test_rows_of_a_sweep_are_a_table_of_arrow(results) -> None:
+    result = results["SweepResult"]
+    assert result.to_arrow().to_pylist() == result.table()
+
+
+def test_patterns_are_no_part_of_what_is_shown(results) -> None:
+    assert isinstance(results["Audit"].patterns, Patterns)
+    assert "array" not in repr(results["Audit"])
