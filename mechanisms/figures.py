@@ -12,6 +12,7 @@ from mechanisms.accounting.calibration import (
     noise_multiplier_for_rho,
 )
 from mechanisms.accounting.gdp import check_delta, gaussian_epsilon, gaussian_mu
+from mechanisms.accounting.renyi import renyi_epsilon
 from mechanisms.accounting.sampled import PoissonSampling, sampled_epsilon
 from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
 from mechanisms.loss import Loss, loss
@@ -82,6 +83,13 @@ class Figures:
             return None
         return sampled_epsilon(self.strategy, self.sampling, self.noise_multiplier, self.delta)
 
+    @property
+    def amplified_renyi_epsilon(self) -> float | None:
+        """The same by Renyi DP, looser; for comparison with other tools."""
+        if self.noise_multiplier is None or self.sampling is None:
+            return None
+        return renyi_epsilon(self.sampling, self.noise_multiplier, self.delta)
+
     def parameters(self) -> dict[str, Any]:
         """The strategy's own; of a matrix its size and bands too."""
         own = self.strategy.parameters
@@ -149,11 +157,12 @@ class Figures:
             ("mu, rho", f"{up(self.mu, 6)}, {up(self.rho, 6)}"),
             (f"epsilon at delta {self.delta:g}", up(self.epsilon)),
         ]
-        if self.amplified_epsilon is not None:
+        if self.amplified_epsilon is not None and self.amplified_renyi_epsilon is not None:
             rows.append(
                 (
                     "hypothetical epsilon, sampled",
-                    f"at most {up(self.amplified_epsilon)} ({HYPOTHETICAL})",
+                    f"at most {up(self.amplified_epsilon)} ({HYPOTHETICAL}); by Renyi DP, as other "
+                    f"tools have it, {up(self.amplified_renyi_epsilon)}",
                 )
             )
         return rows
@@ -165,6 +174,7 @@ class Figures:
         return {
             "hypothetical": {
                 "epsilon": self.amplified_epsilon,
+                "renyi_epsilon": self.amplified_renyi_epsilon,
                 "is_exact": False,
                 "probability": sampling.probability,
                 "partitions": sampling.partitions,

@@ -69,7 +69,8 @@ def test_amplified_figures_are_hypothetical_and_refused_where_nothing_is_proven(
     )
     assert code == 0
     document = json.loads(out)
-    assert document["hypothetical"]["epsilon"] < document["epsilon"]
+    hypothetical = document["hypothetical"]
+    assert hypothetical["epsilon"] <= hypothetical["renyi_epsilon"] < document["epsilon"]
     assert "Poisson-sampled" in document["hypothetical"]["assumption"]
     code, out, err = fedray_command("mechanism", tree, *SETTING, *sampled)
     assert (code, out) == (2, "")

@@ -15,6 +15,7 @@ from mechanisms.accounting.calibration import (
     noise_multiplier_for_rho,
 )
 from mechanisms.accounting.gdp import gaussian_epsilon, gaussian_mu
+from mechanisms.accounting.renyi import renyi_epsilon
 from mechanisms.accounting.sampled import (
     PoissonSampling,
     sampled_epsilon,
@@ -26,16 +27,6 @@ from mechanisms.registry import BLT, Banded, BandFHU, Identity, Toeplitz, Tree
 from mechanisms.triangular import lower_factor
 
 MOMENTS = 32
-
-
-def sampled_rdp_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """The same by Renyi DP with today's conversion (Mironov, Talwar, Zhang 2019; Canonne, Kamath,
-    Steinke 2020): looser."""
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    event = PoissonSampledDpEvent(sampling.probability, GaussianDpEvent(noise_multiplier))
-    return float(RdpAccountant().compose(event, sampling.compositions).get_epsilon(delta))
 
 
 def moments_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
@@ -171,6 +162,7 @@ def test_no_noise_is_refused(multiplier: float) -> None:
         lambda: gaussian_mu(1.0, multiplier),
         lambda: gaussian_epsilon(1.0, multiplier, 1e-6),
         lambda: sampled_gaussian_epsilon(sampling, multiplier, 1e-6),
+        lambda: renyi_epsilon(sampling, multiplier, 1e-6),
     ):
         with pytest.raises(ValueError, match="must be from 0.01"):
             refused()
@@ -188,7 +180,7 @@ def test_the_table_of_2018_comes_out_by_the_conversion_of_2016(
     then = moments_epsilon(sampling, 1.0, delta)
     assert then == pytest.approx(printed, abs=0.0051)
     renyi, losses = (
-        sampled_rdp_epsilon(sampling, 1.0, delta),
+        renyi_epsilon(sampling, 1.0, delta),
         sampled_gaussian_epsilon(sampling, 1.0, delta),
     )
     assert losses < renyi < then
