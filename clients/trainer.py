@@ -13,7 +13,8 @@ from torch import Tensor
 
 from clients.clipping import sum_of_clipped
 from clients.population import device_model, examples_on
-from clients.tasks.registry import task_named
+from clients.tasks.registry import task_of
+from fedray.errors import ScenarioError
 from fedray.messages import Evaluation, TrainOrder, TrainReport
 from fedray.scenario import Scenario
 
@@ -25,7 +26,7 @@ class LocalTrainer:
         torch.set_num_threads(1)
         self._scenario = scenario
         self._devices = device_model(scenario)
-        self._task = task_named(scenario.training.task, scenario.training_seed)
+        self._task = task_of(scenario)
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D], a function of the scenario."""
@@ -79,10 +80,18 @@ class LocalTrainer:
         self, parameters: dict[str, Tensor], batch: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses [G] and each one's gradients: the devices share nothing, so those of the sum are
-        each one's own."""
+        each one's own. A parameter that no loss depends on has gradient zero."""
         leaves = {name: part.detach().requires_grad_() for name, part in parameters.items()}
         losses = self._task.losses(leaves, batch)
-        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        try:
+            gradients = torch.autograd.grad(
+                losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as error:
+            raise ScenarioError(
+                f"training.task={self._scenario.training.task!r}: its losses have no gradients "
+                f"({error}); compute them from the parameters by differentiable steps"
+            ) from None
         return losses.detach(), dict(zip(leaves, gradients, strict=True))
 
 

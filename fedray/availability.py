@@ -1,9 +1,7 @@
 """When devices are eligible: the tables of the availability models. What they mean in time is in
 `clients/availability`."""
 
-import hashlib
 import io
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Discriminator, Field, PrivateAttr, Tag, ValidationInfo, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from fedray.errors import InputError, shown
+from fedray.content import ContentFile, PythonFile
 from fedray.table import Shape, Share, Spread, Table
 
 DAY = 86_400.0
@@ -125,61 +123,6 @@ class PoissonAvailability(AvailabilityTable):
         return self
 
 
-class ContentFile(AvailabilityTable):
-    """A table that names a file, known by its content: looked for as `<sha256><suffix>`, as in
-    traces, then as `file`.
-
-    The directory is that of the scenario (validation context `directory`). Two tables are equal if
-    their contents are.
-    """
-
-    file: Annotated[str, Field(min_length=1)]
-    """The file, relative to the scenario's directory."""
-    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """SHA-256 of the content; filled in when the file is read, checked where given."""
-    suffix: ClassVar[str]
-    """Of the file that holds `content`."""
-    _content: bytes = PrivateAttr()
-    _kept_as: Path | None = PrivateAttr(default=None)
-    """Where the content was found by its digest; None where it was found by its name."""
-
-    @property
-    def content(self) -> bytes:
-        """The content in the form that traces carry and `sha256` is of."""
-        return self._content
-
-    @abstractmethod
-    def _canonical(self, path: Path) -> bytes:
-        """The content of a user's file. Raises ValueError."""
-
-    @model_validator(mode="after")
-    def _read(self, info: ValidationInfo) -> Self:
-        if (self.__pydantic_private__ or {}).get("_content") is not None:
-            return self  # read already, and now made part of another value
-        context: dict[str, Any] = info.context or {}
-        content = context.get("contents", {}).get(self.sha256)
-        if content is None:
-            directory = Path(context.get("directory", "."))
-            kept = directory / f"{self.sha256}{self.suffix}"
-            self._kept_as = kept if self.sha256 and kept.exists() else None
-            content = kept.read_bytes() if self._kept_as else self._canonical(directory / self.file)
-        digest = hashlib.sha256(content).hexdigest()
-        if self.sha256 not in ("", digest):
-            raise ValueError(
-                f"file={self.file!r} has another content (sha256 {digest}) than the one named; "
-                "find that one"
-            )
-        self._content = content
-        object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and _without_file(self) == _without_file(other)
-
-    def __hash__(self) -> int:
-        return hash(self.sha256)
-
-
 class Recording:
     """On / off sessions of recorded devices: [S] each, sorted by (device, start); devices are
     numbered from 0."""
@@ -195,7 +138,7 @@ class Recording:
         return int(self.device[-1]) + 1
 
 
-class ReplayAvailability(ContentFile):
+class ReplayAvailability(ContentFile, AvailabilityTable):
     """A recorded on / off trace, which repeats after `period_days`; device i replays the record of
     device i modulo their number."""
 
@@ -250,7 +193,7 @@ class ReplayAvailability(ContentFile):
         return self
 
 
-class CustomAvailability(ContentFile):
+class CustomAvailability(PythonFile, AvailabilityTable):
     """A function of the user's own, in a Python file that imports what it needs.
 
     `runs(device_ids, low, high, seed, **parameters)` gives (index, start, end): for devices
@@ -266,29 +209,8 @@ class CustomAvailability(ContentFile):
     """Name of the function in the file."""
     parameters: dict[str, float | int | str | bool] = Field(default_factory=dict)
     """What is passed on to the function."""
-    suffix: ClassVar[str] = ".py"
+    table: ClassVar[str] = "availability"
     can_be_thinned: ClassVar[bool] = False
-
-    def demand_trust(self) -> None:
-        """Raises InputError if the code was found by its digest, as in a trace, so that it may be
-        somebody else's."""
-        if self._kept_as is not None:
-            raise InputError(
-                f"availability.file={shown(self.file)} is Python code that came with a trace or "
-                f"run (sha256 {self.sha256}) and "
-                f"would be executed here; read {str(self._kept_as)!r}, and give --trust-code if "
-                "you trust it"
-            )
-
-    def _canonical(self, path: Path) -> bytes:
-        try:
-            source = path.read_text(encoding="utf-8")
-            compile(source, str(path), "exec")
-        except (OSError, ValueError, SyntaxError) as error:
-            raise ValueError(
-                f"file={self.file!r} is no readable Python file ({error}); give one that defines it"
-            ) from None
-        return source.encode()
 
 
 MODELS: Mapping[str, type[Table]] = MappingProxyType(
@@ -316,10 +238,6 @@ Availability = Annotated[
     Discriminator(_model_name),
 ]
 """Any model's table; told apart by `model`, which may be left out for the habit model."""
-
-
-def _without_file(table: Any) -> dict[str, Any]:
-    return table.model_dump(exclude={"file"})
 
 
 def _read_sessions(

@@ -28,9 +28,9 @@ from clients.tasks.registry import check_task_name
 from clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, InputError, shown
-from fedray.messages import ProgressListener, TrainingProgress
+from fedray.messages import ProgressListener, TrainingProgress, TrainOrder
 from fedray.placement import Placement
-from fedray.scenario import Scenario
+from fedray.scenario import CustomTraining, Scenario
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
@@ -52,6 +52,7 @@ def train(
     on_progress: ProgressListener | None = None,
     *,
     is_resumed: bool = False,
+    trust_code: bool = False,
 ) -> TrainedRun:
     """Trains a model on the participations of a trace.
 
@@ -65,14 +66,18 @@ def train(
         out: a new directory; by default one under runs/.
         on_progress: is told how far the training is, after every round.
         is_resumed: whether to go on from the last checkpoint of a training that was to be `out`.
+        trust_code: whether the code of a custom task that came with the trace may be run.
 
     Raises:
-        InputError: the scenario is of another population, or `out` cannot be used.
+        InputError: the scenario is of another population, `out` cannot be used, or the code is
+            not trusted.
         CheckpointError: there is nothing to go on with, or it is another training's.
         AggregatorLost, TrainerLost: a worker was lost too often.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     value = _scenario_to_train(opened, scenario)
+    if not trust_code:
+        _demand_trust(value)
     assert isinstance(opened, Trace)  # else there is no scenario
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
     here = (placement or Placement()).resolved(predicted_seconds(value))
@@ -86,21 +91,39 @@ def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
             f"trace {str(trace.path)!r} was imported from a log, whose devices hold no data here; "
             "train on the trace of a simulation"
         )
-    return Scenario.from_tables(trace.scenario, source=str(trace.path), directory=trace.path)
+    return Scenario.from_tables(
+        trace.scenario, source=str(trace.path), directory=trace.path, is_recorded=True
+    )
 
 
 def finish_training(
-    directory: str | Path, placement: Placement, on_progress: ProgressListener | None = None
+    directory: str | Path,
+    placement: Placement,
+    on_progress: ProgressListener | None = None,
+    scenario: Scenario | None = None,
+    *,
+    trust_code: bool = False,
 ) -> TrainedRun:
-    """Trains the model of a run whose trace is whole, from its last checkpoint if there is one."""
+    """Trains the model of a run whose trace is whole, from its last checkpoint if there is one.
+
+    Args:
+        directory: the trace.
+        placement: where.
+        on_progress: is told how far the training is.
+        scenario: what the run was started with. Its code is the user's own.
+        trust_code: whether the code of a custom task that came with the trace may be run.
+
+    Raises InputError if the code is not trusted; else as `train`.
+    """
     trace = Trace.open(directory)
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
-    scenario = _scenario_to_train(trace, None)
-    placement = placement.resolved(predicted_seconds(scenario))
-    return _train(
-        trace, scenario, placement, trace.path / TRAINING, partial, is_resumed, on_progress
-    )
+    value = _scenario_to_train(trace, None)
+    is_given = scenario is not None and scenario.digest == value.digest
+    if not (trust_code or is_given):
+        _demand_trust(value)
+    placement = placement.resolved(predicted_seconds(value))
+    return _train(trace, value, placement, trace.path / TRAINING, partial, is_resumed, on_progress)
 
 
 def predicted_seconds(scenario: Scenario) -> float:
@@ -300,7 +323,7 @@ def _training(
     on_progress: ProgressListener | None,
 ) -> Iterator[_Training]:
     """Within: the workers are there, and the directory is being made."""
-    check_task_name(scenario.training.task)
+    check_task_name(scenario)
     partial = partial or partial_directory(Path(os.path.abspath(directory)))
     state: dict[str, NDArray] = {}
     run = ""
@@ -320,6 +343,8 @@ def _training(
             tables = json.loads(json.dumps(scenario.to_tables()))
             document = {"scenario_digest": scenario.digest, "scenario": tables}
             run = write_unfinished(partial, document)
+            if isinstance(scenario.training, CustomTraining):
+                writer.save_content(scenario.training.content_name, scenario.training.content)
         checkpoints = Checkpoints(partial, run)
         if is_resumed:
             state = checkpoints.newest()
@@ -329,9 +354,24 @@ def _training(
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
+        if isinstance(scenario.training, CustomTraining):
+            _rehearse(trainers[0])
         yield _Training(
             scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress
         )
+
+
+def _rehearse(trainer: TrainerWorker) -> None:
+    """Raises ScenarioError if a user's task fails at once, before anything long is begun."""
+    parameters = trainer.initial_parameters().result()
+    trainer.evaluate(parameters).result()
+    trainer.train(TrainOrder(0, 0, np.zeros(1, np.uint64), parameters)).result()
+
+
+def _demand_trust(scenario: Scenario) -> None:
+    """Raises InputError if the task is code that came with a trace."""
+    if isinstance(scenario.training, CustomTraining):
+        scenario.training.demand_trust()
 
 
 def _live_partial(trace_directory: Path) -> Path:

@@ -210,7 +210,7 @@ class TrainingMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Loss (nats per word) and accuracy on held-out data."""
+    """Loss (in the task's unit, such as nats per word) and accuracy on held-out data."""
 
     loss: float
     accuracy: float

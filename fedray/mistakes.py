@@ -142,15 +142,18 @@ def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
     node: Any = tables
     for position, part in enumerate(location):
         is_last = position == len(location) - 1
-        if isinstance(node, dict) and (
-            part in node or (is_last and part not in (node.get("kind"), node.get("model", "habit")))
-        ):
+        if isinstance(node, dict) and (part in node or (is_last and part not in _tags_in(node))):
             path.append(part)
             node = node.get(part)
         elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
             path.append(part)
             node = node[part]
     return path
+
+
+def _tags_in(node: dict[str, Any]) -> tuple[Any, ...]:
+    """What pydantic inserts for the union whose table a node is, if it is one."""
+    return node.get("kind"), node.get("model", "habit"), node.get("task")
 
 
 def _field(table: type[BaseModel] | None, key: Any) -> Any:

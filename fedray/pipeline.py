@@ -43,7 +43,7 @@ def run_scenario(
     placement = _resolved(scenario, placement)
     simulation.check_memory(scenario, placement)
     if scenario.training.enabled:
-        check_task_name(scenario.training.task)
+        check_task_name(scenario)
     directory = Path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
         return simulate(scenario, placement, directory, on_progress, on_start)
@@ -73,9 +73,13 @@ def resume_run(
     Raises CheckpointError if there is nothing to go on with; else as `run_scenario`.
     """
     if (Path(directory) / RUN_FILE).exists():
-        _finish_training(Path(directory), placement or Placement(), on_progress)
+        _finish_training(
+            Path(directory), placement or Placement(), on_progress, scenario, trust_code
+        )
         return Trace.open(directory)
     partial, kept, _ = read_unfinished_scenario(directory, scenario)
+    if scenario is None and not trust_code:
+        kept.demand_trust()
     placement = _resolved(kept, placement)
     out = partial.with_name(partial.name.removesuffix(".partial"))
     if not kept.training.enabled:
@@ -94,7 +98,11 @@ def _resolved(scenario: Scenario, placement: Placement | None) -> Placement:
 
 
 def _finish_training(
-    directory: Path, placement: Placement, on_progress: ProgressListener | None
+    directory: Path,
+    placement: Placement,
+    on_progress: ProgressListener | None,
+    scenario: Scenario | None,
+    trust_code: bool,
 ) -> None:
     """Trains the model of a run whose trace is whole already."""
     is_trained = Trace.open(directory).scenario.get("training", {}).get("enabled", False)
@@ -104,7 +112,7 @@ def _finish_training(
             "that was interrupted"
         )
     with _hint(directory):
-        finish_training(directory, placement, on_progress)
+        finish_training(directory, placement, on_progress, scenario, trust_code=trust_code)
 
 
 @contextlib.contextmanager

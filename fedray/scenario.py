@@ -15,13 +15,15 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import tomli_w
 from pydantic import (
     BaseModel,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -31,10 +33,9 @@ from pydantic import (
 from fedray.availability import (
     MODELS,
     Availability,
-    ContentFile,
-    CustomAvailability,
     HabitAvailability,
 )
+from fedray.content import ContentFile, PythonFile
 from fedray.errors import ScenarioError, one_line, shown
 from fedray.mistakes import explain
 from fedray.parsing import parse_toml
@@ -249,7 +250,7 @@ class Training(Table):
     """Seed of the model, its data and its noise; none: the scenario's. The population never depends
     on it."""
     task: str = "next_word"
-    """Model, data and metric: a name of clients/tasks/registry.py."""
+    """Model, data and metric: a name of clients/tasks/registry.py, or custom."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
     """Accepted devices of a round that really train; the noise is scaled by cohort_sample /
     report_goal."""
@@ -262,6 +263,31 @@ class Training(Table):
     checkpoint_every: Annotated[int, Field(gt=0, lt=2**31)] = 100
     """Rounds between two copies of the aggregator's state, from which it goes on when it is
     lost."""
+
+
+class CustomTraining(PythonFile, Training):
+    """Training of a task of the user's own, from a Python file that imports what it needs.
+
+    The file defines `task`, a function or a class. `task(seed)` gives an object with what
+    `clients.tasks.task.Task` lists, such as a `clients.tasks.module.ModuleTask`. Every trainer
+    calls it once, with torch's own generator seeded too. Nothing is run when a trace is read.
+    """
+
+    task: Literal["custom"] = "custom"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A task of the user's own."""
+    table: ClassVar[str] = "training"
+
+
+def _task_tag(value: Any) -> str:
+    task = value.get("task") if isinstance(value, dict) else getattr(value, "task", None)
+    return "custom" if task == "custom" else "named"
+
+
+AnyTraining = Annotated[
+    Annotated[Training, Tag("named")] | Annotated[CustomTraining, Tag("custom")],
+    Discriminator(_task_tag),
+]
+"""The table of a shipped task, or that of a user's own; told apart by `task`."""
 
 
 class Privacy(Table):
@@ -313,7 +339,7 @@ class Scenario(Table):
     """Table: how long a selected device takes."""
     rounds: Rounds
     """Table: what the server does in a round; `count` and `report_goal` are required."""
-    training: Training = Training()
+    training: AnyTraining = Training()
     """Table: what is trained."""
     privacy: Privacy = Privacy()
     """Table: the noise mechanism and what it claims."""
@@ -332,25 +358,49 @@ class Scenario(Table):
         return self.seed if self.training.seed is None else self.training.seed
 
     def for_shards(self) -> Self:
-        """A copy to be sent to shards: without the mechanism's matrix."""
+        """A copy to be sent to shards: without the mechanism's matrix and the task's file."""
         return self._with_parts(
-            _without_content(self.privacy.mechanism), _as_given(self.availability)
+            _without_content(self.privacy.mechanism),
+            _as_given(self.availability),
+            _without_content(self.training),
         )
 
     def for_trainers(self) -> Self:
         """A copy to be sent to trainers: without the mechanism's matrix and the availability's
         file."""
         return self._with_parts(
-            _without_content(self.privacy.mechanism), _without_content(self.availability)
+            _without_content(self.privacy.mechanism),
+            _without_content(self.availability),
+            _as_given(self.training),
         )
 
     def for_aggregator(self) -> Self:
-        """A copy to be sent to the aggregator: without the availability's file."""
-        return self._with_parts(self.privacy.mechanism, _without_content(self.availability))
+        """A copy to be sent to the aggregator: without the files of availability and task."""
+        return self._with_parts(
+            self.privacy.mechanism,
+            _without_content(self.availability),
+            _without_content(self.training),
+        )
 
-    def _with_parts(self, mechanism: BaseModel, availability: BaseModel) -> Self:
+    def _with_parts(
+        self, mechanism: BaseModel, availability: BaseModel, training: BaseModel
+    ) -> Self:
         privacy = self.privacy.model_copy(update={"mechanism": mechanism})
-        return self.model_copy(update={"privacy": privacy, "availability": availability})
+        parts = {"privacy": privacy, "availability": availability, "training": training}
+        return self.model_copy(update=parts)
+
+    @property
+    def content_files(self) -> tuple[ContentFile, ...]:
+        """The tables that name a file which travels with traces."""
+        tables = (self.availability, self.training)
+        return tuple(table for table in tables if isinstance(table, ContentFile))
+
+    def demand_trust(self) -> None:
+        """Raises InputError if a run of this would execute code that came with a trace or run."""
+        for table in self.content_files:
+            is_run = table is not self.training or self.training.enabled
+            if isinstance(table, PythonFile) and is_run:
+                table.demand_trust()
 
     @property
     def trains_a_sample(self) -> bool:
@@ -429,8 +479,8 @@ class Scenario(Table):
         """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises
         ScenarioError.
 
-        A custom availability whose code is found by its digest, as in traces, raises InputError
-        unless `trust_code`.
+        A custom availability or task whose code is found by its digest, as in traces, raises
+        InputError unless `trust_code`.
         """
         file = Path(path)
         try:
@@ -452,20 +502,34 @@ class Scenario(Table):
         for override in [overrides] if isinstance(overrides, str) else overrides:
             _apply_override(tables, override)
         scenario = cls.from_tables(tables, source=str(file), directory=file.parent)
-        if isinstance(scenario.availability, CustomAvailability) and not trust_code:
-            scenario.availability.demand_trust()
+        if not trust_code:
+            scenario.demand_trust()
         return scenario
 
     @classmethod
     def from_tables(
-        cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()
+        cls,
+        tables: dict[str, Any],
+        source: str = "scenario",
+        directory: Path = Path(),
+        *,
+        is_recorded: bool = False,
     ) -> Self:
-        """A scenario from nested dicts, as a TOML or JSON parser gives them. Raises ScenarioError.
+        """A scenario from nested dicts, as a TOML or JSON parser gives them.
 
-        A mechanism's matrix file is looked for in `directory`, by its SHA-256 first (as in traces),
-        then by its name.
+        Args:
+            tables: the nested dicts.
+            source: names them in messages.
+            directory: where the files that they name are looked for, by their SHA-256 first (as
+                in traces), then by their name.
+            is_recorded: whether they are those of a trace or run. `demand_trust` then takes any
+                code that they name for somebody else's, however it was found.
+
+        Raises:
+            ScenarioError: they are no scenario.
         """
-        return cls._validated(tables, source, {"directory": directory})
+        context = {"directory": directory, "is_recorded": is_recorded}
+        return cls._validated(tables, source, context)
 
     @classmethod
     def _validated(cls, tables: dict[str, Any], source: str, context: dict[str, Any]) -> Self:
@@ -495,19 +559,15 @@ class Scenario(Table):
         )
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         _forget_digest_of_another_file(mechanism, new)
-        availability, table = self.availability, tables["availability"]
-        contents = (
-            {availability.sha256: availability.content}
-            if isinstance(availability, ContentFile)
-            else {}
-        )
-        _forget_digest_of_another_file(availability, table)
+        for name in ("availability", "training"):
+            _forget_digest_of_another_file(getattr(self, name), tables[name])
+        contents = {table.sha256: table for table in self.content_files}
         return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, defaults included; the name, the description and where a matrix
-        came from do not count."""
+        """SHA-256 of the content, defaults included; the name, the description and where the files
+        that it names came from do not count."""
         tables = {
             key: value
             for key, value in self.to_tables().items()
@@ -515,6 +575,7 @@ class Scenario(Table):
         }
         tables["privacy"]["mechanism"].pop("file", None)
         tables["availability"].pop("file", None)
+        tables["training"].pop("file", None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
@@ -590,6 +651,9 @@ def _apply_override(tables: dict[str, Any], override: str) -> None:
     ):  # another model has other keys
         for key in [key for key in table if key not in MODELS[value].model_fields]:
             del table[key]
+    if names == ["training", "task"] and value != "custom":  # only a custom one has a file
+        for key in CustomTraining.model_fields.keys() - Training.model_fields.keys():
+            table.pop(key, None)
     table[names[-1]] = value
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.workers import ShardWorker, start_shards
-from fedray.availability import ContentFile, CustomAvailability
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.messages import (
@@ -106,8 +105,8 @@ def resume(
         scenario: what it was started with; may be left out.
         on_progress: is told how far the run is.
         on_commit: is told who was accepted in every committed round, from the first one on.
-        trust_code: whether the code of a custom availability, which lies in the directory, may be
-            run where `scenario` is not given.
+        trust_code: whether the code of a custom availability or task, which lies in the
+            directory, may be run where `scenario` is not given.
 
     Raises:
         CheckpointError: there is nothing to go on with, or `scenario` is another one.
@@ -116,8 +115,8 @@ def resume(
     """
     partial, kept, run = read_unfinished_scenario(directory, scenario)
     placement = (placement or Placement()).resolved(predicted_seconds(kept))
-    if isinstance(kept.availability, CustomAvailability) and scenario is None and not trust_code:
-        kept.availability.demand_trust()
+    if scenario is None and not trust_code:
+        kept.demand_trust()
     check_memory(kept, placement)
     out = partial.with_name(partial.name.removesuffix(".partial"))
     with TraceWriter(out, is_resumed=True) as writer:
@@ -140,7 +139,9 @@ def read_unfinished_scenario(
     Raises CheckpointError if there is none, or it is of another scenario than the one given.
     """
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
-    kept = Scenario.from_tables(document["scenario"], source=str(partial), directory=partial)
+    kept = Scenario.from_tables(
+        document["scenario"], source=str(partial), directory=partial, is_recorded=True
+    )
     given = kept.digest if scenario is None else scenario.digest
     for other in (document.get("scenario_digest"), given):
         if other != kept.digest:
@@ -167,11 +168,11 @@ def check_memory(scenario: Scenario, placement: Placement) -> None:
 
 def _save_contents(scenario: Scenario, writer: TraceWriter) -> None:
     """Writes the files that the scenario names by their content into the trace."""
-    mechanism, availability = scenario.privacy.mechanism, scenario.availability
+    mechanism = scenario.privacy.mechanism
     if isinstance(mechanism, MatrixFile):
         writer.save_matrix(mechanism.matrix, mechanism.sha256)
-    if isinstance(availability, ContentFile):
-        writer.save_content(f"{availability.sha256}{availability.suffix}", availability.content)
+    for table in scenario.content_files:
+        writer.save_content(table.content_name, table.content)
 
 
 class _Simulation:

@@ -13,7 +13,11 @@ from mechanisms.accounting.calibration import (
 )
 from mechanisms.accounting.gdp import check_delta, gaussian_epsilon, gaussian_mu
 from mechanisms.accounting.renyi import renyi_epsilon
-from mechanisms.accounting.sampled import PoissonSampling, sampled_epsilon
+from mechanisms.accounting.sampled import (
+    PoissonSampling,
+    independent_noise_multiplier,
+    sampled_epsilon,
+)
 from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
 from mechanisms.loss import Loss, loss
 from mechanisms.participation import MinSep
@@ -88,7 +92,8 @@ class Figures:
         """The same by Renyi DP, looser; for comparison with other tools."""
         if self.noise_multiplier is None or self.sampling is None:
             return None
-        return renyi_epsilon(self.sampling, self.noise_multiplier, self.delta)
+        noise = independent_noise_multiplier(self.strategy, self.sampling, self.noise_multiplier)
+        return renyi_epsilon(self.sampling, noise, self.delta)
 
     def parameters(self) -> dict[str, Any]:
         """The strategy's own; of a matrix its size and bands too."""

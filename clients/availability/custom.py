@@ -1,13 +1,11 @@
 """A user's own function; what it returns is checked on every call."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from clients.availability.model import NothingKnown
 from clients.availability.runs import Runs
+from clients.python_file import function_in
 from fedray.availability import CustomAvailability
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
@@ -20,7 +18,7 @@ class CustomModel(NothingKnown):
     def __init__(self, scenario: Scenario, table: CustomAvailability) -> None:
         self._seed, self._parameters = scenario.seed, table.parameters
         self._name = f"{table.file}:{table.function}"
-        self._function = _load(table)
+        self._function = function_in(table, table.function)
 
     def list_runs(
         self,
@@ -76,20 +74,3 @@ class CustomModel(NothingKnown):
 
     def _refuse(self, rule: str) -> None:
         raise ScenarioError(f"availability function {self._name}: {rule}; correct it")
-
-
-def _load(table: CustomAvailability) -> Callable[..., Any]:
-    namespace: dict[str, Any] = {"__name__": f"fedray_custom_{table.sha256[:12]}"}
-    try:
-        exec(compile(table.content, table.file, "exec"), namespace)
-    except Exception as error:  # whatever a user's code may raise
-        raise ScenarioError(
-            f"availability.file={table.file!r} failed: {type(error).__name__}: {error}; correct it"
-        ) from None
-    function = namespace.get(table.function)
-    if not callable(function):
-        raise ScenarioError(
-            f"availability.function={table.function!r} is not a function in {table.file!r}; name "
-            "one that is"
-        )
-    return function

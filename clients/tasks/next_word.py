@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from clients.tasks.task import FIRST_HELD_OUT
 from fedray.messages import Evaluation
 from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 
@@ -30,8 +31,6 @@ START = WORDS
 """The token before the first word."""
 EMBEDDING, HIDDEN = 32, 48
 HELD_OUT_DEVICES, HELD_OUT_SENTENCES = 128, 4
-_HELD_OUT = 1 << 40
-"""Ids from here on are no devices: the scenario's population stays below."""
 
 SHAPES = {
     "embedding": (WORDS + 1, EMBEDDING),
@@ -94,7 +93,7 @@ class NextWord:
     def evaluate(self, parameters: dict[str, Tensor]) -> Evaluation:
         """On sentences of 128 devices that are in no population."""
         if self._held_out is None:
-            ids = np.arange(_HELD_OUT, _HELD_OUT + HELD_OUT_DEVICES, dtype=np.uint64)
+            ids = FIRST_HELD_OUT + np.arange(HELD_OUT_DEVICES, dtype=np.uint64)
             self._held_out = self.device_examples(ids, HELD_OUT_SENTENCES).view(1, -1, LENGTH + 1)
         with torch.no_grad():
             logits = _logits(parameters, self._held_out[:, :, :-1]).view(-1, WORDS)

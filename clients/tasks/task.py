@@ -11,12 +11,18 @@ from fedray.messages import Evaluation
 if TYPE_CHECKING:
     from torch import Tensor
 
+FIRST_HELD_OUT = np.uint64(1 << 40)
+"""Ids from here on are of no device: every population stays below. Held-out data may be theirs."""
+
 
 class Task(Protocol):
-    """One task, built from a scenario's seed. Shapes: G devices, B examples, D parameters in all.
+    """One task, built from a training's seed. Shapes: G devices, B examples, D parameters in all.
 
     The model's parameters are named tensors; their shapes, in order, lay out the flat vector [D]
     that is averaged.
+
+    A task is a pure function of its seed: every trainer has one of its own, and all of them must
+    give the same. `clients.tasks.contract` has the checks that every task must pass.
     """
 
     shapes: dict[str, tuple[int, ...]]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.commands.output import JsonFlag, print_json, print_table, print_text
+from fedray.commands.output import JsonFlag, TrustFlag, print_json, print_table, print_text
 from fedray.errors import RunFailed
 
 InProcessFlag = Annotated[
@@ -95,6 +95,7 @@ def train(
     address: AddressOption = None,
     checkpoint_seconds: CheckpointOption = 30.0,
     worker_timeout: WorkerTimeoutOption = 600.0,
+    trust_code: TrustFlag = False,
     aggregator_gpus: AggregatorGpusOption = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
@@ -131,7 +132,9 @@ def train(
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
         interrupts_explained(),
     ):
-        trained = train_on(opened, value, placement, out, on_progress, is_resumed=resume)
+        trained = train_on(
+            opened, value, placement, out, on_progress, is_resumed=resume, trust_code=trust_code
+        )
     privacy = value.privacy
     audit = audit_trace(opened, privacy.noise_multiplier, privacy.delta, privacy.mechanism)
     document = trained.to_json()

@@ -33,8 +33,8 @@ TrustFlag = Annotated[
     bool,
     typer.Option(
         "--trust-code",
-        help="Run Python code of a custom availability that came with a trace or an interrupted "
-        "run.",
+        help="Run Python code of a custom availability or task that came with a trace or an "
+        "interrupted run.",
     ),
 ]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", metavar="N", help="Rounds n.")]

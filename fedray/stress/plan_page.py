@@ -8,7 +8,6 @@ import numpy as np
 import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
-from fedray.availability import ContentFile
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import PageTable, render_study
 from fedray.rounding import shown_min_sep, up
@@ -32,7 +31,7 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
         return files
     best = plan.best
     scenario, strategy = planned_scenario(plan.scenario, plan.target, best)
-    participation, availability = scenario.participation, scenario.availability
+    participation = scenario.participation
     claim = {
         "mechanism": MECHANISM_FILE,
         "noise_multiplier": best.noise_multiplier,
@@ -49,8 +48,8 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
         keeps_timer and participation.timer_resets_on != "selected"
     ):  # else a device may come sooner after its report
         claim["timer_hours"] = best.timer_hours
-    if isinstance(availability, ContentFile):  # a scenario finds it by its digest
-        files[f"{availability.sha256}{availability.suffix}"] = availability.content
+    for table in scenario.content_files:  # a scenario finds them by their digests
+        files[table.content_name] = table.content
     files[SCENARIO_FILE] = scenario.to_toml().encode()
     files[MECHANISM_FILE] = (json.dumps(strategy.model_dump(mode="json"), indent=1) + "\n").encode()
     files[CLAIM_FILE] = tomli_w.dumps(claim).encode()

@@ -174,6 +174,10 @@ class PartialDirectory:
         """There is nothing to go on for: no checkpoint is kept."""
         self._is_kept, self._is_discarded = False, True
 
+    def save_content(self, name: str, content: bytes) -> None:
+        """Writes a file that the scenario names, under the name of its content."""
+        self._write(name, content)
+
     def publish(self, document: Mapping[str, Any]) -> Path:
         """Writes the document with the digest of its content, then gives the directory its name.
 

@@ -146,7 +146,7 @@ class TrainedRun:
         document, training = self.document, self.document["scenario"]["training"]
         rows = [
             ["rounds", f"{document['rounds']:,}, {training['cohort_sample']:,} devices in each"],
-            ["task", f"{training['task']}, seed {document['seed']}"],
+            ["task", f"{training.get('file', training['task'])}, seed {document['seed']}"],
             ["loss", f"{self.metrics['train_loss'][-1]:.4f} on the devices, before they train"],
         ]
         loss, accuracy = (self.metrics[f"evaluation_{name}"][-1] for name in ("loss", "accuracy"))

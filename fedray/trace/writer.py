@@ -128,10 +128,6 @@ class TraceWriter(PartialDirectory):
         np.save(buffer, matrix)
         self.save_content(f"{sha256}.npy", buffer.getvalue())
 
-    def save_content(self, name: str, content: bytes) -> None:
-        """A file that the scenario names, by its content."""
-        self._write(name, content)
-
     def finish(self, records: Sequence[RoundRecord], run: Mapping[str, Any]) -> Path:
         """Writes rounds and run.json (with `run` in it), then renames the directory. Returns its
         path."""

@@ -62,6 +62,18 @@ def sampled_epsilon(
     Raises InputError for strategies that have more bands than there are partitions: Theorem 4 does
     not cover them.
     """
+    noise = independent_noise_multiplier(strategy, sampling, noise_multiplier)
+    return sampled_gaussian_epsilon(sampling, noise, delta)
+
+
+def independent_noise_multiplier(
+    strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
+) -> float:
+    """The multiplier of independent Gaussian noise to which sampled noise of a strategy is reduced.
+
+    It is noise_multiplier over the largest norm of C's columns (Choquette-Choo et al. 2023,
+    Theorem 4). Raises InputError for strategies that have more bands than there are partitions.
+    """
     bands = _bands(strategy, sampling.rounds)
     if bands > sampling.partitions:
         raise InputError(
@@ -72,7 +84,7 @@ def sampled_epsilon(
     columns = strategy.gram_entries(
         np.arange(sampling.rounds), np.arange(sampling.rounds), sampling.rounds
     )
-    return sampled_gaussian_epsilon(sampling, noise_multiplier / float(columns.max()) ** 0.5, delta)
+    return noise_multiplier / float(columns.max()) ** 0.5
 
 
 @lru_cache(maxsize=256)

@@ -8,11 +8,15 @@ import pytest
 
 from fedray.scenario import Scenario
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+QUICKSTART = ROOT / "scenarios" / "quickstart.toml"
 
 
-def block(language: str) -> str:
-    found = re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def block(language: str, section: str = "") -> str:
+    """The only block of a language after a heading, up to the next one; anywhere without one."""
+    text = README.split(f"\n## {section}\n")[1].split("\n## ")[0] if section else README
+    found = re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
     assert len(found) == 1
     return found[0]
 
@@ -27,12 +31,38 @@ def test_the_scenario_is_valid() -> None:
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_program_runs(capsys, tmp_path: Path, monkeypatch) -> None:
     """At full size, 20 rounds."""
-    program = block("python").replace(
+    program = block("python", "From Python").replace(
         '"scenarios/', f'"{Path(__file__).resolve().parents[2]}/scenarios/'
     )
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "README.md", "exec"), {})
     assert re.search(r"participations \(accepted\) +130,000\n", capsys.readouterr().out)
+
+
+def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> None:
+    """By the options that README shows, on a small population."""
+    from clients.tasks.contract import CHECKS
+    from clients.tasks.custom import CustomTask
+    from fedray.pipeline import run_scenario
+    from fedray.placement import Placement
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_task.py").write_text(block("python", "Training"))
+    command = next(line for line in README.splitlines() if "training.file=" in line)
+    overrides = re.findall(r"--set (\S+)", command)
+    small = ("rounds.count=12", "rounds.report_goal=100", "training.cohort_sample=100")
+    quiet = (
+        "privacy.noise_multiplier=0.01",
+        "training.evaluate_every=6",
+        "population.devices=20_000",
+    )
+    scenario = Scenario.from_toml(QUICKSTART, [*small, *quiet]).with_overrides(*overrides)
+    for check in CHECKS:
+        check(lambda seed: CustomTask(scenario.training, seed))  # pyright: ignore[reportArgumentType]
+    trained = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "t").trained
+    assert trained is not None
+    accuracy = trained.metrics["evaluation_accuracy"]
+    assert accuracy[11] > 0.8
 
 
 def test_every_command_is_shown() -> None:

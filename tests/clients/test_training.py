@@ -8,7 +8,7 @@ import torch
 
 from clients.clipping import sum_of_clipped
 from clients.tasks.next_word import LENGTH, START, WORDS, NextWord
-from clients.tasks.registry import task_named
+from clients.tasks.registry import task_of
 from clients.trainer import LocalTrainer
 from fedray.errors import ScenarioError
 from fedray.messages import FIXED_POINT_BITS, TrainOrder
@@ -128,6 +128,6 @@ def test_text_is_a_function_of_the_device_and_words_are_words() -> None:
     assert not torch.equal(NextWord(8).device_examples(np.array([9], np.uint64), 4)[0], both[1])
 
 
-def test_unknown_tasks_are_refused() -> None:
+def test_unknown_tasks_are_refused(small) -> None:
     with pytest.raises(ScenarioError, match="must be one of next_word"):
-        task_named("chess", 0)
+        task_of(small("training.task=chess"))

@@ -166,7 +166,7 @@ def test_the_command_trains_a_second_mechanism(
         (["nowhere"], "is not a directory"),
         (["TRACE", "--resume"], "give its --out"),
         (["TRACE", "--out", "m", "--resume"], "has no unfinished run beside it"),
-        (["TRACE", "--set", "training.task=chess"], "must be one of next_word"),
+        (["TRACE", "--set", "training.task=chess"], "must be one of next_word, custom"),
         (["TRACE", "--set", "rounds.count=9"], "only the tables training and privacy may differ"),
         (["TRACE", "--in-process", "--address", "auto"], "drop the address to run in-process"),
         (["TRACE", "--trainers", "0"], "trainers=0 must be at least 1"),

@@ -1,0 +1,35 @@
+"""Code of a user's own, run where it is needed."""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from fedray.content import PythonFile
+from fedray.errors import ScenarioError
+
+
+def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
+    """The function or class of that name in a user's file, whose code is run.
+
+    The file is a module while it runs and afterwards, so that what it defines (dataclasses, such
+    as pickle wants) finds its home.
+
+    Raises:
+        ScenarioError: the code fails, or has no such function.
+    """
+    module = ModuleType(f"fedray_custom_{file.sha256[:12]}")
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(file.content, file.file, "exec"), vars(module))
+    except (Exception, SystemExit) as error:  # whatever a user's code may raise
+        raise ScenarioError(
+            f"{file.table}.file={file.file!r} failed: {type(error).__name__}: {error}; correct it"
+        ) from None
+    function = vars(module).get(name)
+    if not callable(function):
+        raise ScenarioError(
+            f"{file.table}.file={file.file!r} has no function {name!r}; define it there, or name "
+            "one that is"
+        )
+    return function

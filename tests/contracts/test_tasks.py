@@ -1,0 +1,317 @@
+"""What every task must do, by the suite that users have too; and what a user's own task may get wrong."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from clients.tasks.contract import CHECKS
+from clients.tasks.custom import CustomTask
+from clients.tasks.module import ModuleTask
+from clients.tasks.registry import TASKS, task_of
+from clients.trainer import LocalTrainer
+from fedray import simulation
+from fedray.errors import InputError, ScenarioError
+from fedray.learning import train
+from fedray.messages import TrainOrder
+from fedray.pipeline import resume_run, run_scenario
+from fedray.placement import Placement
+from fedray.scenario import CustomTraining, Scenario
+from fedray.simulation import read_unfinished_scenario, simulate
+
+HERE = Placement(1, "in-process")
+MODULE = """
+import torch
+from clients.tasks.module import ModuleTask
+
+def task(seed):
+    def examples(device):
+        draws = torch.Generator().manual_seed(1000 * seed + device)
+        inputs = torch.randn(50, 6, generator=draws)
+        return inputs, (inputs.sum(dim=1) > 0).long()
+
+    return ModuleTask(torch.nn.Linear(6, 2), examples, torch.nn.functional.cross_entropy)
+"""
+PLAIN = """
+import numpy as np
+import torch
+from fedray.messages import Evaluation
+
+class task:
+    shapes = {"mean": (3,), "scale": ()}
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def initial_parameters(self):
+        return np.zeros(4, np.float32)
+
+    def device_examples(self, device_ids, count):
+        rows = [torch.Generator().manual_seed(self.seed + int(each)) for each in device_ids]
+        return torch.stack([torch.randn(50, 3, generator=each)[:count] for each in rows])
+
+    def losses(self, parameters, batch):
+        away = batch - parameters["mean"][:, None, :]
+        return away.square().mean(dim=(1, 2)) + parameters["scale"].square()
+
+    def evaluate(self, parameters):
+        return Evaluation(float(parameters["mean"].square().sum()), 0.5)
+"""
+
+
+def own(folder: Path, code: str, *overrides: str) -> Scenario:
+    """A small scenario that trains the task of a file."""
+    (folder / "my_task.py").write_text(code)
+    (folder / "s.toml").write_text(
+        "seed = 3\n[population]\ndevices = 20_000\n[rounds]\ncount = 3\nreport_goal = 50\n"
+        '[training]\ntask = "custom"\nfile = "my_task.py"\ncohort_sample = 5\n'
+    )
+    return Scenario.from_toml(folder / "s.toml", overrides)
+
+
+def module_task(module: nn.Module, shape: tuple[int, ...]) -> ModuleTask:
+    def examples(device: int) -> tuple[torch.Tensor, torch.Tensor]:
+        draws = torch.Generator().manual_seed(device)
+        return torch.randn(5, *shape, generator=draws), torch.arange(5) % 2
+
+    return ModuleTask(module, examples, nn.functional.cross_entropy)
+
+
+class LastState(nn.Module):
+    """A recurrent model, which vmap does not know; one of its parameters is frozen, one unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 2)
+        self.out.bias.requires_grad_(False)
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.out(self.rnn(inputs)[0][:, -1])
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
+
+
+MADE = {
+    **{name: lambda seed, name=name: _registered(name, seed) for name in TASKS},
+    "convolution": lambda seed: module_task(convolution(), (1, 6, 6)),
+    "recurrent": lambda seed: module_task(LastState(), (3, 4)),
+}
+
+
+def _registered(name: str, seed: int):
+    tables = {"population": {"devices": 100}, "rounds": {"count": 1, "report_goal": 64}}
+    return task_of(Scenario.from_tables({**tables, "seed": seed, "training": {"task": name}}))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", [*MADE, "custom module", "custom class"])
+def test_every_task_keeps_the_contract(name: str, check, tmp_path: Path) -> None:
+    if name in MADE:
+        check(MADE[name])
+    else:
+        training = own(tmp_path, MODULE if name == "custom module" else PLAIN).training
+        assert isinstance(training, CustomTraining)
+        check(lambda seed: CustomTask(training, seed))
+
+
+def test_the_suite_catches_a_task_whose_draws_depend_on_the_company() -> None:
+    task = module_task(nn.Linear(2, 2), (2,))
+    task.device_examples = lambda device_ids, count: torch.randn(  # pyright: ignore[reportAttributeAccessIssue]
+        len(device_ids), count, 16
+    )
+    with pytest.raises(AssertionError):
+        CHECKS[2](lambda seed: task)
+
+
+@pytest.mark.parametrize(("make", "shape"), [(convolution, (1, 6, 6)), (LastState, (3, 4))])
+def test_a_module_for_a_group_is_the_module_for_each_device(make, shape) -> None:
+    """Losses and gradients against a loop that sets the module's own parameters."""
+    module = make()
+    task = module_task(module, shape)
+    devices = np.arange(4, dtype=np.uint64)
+    batch = task.device_examples(devices, 5)
+    own = {
+        name: torch.randn(4, *part, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        for name, part in task.shapes.items()
+    }
+    losses = task.losses(own, batch)
+    gradients = torch.autograd.grad(
+        losses.sum(), list(own.values()), allow_unused=True, materialize_grads=True
+    )
+    for device in range(4):
+        inputs = torch.randn(5, *shape, generator=torch.Generator().manual_seed(device))
+        with torch.no_grad():
+            for name, part in module.named_parameters():
+                if name in own:
+                    part.copy_(own[name][device])
+        module.zero_grad()
+        loss = nn.functional.cross_entropy(module(inputs), torch.arange(5) % 2)
+        loss.backward()
+        torch.testing.assert_close(losses[device], loss)
+        for (name, _), gradient in zip(own.items(), gradients, strict=True):
+            expected = module.get_parameter(name).grad
+            expected = torch.zeros_like(gradient[device]) if expected is None else expected
+            torch.testing.assert_close(gradient[device], expected)
+
+
+def test_a_device_with_fewer_examples_goes_round_again() -> None:
+    inputs = torch.arange(3, dtype=torch.float64)[:, None]
+    pair = inputs, inputs[:, 0].long()
+    task = ModuleTask(nn.Linear(1, 2), lambda device: pair, nn.CrossEntropyLoss())
+    unpacked, targets = task._unpacked(task.device_examples(np.zeros(1, np.uint64), 7))
+    assert unpacked.dtype == torch.float64
+    assert unpacked[0, :, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert targets[0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "module", [nn.Dropout(0.5), nn.BatchNorm1d(3), nn.LSTM(2, 2, 2, dropout=0.1)]
+)
+def test_modules_that_draw_or_remember_are_refused(module: nn.Module) -> None:
+    with pytest.raises(ValueError, match=type(module).__name__):
+        module_task(nn.Sequential(module), (3,))
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (None, "is no readable Python file"),
+        ("def task(:", "is no readable Python file"),
+        ("x = 1", "has no function 'task'"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("def task(seed):\n    raise KeyError(seed)", "task() failed: KeyError: 3"),
+        (PLAIN.replace("def evaluate", "def other"), "lacks evaluate"),
+        (PLAIN.replace("shapes", "forms"), "`shapes` must have the shape"),
+        (PLAIN.replace("np.zeros(4", "np.zeros(5"), "has shape (5,); it must be [4]"),
+        (PLAIN.replace("dim=(1, 2)", "dim=9"), "losses() failed: IndexError"),
+        (PLAIN.replace("mean(dim=(1, 2))", "mean(dim=2)"), "a loss per device"),
+        (PLAIN.replace("[:count]", "[: count + 1]"), "device_examples() gave"),
+        (PLAIN.replace("return away", "return 0 * batch.mean(dim=(1, 2))  #"), "have no gradients"),
+        (PLAIN.replace("Evaluation(", "tuple("), "evaluate() failed: TypeError"),
+        (MODULE.replace("torch.nn.Linear(6, 2)", "torch.nn.Dropout()"), "has a Dropout"),
+    ],
+)
+def test_what_is_wrong_with_a_task_is_one_line_before_anything_is_simulated(
+    tmp_path: Path, fedray_command, code: str | None, says: str
+) -> None:
+    path = tmp_path / "s.toml"
+    own(tmp_path, PLAIN)
+    (tmp_path / "my_task.py").unlink()
+    if code is not None:
+        (tmp_path / "my_task.py").write_text(code)
+    exit_code, out, err = fedray_command(
+        "run", str(path), "--in-process", "--out", str(tmp_path / "t")
+    )
+    assert exit_code == 2, err
+    assert out == ""
+    assert says in err.splitlines()[-1]
+    assert [line for line in err.splitlines() if not line.startswith("supply ")] == [
+        err.splitlines()[-1]
+    ]
+    assert {each.name for each in tmp_path.iterdir()} <= {"my_task.py", "s.toml"}
+
+
+def test_the_digest_is_of_the_content_and_not_of_the_path(tmp_path: Path) -> None:
+    scenario = own(tmp_path, PLAIN)
+    (tmp_path / "elsewhere.py").write_text(PLAIN)
+    (tmp_path / "other.py").write_text(PLAIN + "\n")
+    same = Scenario.from_toml(tmp_path / "s.toml", ["training.file=elsewhere.py"])
+    other = Scenario.from_toml(tmp_path / "s.toml", ["training.file=other.py"])
+    assert same.digest == scenario.digest != other.digest
+    assert same == scenario
+    plain = scenario.with_overrides("training.task=next_word")
+    assert not {"file", "sha256"} & plain.to_tables()["training"].keys()
+
+
+def test_scenarios_without_a_task_of_their_own_have_the_digests_they_had(small) -> None:
+    assert small().digest == DIGEST_OF_SMALL
+
+
+DIGEST_OF_SMALL = "9ccb3764aa2f36be8a98476c634e9342d8cf589c1ef604cd9fe12bfae2b85892"
+
+
+def test_unknown_and_missing_keys_are_named(tmp_path: Path) -> None:
+    own(tmp_path, PLAIN)
+    for override, says in (
+        ("training={task='custom'}", "training.file is missing"),
+        ("training={task='custom',file='my_task.py',sead=1}", "did you mean 'seed'"),
+        ("training={file='my_task.py'}", "unknown key training.file"),
+        ("training={task='custom',file='none.py'}", "training: file='none.py' is no readable"),
+    ):
+        with pytest.raises(ScenarioError, match=says):
+            Scenario.from_toml(tmp_path / "s.toml", [override])
+
+
+def test_only_trainers_are_sent_the_file(tmp_path: Path) -> None:
+    scenario = own(tmp_path, f"{PLAIN}# {'x' * 50_000}\n")
+    for part in (scenario.for_shards(), scenario.for_aggregator()):
+        assert len(pickle.dumps(part)) < 20_000
+    sent = pickle.loads(pickle.dumps(scenario.for_trainers()))
+    trainer = LocalTrainer(sent)
+    start = trainer.initial_parameters()
+    report = trainer.train(TrainOrder(0, 0, np.arange(3, dtype=np.uint64), start))
+    assert report.devices == 3
+    # A loss at zero is the mean square of a device's examples.
+    assert report.loss_sum == pytest.approx(3.0, abs=1.5)
+
+
+def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
+    tmp_path: Path, fedray_command
+) -> None:
+    scenario = own(tmp_path, PLAIN, "rounds.count=2")
+    trace = run_scenario(scenario, HERE, tmp_path / "t")
+    assert trace.trained is not None
+    kept = f"{scenario.training.sha256}.py"  # pyright: ignore[reportAttributeAccessIssue]
+    for folder in (trace.path, trace.trained.path):
+        assert (folder / kept).read_text() == PLAIN
+    (tmp_path / "my_task.py").unlink()
+    arguments = ("train", str(trace.path), "--in-process", "--set", "training.evaluate_every=1")
+    code, out, err = fedray_command(*arguments, "--out", str(tmp_path / "m"))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "--trust-code" in err
+    code, _, err = fedray_command(*arguments, "--trust-code", "--out", str(tmp_path / "m"))
+    assert code == 0, err
+    again = train(trace, scenario, HERE, tmp_path / "n")  # one's own value, read before
+    assert (again.parameters() == trace.trained.parameters()).all()
+
+
+def test_code_that_a_trace_names_by_a_path_is_not_ones_own(tmp_path: Path) -> None:
+    """Whoever made it could leave the digest out, or name a file of another folder."""
+    scenario = own(tmp_path, PLAIN)
+    trace = simulate(scenario, HERE, tmp_path / "t")
+    trace.run["scenario"]["training"].update(file=str(tmp_path / "my_task.py"), sha256="")
+    with pytest.raises(InputError, match="--trust-code"):
+        train(trace, None, HERE, tmp_path / "m")
+
+
+def test_a_resumed_run_asks_before_it_runs_a_task(tmp_path: Path, monkeypatch) -> None:
+    scenario = own(tmp_path, "raise SystemExit('executed')")
+    partial = tmp_path / "t.partial"
+    partial.mkdir()
+    document = {"scenario_digest": scenario.digest, "scenario": scenario.to_tables()}
+    monkeypatch.setattr(simulation, "read_unfinished", lambda directory: (partial, document, "run"))
+    (partial / f"{scenario.training.sha256}.py").write_text("raise SystemExit('executed')")  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(InputError, match="--trust-code"):
+        resume_run(tmp_path / "t", HERE)
+    _, kept, _ = read_unfinished_scenario(tmp_path / "t", None)
+    assert kept == scenario
+    whole = simulate(scenario, HERE, tmp_path / "w")  # its training was not begun
+    with pytest.raises(InputError, match="--trust-code"):
+        resume_run(whole.path, HERE)
+
+
+def test_functional_call_keeps_a_module_as_it_was() -> None:
+    module = nn.Linear(2, 2)
+    before = module.weight.clone()
+    task = module_task(module, (2,))
+    task.evaluate({name: torch.zeros(1, *shape) for name, shape in task.shapes.items()})
+    assert torch.equal(module.weight, before)
+    assert torch.equal(functional_call(module, {}, (torch.ones(1, 2),)), module(torch.ones(1, 2)))
