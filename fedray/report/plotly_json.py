@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedray.report.figure import Axis, Figure, Mark, Series
+from fedray.report.figure import CHARACTER, PLOT, Axis, Figure, Mark, Series
 
 COLORS = ("#2a78d6", "#d6642a", "#2a9d72", "#8a5cc2", "#b98a00", "#c43d6b")
 DASHES = ("solid", "dash", "dot")
@@ -192,15 +192,17 @@ def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
 
 
 def _near_before(figure: Figure, mark: Mark) -> int:
-    """How many marks stand before it whose text might lie under its own."""
+    """How many marks come before it whose text, or its own, might reach the other on a telephone."""
     measure = math.log10 if figure.x.is_log else float
     values = np.concatenate([each.x for each in figure.series] or [np.zeros(1)])
     span = measure(values.max()) - measure(values.min()) if values.size else 0.0
-    before = figure.marks[: figure.marks.index(mark)]
-    return sum(
-        each.axis == "x" and abs(measure(each.at) - measure(mark.at)) < 0.2 * span
-        for each in before
-    )
+    before = [each for each in figure.marks[: figure.marks.index(mark)] if each.axis == "x"]
+    count = 0
+    for each in before:
+        left = min(each, mark, key=lambda one: one.at)  # its text goes on to the right
+        reach = max(0.2, CHARACTER[0] * len(left.text) / PLOT[0]) * span
+        count += abs(measure(each.at) - measure(mark.at)) < reach
+    return count
 
 
 def _numbers(values: Any) -> list[float | None]:

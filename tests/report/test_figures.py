@@ -261,6 +261,16 @@ def test_marks_stand_at_their_values_on_logarithmic_axes() -> None:
     assert layout["annotations"][1]["y"] == pytest.approx(np.log10(3.0))
 
 
+def test_a_long_mark_does_not_run_into_the_next_on_a_narrow_page() -> None:
+    """A zone whose name reaches over a third of a narrow plot: the mark there stands a line apart."""
+    line = Series("s", "line", np.array([2400.0, 4800.0]), np.array([1.0, 2.0]))
+    for at, expected in ((3200.0, [0, -14]), (4700.0, [0, 0])):
+        marks = (Mark(at, "plan 3,221"), Mark(2400.0, "misses the target", until=3100.0))
+        figure = Figure("f", "", "", Axis("goal"), Axis("epsilon"), (line,), marks)
+        annotations = plotly_figure(figure)["layout"]["annotations"]
+        assert [each["yshift"] for each in annotations] == expected
+
+
 def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
     plane = Plane(
         "p",
