@@ -192,7 +192,7 @@ def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
 
 
 def _near_before(figure: Figure, mark: Mark) -> int:
-    """How many marks come before it whose text, or its own, might reach the other on a telephone."""
+    """How many marks before it have a text that might meet its own on a telephone."""
     measure = math.log10 if figure.x.is_log else float
     values = np.concatenate([each.x for each in figure.series] or [np.zeros(1)])
     span = measure(values.max()) - measure(values.min()) if values.size else 0.0
