@@ -22,6 +22,8 @@ from mechanisms.accounting.sampled import (
     sampled_gaussian_epsilon,
 )
 from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.figures import mechanism_figures
+from mechanisms.participation import MinSep
 from mechanisms.reference import gaussian_delta
 from mechanisms.registry import BLT, Banded, BandFHU, Identity, Toeplitz, Tree
 from mechanisms.triangular import lower_factor
@@ -331,3 +333,15 @@ def test_targets_beyond_the_range_of_multipliers_are_refused() -> None:
         noise_multiplier_for_epsilon(1e7, 1e-3, 1e-6)
     with pytest.raises(ValueError, match="needs a noise multiplier below"):
         least_noise_multiplier(lambda z: 0.1 / z, 1e4)
+
+
+def test_the_renyi_figure_is_of_the_noise_that_the_strategy_leaves() -> None:
+    """C = 2 I with noise multiplier 2 is C = I with 1: both figures follow the columns' norm."""
+    sampling, schema = PoissonSampling(50, 0.01), MinSep(50, 1, 50)
+    doubled = mechanism_figures(
+        Toeplitz(kind="toeplitz", coefficients=(2.0,)), schema, 2.0, 1e-6, sampling
+    )
+    plain = mechanism_figures(Identity(kind="identity"), schema, 1.0, 1e-6, sampling)
+    assert doubled.amplified_renyi_epsilon == pytest.approx(plain.amplified_renyi_epsilon)
+    assert doubled.amplified_epsilon == pytest.approx(plain.amplified_epsilon)
+    assert plain.amplified_epsilon < plain.amplified_renyi_epsilon
