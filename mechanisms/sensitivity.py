@@ -15,13 +15,16 @@ square is sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where t
 6. a binary tree under (b, k): dynamic program               `tree.py`
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import InputError
+from mechanisms.gram import GramTable
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity, SensitivityUnknown
 
@@ -30,12 +33,13 @@ if TYPE_CHECKING:
 
 
 GRAM_TABLE_ROUNDS = 10_000
-"""Up to this many rounds, G is tabulated once (800 MB at most) and looked up; beyond, entries are
+"""Up to this many rounds, G is tabulated once (400 MB at most) and looked up; beyond, entries are
 computed as needed."""
 
 ANY_STRATEGY_ROUNDS = 20_000
-ANY_STRATEGY_OPERATIONS = 2e11
-"""Most rounds n, and operations n^2 k, of the bound for any C: some ten minutes."""
+ANY_STRATEGY_OPERATIONS = 2e9
+"""Most rounds n, and operations n^2 (k - 1), of the bound for any C: 20 s. An audit asks for
+several. Where b is 1 they are n^2."""
 
 SUMMED_FROM = 256
 """Participations of a pattern from which its columns are summed instead of its Gram entries, where
@@ -45,6 +49,14 @@ MOST_WITH_SIGNS, MOST_CERTIFIED = 10_000, 1_000
 """Participations of a pattern up to which negative Gram entries are looked for, block by block; and
 up to which a bound that has such entries is made exact."""
 BLOCK = 256
+
+ROWS_TOGETHER = 32
+"""Rows of G that the bound for any C goes through together; so few stay in the processor's
+cache."""
+
+MOST_IMPROVEMENTS = 20
+"""Of each pattern that the lower bound for any C starts from; patterns may creep by one round a
+time for hundreds of times."""
 
 ROUNDING = 1e-12
 """Relative size of what float64 sums of these lengths may differ by; no decision rests on less."""
@@ -64,12 +76,24 @@ class PatternValues:
 
 
 class PatternSensitivities:
-    """Sensitivities of many patterns of one strategy over a number of rounds."""
+    """Sensitivities of many patterns of one strategy over a number of rounds.
 
-    def __init__(self, strategy: "Strategy", rounds: int) -> None:
+    Args:
+        most_rounds: to which they will `grow`; None where they will not.
+    """
+
+    def __init__(self, strategy: "Strategy", rounds: int, most_rounds: int | None = None) -> None:
         strategy.check_rounds(rounds)
         self._strategy, self._rounds = strategy, rounds
-        self._table: NDArray[np.float64] | None = None
+        self._most_rounds = most_rounds
+        self._table: GramTable | None = None
+        self._looked_up = 0
+
+    def grow(self, rounds: int) -> None:
+        """Goes on to more rounds, up to `most_rounds`; what was computed for fewer is used where it
+        can be."""
+        self._strategy.check_rounds(rounds)
+        self._rounds, self._looked_up = rounds, 0
 
     def of(self, patterns: NDArray[np.int64]) -> PatternValues:
         """Of patterns [P, c], each row in order within [0, rounds). Raises InputError.
@@ -142,12 +166,14 @@ class PatternSensitivities:
         square, is_exact = 0.0, True
         norms = np.sqrt(self._gram(pattern, pattern))
         for start in range(0, pattern.size, BLOCK):
-            rows = pattern[start : start + BLOCK, None]
-            block = self._gram(np.minimum(rows, pattern), np.maximum(rows, pattern))
+            rows, later = pattern[start : start + BLOCK, None], slice(start, None)
+            block = self._gram(np.minimum(rows, pattern[later]), np.maximum(rows, pattern[later]))
             is_exact = is_exact and bool(
-                (block >= -ROUNDING * norms[start : start + BLOCK, None] * norms).all()
+                (block >= -ROUNDING * norms[start : start + BLOCK, None] * norms[later]).all()
             )
-            square += float(np.abs(block).sum())
+            np.abs(block, out=block)
+            # Pairs of this block stand twice in it, pairs with later rounds once.
+            square += 2.0 * float(block.sum()) - float(block[:, :BLOCK].sum())
         return square, is_exact
 
     def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -186,11 +212,19 @@ class PatternSensitivities:
         )
 
     def _gram(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
-        if self._table is None and first.size > self._rounds <= GRAM_TABLE_ROUNDS:
-            self._table = self._strategy.gram(self._rounds)
-        if self._table is None:
+        """G[first, second] elementwise, for first <= second; from a table once as many as rounds
+        were asked for."""
+        self._looked_up += first.size
+        if self._rounds > GRAM_TABLE_ROUNDS or (
+            self._table is None and self._looked_up <= self._rounds
+        ):
             return self._strategy.gram_entries(first, second, self._rounds)
-        return self._table.ravel()[first * self._rounds + second]
+        if self._most_rounds is None:
+            self._table = self._table or self._strategy.gram_table(self._rounds)
+        elif self._table is None or self._table.rounds != self._rounds:
+            most = min(self._most_rounds, GRAM_TABLE_ROUNDS)
+            self._table = self._strategy.grown_table(self._table, self._rounds, most)
+        return self._table.entries(first, second)
 
 
 def pattern_sensitivity(
@@ -248,6 +282,7 @@ def orthogonal_sensitivity(squared_norms: NDArray[np.float64], schema: MinSep) -
     )
 
 
+@lru_cache(maxsize=1)  # an audit asks for the same one several times
 def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivity:
     """Upper bound for any C, and a lower bound; exact for one participation, and where the two
     agree.
@@ -258,20 +293,21 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     """
     n = schema.rounds
     strategy.check_rounds(n)
-    if n > ANY_STRATEGY_ROUNDS or (
-        schema.max_participations > 1
-        and n * n * schema.max_participations > ANY_STRATEGY_OPERATIONS
-    ):
+    steps = (
+        1 if schema.min_sep == 1 else schema.max_participations - 1
+    )  # without a min-sep, the largest of a row are taken
+    if n > ANY_STRATEGY_ROUNDS or n * n * steps > ANY_STRATEGY_OPERATIONS:
         raise SensitivityUnknown(
             f"rounds={n}: no theorem gives this {strategy.kind} strategy's sensitivity under "
             f"(min_sep={schema.min_sep}, "
             f"max_participations={schema.max_participations}); the bound for any C takes at most "
-            f"{ANY_STRATEGY_ROUNDS} rounds and "
-            f"{ANY_STRATEGY_OPERATIONS:g} products of rounds, rounds and participations"
+            f"{ANY_STRATEGY_ROUNDS} rounds and, for a min_sep above 1, {ANY_STRATEGY_OPERATIONS:g} "
+            "products of rounds, rounds and "
+            "participations"
         )
-    table = strategy.gram(n) if n <= GRAM_TABLE_ROUNDS else None
+    table = strategy.gram_table(n) if n <= GRAM_TABLE_ROUNDS else None
     diagonal = (
-        table.diagonal().copy()
+        table.diagonal()
         if table is not None
         else strategy.gram_entries(np.arange(n), np.arange(n), n)
     )
@@ -283,15 +319,28 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
         )
 
     def rows(index: NDArray[np.int64]) -> NDArray[np.float64]:
-        return table[index] if table is not None else strategy.gram_rows(index, n)
+        return table.rows(index) if table is not None else strategy.gram_rows(index, n)
 
     row_sums = np.empty(n)
-    for start in range(0, n, 256):
-        index = np.arange(start, min(start + 256, n))
+    for start in range(0, n, ROWS_TOGETHER):
+        index = np.arange(start, min(start + ROWS_TOGETHER, n))
         row_sums[index] = _best_pattern_sums(np.abs(rows(index)), schema)
     square, candidate = _best_pattern(row_sums, schema)
     upper = square**0.5
-    lower, pattern = _lower_bound(rows, candidate, schema)
+
+    def summed_rows(pattern: NDArray[np.int64]) -> NDArray[np.float64]:
+        total = strategy.summed_gram_rows(pattern, n)
+        if total is not None:
+            return total
+        return np.sum(
+            [
+                rows(part).sum(axis=0)
+                for part in np.split(pattern, range(BLOCK, pattern.size, BLOCK))
+            ],
+            axis=0,
+        )
+
+    lower, pattern = _lower_bound(summed_rows, candidate, schema)
     if _agree(lower, upper, ROUNDING):
         return Sensitivity(
             upper,
@@ -309,7 +358,11 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     )
 
 
-def _lower_bound(rows, candidate: tuple[int, ...], schema: MinSep) -> tuple[float, tuple[int, ...]]:
+def _lower_bound(
+    summed_rows: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+    candidate: tuple[int, ...],
+    schema: MinSep,
+) -> tuple[float, tuple[int, ...]]:
     """The best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the bound's
     own, each improved.
 
@@ -326,9 +379,9 @@ def _lower_bound(rows, candidate: tuple[int, ...], schema: MinSep) -> tuple[floa
     best, best_pattern = 0.0, (0,)
     for pattern in candidates:
         square = -1.0
-        while True:
+        for _ in range(MOST_IMPROVEMENTS):
             chosen = np.array(pattern)
-            weights = rows(chosen).sum(axis=0)
+            weights = summed_rows(chosen)
             if float(weights[chosen].sum()) <= square * (1 + ROUNDING):
                 break
             square = float(weights[chosen].sum())
@@ -339,21 +392,27 @@ def _lower_bound(rows, candidate: tuple[int, ...], schema: MinSep) -> tuple[floa
 
 
 def _best_pattern_sums(weights: NDArray[np.float64], schema: MinSep) -> NDArray[np.float64]:
-    """Largest sum of weights over a pattern, for each row of weights [R, n]: f(i, j) = max(f(i+1,
-    j), w_i + f(i+b, j-1))."""
+    """Largest sum over a pattern, for each row of weights [R, n], none negative: f(i, j) =
+    max(f(i+1, j), w_i + f(i+b, j-1))."""
     rows, n = weights.shape
-    previous = np.zeros((rows, n + schema.min_sep))
+    if schema.min_sep == 1:  # any rounds make a pattern
+        return np.partition(weights, n - schema.max_participations, axis=1)[
+            :, n - schema.max_participations :
+        ].sum(axis=1)
+    values, taken = np.zeros((rows, n + schema.min_sep)), np.empty((rows, n))
     for _ in range(schema.max_participations):
-        current = np.zeros_like(previous)
-        taken = weights + previous[:, schema.min_sep :]
-        current[:, :n] = np.maximum.accumulate(taken[:, ::-1], axis=1)[:, ::-1]
-        previous = np.maximum(current, previous)
-    return previous[:, 0]
+        np.add(weights, values[:, schema.min_sep :], out=taken)
+        np.maximum.accumulate(taken[:, ::-1], axis=1, out=values[:, n - 1 :: -1])
+    return values[:, 0]
 
 
 def _best_pattern(weights: NDArray[np.float64], schema: MinSep) -> tuple[float, tuple[int, ...]]:
     """The same dynamic program over weights [n], with the pattern that attains it."""
     n, b = weights.size, schema.min_sep
+    if b == 1:
+        best = np.sort(np.argsort(-weights, kind="stable")[: schema.max_participations])
+        best = best[weights[best] > 0]
+        return float(weights[best].sum()), tuple(best.tolist())
     values, gains, taken = np.zeros(n + b), [], []
     for _ in range(schema.max_participations):
         with_this = weights + values[b:]

@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 
 from fedray.errors import InputError
 from fedray.mistakes import Explained
+from mechanisms.gram import GramTable
 from mechanisms.participation import MinSep
 
 
@@ -93,12 +94,30 @@ class Strategy(Explained, ABC):
         """G, [rounds, rounds]."""
         return self.gram_rows(np.arange(rounds), rounds)
 
+    def gram_table(self, rounds: int) -> GramTable:
+        """G over that many rounds, to look entries up."""
+        return GramTable.of_matrix(self.gram(rounds))
+
+    def grown_table(self, table: GramTable | None, rounds: int, most_rounds: int) -> GramTable:
+        """G over more rounds than `table` has, which must not be used any more; at last over
+        `most_rounds`."""
+        del table, most_rounds
+        return self.gram_table(rounds)
+
     def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         """G[rows], [R, rounds]."""
         index = np.arange(rounds)
         return self.gram_entries(
             np.minimum(rows[:, None], index), np.maximum(rows[:, None], index), rounds
         )
+
+    def summed_gram_rows(
+        self, pattern: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64] | None:
+        """The sum of G's rows in a pattern [c], [rounds], without G; None where there is no quicker
+        way than to add them up."""
+        del pattern, rounds
+        return None
 
     def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
         """Squared norm of the sum of C's columns in a pattern [c], without G; None where C has

@@ -91,7 +91,7 @@ class ToeplitzStrategy(Strategy):
             value = float(np.cumsum(c * c)[::-1][list(pattern)].sum()) ** 0.5
             theorem = "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)"
             return Sensitivity(value, True, theorem, value, pattern)
-        return any_strategy_sensitivity(self, schema)
+        return any_strategy_sensitivity(self, schema)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
 
 class Toeplitz(ToeplitzStrategy):

@@ -8,7 +8,7 @@ names one matrix for good.
 import hashlib
 import tokenize
 from abc import abstractmethod
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -18,12 +18,17 @@ from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_
 
 from fedray.errors import InputError
 from fedray.mistakes import explain
+from mechanisms.gram import GramTable
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
 from mechanisms.strategy import Sensitivity, Strategy
 
 MOST_ROUNDS = 20_000
 """Above, a matrix is 3.2 GB and its products take minutes; use a Toeplitz strategy or a BLT."""
+
+
+BLOCK = 512
+"""Columns of C whose products are taken together."""
 
 
 class TriangularStrategy(Strategy):
@@ -50,21 +55,45 @@ class TriangularStrategy(Strategy):
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
     ) -> NDArray[np.float64]:
         self.check_rounds(rounds)
-        columns = np.ascontiguousarray(self.matrix[:rounds, :rounds].T)
-        pairs = list(zip(np.ravel(first).tolist(), np.ravel(second).tolist(), strict=True))
-        return np.array([columns[i, j:] @ columns[j, j:] for i, j in pairs]).reshape(
-            np.shape(first)
-        )
+        C, i, j = self.matrix[:rounds, :rounds], np.ravel(first), np.ravel(second)
+        entries = np.empty(i.size)
+        for start in range(0, i.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            below = C[int(j[part].min()) :]  # no column has an entry above its diagonal
+            entries[part] = np.einsum("rp,rp->p", below[:, i[part]], below[:, j[part]])
+        return entries.reshape(np.shape(first))
 
-    def gram(self, rounds: int) -> NDArray[np.float64]:
+    def gram_table(self, rounds: int) -> GramTable:
         self.check_rounds(rounds)
-        C = self.matrix[:rounds, :rounds]
-        return C.T @ C
+        return _last_table(self, rounds)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
+
+    def grown_table(self, table: GramTable | None, rounds: int, most_rounds: int) -> GramTable:
+        """The rows of C that are new add their products, so all the tables of a growing run cost
+        what the last one does.
+
+        Blocks of C's columns meet only the rows below their diagonal and within the bands: a third
+        of n^3 products at most.
+        """
+        self.check_rounds(rounds)
+        table = table or GramTable(most_rounds)
+        C, bands = self.matrix, self.bands
+        for start in range(0, rounds, BLOCK):
+            end, left = min(start + BLOCK, rounds), max(0, start - bands + 1)
+            below = slice(max(start, table.rounds), min(rounds, end - 1 + bands))
+            if below.start < below.stop:
+                table.add(start, left, C[below, start:end].T @ C[below, left:end])
+        table.rounds = rounds
+        return table
 
     def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         self.check_rounds(rounds)
         C = self.matrix[:rounds, :rounds]
         return C[:, rows].T @ C
+
+    def summed_gram_rows(self, pattern: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+        self.check_rounds(rounds)
+        C = self.matrix[:rounds, :rounds]
+        return (C @ np.bincount(pattern, minlength=rounds).astype(np.float64)) @ C
 
     def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
         self.check_rounds(rounds)
@@ -85,22 +114,33 @@ class TriangularStrategy(Strategy):
         if self.bands <= schema.min_sep:
             C = self.matrix[: schema.rounds, : schema.rounds]
             return orthogonal_sensitivity(np.einsum("ij,ij->j", C, C), schema)
-        return any_strategy_sensitivity(self, schema)
+        return any_strategy_sensitivity(self, schema)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
-        """Row by row from A C^-1, by forward substitution."""
+        """From the columns of A C^-1, by forward substitution."""
         from scipy.linalg import solve_triangular  # 0.3 s to import
 
         self.check_rounds(rounds)
-        inverse = solve_triangular(
-            self.matrix[:rounds, :rounds],
-            np.eye(rounds),
-            lower=True,
-            overwrite_b=True,
-            check_finite=False,
-        )
-        B = np.cumsum(inverse, axis=0, out=inverse)
-        return np.einsum("ij,ij->i", B, B)
+        C, variances = self.matrix[:rounds, :rounds], np.zeros(rounds)
+        for start in range(
+            0, rounds, BLOCK
+        ):  # columns of C^-1; all of them would need as much memory as C again
+            inverse = np.eye(rounds - start, min(BLOCK, rounds - start))
+            for top in range(start, rounds, BLOCK):
+                rows, place = slice(top, top + BLOCK), slice(top - start, top - start + BLOCK)
+                inverse[place] -= C[rows, start:top] @ inverse[: top - start]
+                inverse[place] = solve_triangular(
+                    C[rows, rows], inverse[place], lower=True, check_finite=False
+                )
+            B = np.cumsum(inverse, axis=0, out=inverse)
+            variances[start:] += np.einsum("ij,ij->i", B, B)
+        return variances
+
+
+@lru_cache(maxsize=1)
+def _last_table(strategy: TriangularStrategy, rounds: int) -> GramTable:
+    """The table that was asked for last: one audit asks for the same one many times."""
+    return strategy.grown_table(None, rounds, rounds)
 
 
 class MatrixFile(TriangularStrategy):
@@ -145,7 +185,7 @@ class MatrixFile(TriangularStrategy):
             else given,
             self.file,
         )
-        digest = hashlib.sha256(C.tobytes()).hexdigest()
+        digest = hashlib.sha256(C.data).hexdigest()
         if self.sha256 not in ("", digest):
             raise ValueError(
                 f"file={self.file!r} holds another matrix (sha256 {digest}) than the one named; "
@@ -206,17 +246,22 @@ def _checked(given: NDArray, name: str) -> NDArray[np.float64]:
             "strategy or a BLT"
         )
     C = np.array(given, np.float64, order="C")
-    for rule, is_broken in (
-        ("every number must be finite", ~np.isfinite(C)),
-        ("C must be lower triangular, as noise may not depend on later rounds", np.triu(C, 1) != 0),
-        (
-            "the diagonal must be positive, for C to be invertible",
-            np.eye(len(C), dtype=bool) & ~(C > 0),
-        ),
-    ):
-        if is_broken.any():
-            i, j = np.argwhere(is_broken)[0].tolist()
-            raise ValueError(f"file={name!r}: C[{i}, {j}] = {C[i, j]}; {rule}")
+    for start in range(
+        0, len(C), BLOCK
+    ):  # not all rows at once, or the checks would need as much memory again
+        rows = C[start : start + BLOCK]
+        on_diagonal = np.eye(*rows.shape, k=start, dtype=bool)
+        for rule, is_broken in (
+            ("every number must be finite", ~np.isfinite(rows)),
+            (
+                "C must be lower triangular, as noise may not depend on later rounds",
+                np.triu(rows, start + 1) != 0,
+            ),
+            ("the diagonal must be positive, for C to be invertible", on_diagonal & ~(rows > 0)),
+        ):
+            if is_broken.any():
+                i, j = np.argwhere(is_broken)[0].tolist()
+                raise ValueError(f"file={name!r}: C[{start + i}, {j}] = {rows[i, j]}; {rule}")
     C.flags.writeable = False
     return C
 

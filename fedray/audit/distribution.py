@@ -12,11 +12,15 @@ from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities, PatternValues
 from mechanisms.strategy import Sensitivity, Strategy
+from mechanisms.triangular import TriangularStrategy
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 CURVE_STEPS = 200
 """Of the curve of rho over devices."""
 MOST_ENTRIES, MOST_SPANS = 16, 64
+MOST_BOUND = 2e8
+"""Squares of the rounds, summed over the entries, of a frontier with a matrix: each entry takes 10
+s at 10,000 rounds."""
 """Of the frontier, and of an entry's spans; were there more numbers of participations, neighbouring
 ones share an entry."""
 
@@ -129,7 +133,12 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
     """An entry per number of participations, from the most."""
     n = patterns.committed_rounds
     counts = np.flatnonzero(np.bincount(patterns.counts))
-    groups = np.array_split(counts, min(MOST_ENTRIES, counts.size))
+    most = (
+        max(1, min(MOST_ENTRIES, int(MOST_BOUND / n**2)))
+        if isinstance(strategy, TriangularStrategy)
+        else MOST_ENTRIES
+    )
+    groups = np.array_split(counts, min(most, counts.size))
     entries = []
     for group in reversed(groups):
         fewest, most = int(group[0]), int(group[-1])

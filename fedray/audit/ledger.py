@@ -8,6 +8,7 @@ from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import Strategy
 
 
@@ -30,9 +31,10 @@ def privacy_over_rounds(
 ) -> list[LedgerEntry]:
     """Entries at evenly spaced numbers of rounds, the last at the end of the trace."""
     n = patterns.committed_rounds
-    ledger = []
+    ledger, sensitivities = [], PatternSensitivities(strategy, n, most_rounds=n)
     for rounds in np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist():
-        found = trace_sensitivity(strategy, patterns.before(rounds))
+        sensitivities.grow(rounds)
+        found = trace_sensitivity(strategy, patterns.before(rounds), sensitivities)
         rho, epsilon = (
             gaussian_rho(found.value, noise_multiplier),
             gaussian_epsilon(found.value, noise_multiplier, delta),

@@ -1,10 +1,9 @@
 """How devices are called in what is printed: those of a log by a hash of their name, unless their
 names are asked for."""
 
-import hashlib
 from dataclasses import dataclass
 
-from fedray.trace.imported import ImportedTrace
+from fedray.trace.imported import ImportedTrace, hashed_name
 from fedray.trace.reader import Trace
 
 
@@ -12,10 +11,8 @@ from fedray.trace.reader import Trace
 class DeviceNames:
     """Names of a trace's devices.
 
-    A log's device is shown as `#` and twelve hex digits of BLAKE2b over its name, keyed by the
-    digest of the trace's list of devices. Whoever holds the trace can find the device again;
-    whoever sees the page alone cannot try names, unless the whole list of devices can be guessed.
-    Simulated devices belong to nobody and are shown by their ids.
+    A log's device is shown by `hashed_name`. Simulated devices belong to nobody and are shown by
+    their ids.
     """
 
     trace: Trace | ImportedTrace
@@ -26,5 +23,4 @@ class DeviceNames:
         name = self.trace.name_of(device_id)
         if self.is_shown or not isinstance(self.trace, ImportedTrace):
             return name
-        key = self.trace.run["devices_digest"].encode()[:64]
-        return f"#{hashlib.blake2b(name.encode(), key=key, digest_size=6).hexdigest()}"
+        return hashed_name(name, self.trace.run["devices_digest"])

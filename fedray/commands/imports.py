@@ -178,7 +178,7 @@ def _rows(trace: Any) -> list[tuple[str, str]]:
     """What is printed of an import: (what, in words)."""
     import numpy as np
 
-    from fedray.trace.log_times import shown_time
+    from fedray.trace.log_times import shown_range
 
     run = trace.run
     rows = [
@@ -207,8 +207,7 @@ def _rows(trace: Any) -> list[tuple[str, str]]:
         form = run["times"]["form"] or run["times"]["rounds_file_form"]
         known = np.concatenate(times)
         known = run["times"]["origin"] + known[np.isfinite(known)]
-        rows.append(
-            ("times", f"{form}; from {shown_time(known.min())} to {shown_time(known.max())}")
-        )
+        first, last = shown_range(known.min(), known.max())
+        rows.append(("times", f"{form}; from {first} to {last}"))
     rows += [("rests on", text) for text in trace.assumptions]
     return [*rows, ("trace", str(trace.path))]

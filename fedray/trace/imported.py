@@ -15,8 +15,9 @@ seconds since the first time of log or rounds file; run.json has that moment.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -49,6 +50,10 @@ DEVICES_FILE = "devices.parquet"
 NAMES_PER_GROUP = 1 << 18
 """Rows of devices.parquet in a row group, so that a name is found without reading the others."""
 REPEATED = "the same device in the same round again"
+_WITH_NAME = re.compile(
+    r"^device (?!#[0-9a-f]{12}, round |missing, round ).*, (?=round )", re.DOTALL
+)
+"""The device of an example as earlier imports recorded it, by its name."""
 AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
 """How the log's round numbers became ours: `--rounds`, `--renumber`, `--rounds-file`."""
 LOG_ROUNDS_FILE = "log_rounds.parquet"
@@ -71,7 +76,8 @@ TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=Fa
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of the log that were left out, by the reason; one of them, as the log has it.
+    """Rows of the log that were left out, by the reason; one of them, its device by a hash of the
+    name.
 
     may_be_participation: whether figures of the trace would be other ones if these rows were
         participations after all.
@@ -206,10 +212,11 @@ class ImportedTrace:
     def left_out(self) -> list[LeftOut]:
         """What the importer left out of the log, but for rows that did not meet its conditions
         (`filtered_rows`)."""
-        return [
+        found = [
             LeftOut(**{"may_be_participation": each["reason"] != REPEATED, **each})
             for each in self.run["left_out"]
         ]
+        return [replace(each, example=_WITH_NAME.sub("", each.example)) for each in found]
 
     @property
     def is_complete(self) -> bool:
@@ -417,8 +424,7 @@ class ImportedTrace:
             raise TraceCorrupt(
                 f"{file} is missing or damaged ({first_line(error)}); import the log again"
             ) from None
-        name = value.hex() if isinstance(value, bytes) else str(value)
-        return name if name.isprintable() else repr(name)
+        return name_text(value)
 
     def verify(self) -> None:
         """Recomputes every digest, of what is read and what is not. Raises TraceCorrupt at the
@@ -483,6 +489,24 @@ def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
 def _schema(part: dict[str, Any]) -> pa.Schema:
     """The columns of a part's file."""
     return TIMED_SCHEMA if "times_digest" in part else IMPORTED_SCHEMA
+
+
+def name_text(value: object) -> str:
+    """What the log calls a device, as text; in quotes, escaped, where that cannot be printed."""
+    name = value.hex() if isinstance(value, bytes) else str(value)
+    return name if name.isprintable() else repr(name)
+
+
+def hashed_name(value: object, devices_digest: str) -> str:
+    """What a device is called where its name is not to be read: `#` and twelve hex digits of
+    BLAKE2b over the name.
+
+    The digest of the trace's list of devices is the key. Whoever holds the trace can find the
+    device again; whoever sees the hash alone cannot try names, unless the whole list of devices can
+    be guessed.
+    """
+    key = devices_digest.encode()[:64]
+    return f"#{hashlib.blake2b(name_text(value).encode(), key=key, digest_size=6).hexdigest()}"
 
 
 def file_digest(file: Path) -> str:

@@ -41,7 +41,15 @@ from fedray.trace.imported import (
     imported_digest,
     times_digest,
 )
-from fedray.trace.log import BATCH_ROWS, Log, LogLayout, read_rounds_file, shown_path, shown_value
+from fedray.trace.log import (
+    BATCH_ROWS,
+    Example,
+    Log,
+    LogLayout,
+    Unused,
+    read_rounds_file,
+    shown_path,
+)
 from fedray.trace.log_rounds import Numbering
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import columns_digest, part_file, run_digest
@@ -132,6 +140,7 @@ def import_log(
         _check_staged(source, leave_out_invalid)
         log_rounds = numbering.finish(str(log))
         origin = _origin(source)
+        pa.default_memory_pool().release_unused()  # what reading took goes to the sort
         parts = _Parts(writer, log_rounds, numbering, origin, keeps_repeats=repeats == "each")
         for batch in _sorted(staged, sorting, memory_mebibytes):
             parts.add(batch)
@@ -152,11 +161,12 @@ def import_log(
             if released is not None and released.seconds is not None
             else None
         )
+        devices_digest = file_digest(writer.partial / DEVICES_FILE)
         document = {
             "format": IMPORT_FORMAT,
             "version": IMPORT_VERSION,
             "digest": run_digest([entry["digest"] for entry in entries], str(log_rounds.size)),
-            "devices_digest": file_digest(writer.partial / DEVICES_FILE),
+            "devices_digest": devices_digest,
             "rounds_digest": rounds_digest,
             "log": str(log),
             "device_columns": list(layout.devices),
@@ -174,7 +184,9 @@ def import_log(
             "filtered_rows": source.filtered_rows,
             "rows": sum(entry["rows"] for entry in entries),
             "devices": parts.devices,
-            "left_out": [asdict(each) for each in _left_out(source, parts, repeats)],
+            "left_out": [
+                asdict(each) for each in _left_out(source, parts, repeats, devices_digest)
+            ],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "packages": package_versions(),
             "parts": entries,
@@ -221,8 +233,8 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
     raise InputError(f"log {str(source.path)!r} has rows that cannot be used: {reasons}; {remedy}")
 
 
-def _left_out(source: Log, parts: "_Parts", repeats: str) -> list[LeftOut]:
-    found = list(source.left_out.values())
+def _left_out(source: Log, parts: "_Parts", repeats: str, devices_digest: str) -> list[LeftOut]:
+    found = [each.recorded(devices_digest) for each in source.left_out.values()]
     if source.numbering.unreleased_rows:
         example = f"rounds {source.numbering.unreleased}"
         found.append(
@@ -230,8 +242,9 @@ def _left_out(source: Log, parts: "_Parts", repeats: str) -> list[LeftOut]:
                 UNRELEASED, source.numbering.unreleased_rows, example, may_be_participation=False
             )
         )
-    if parts.repeated and repeats == "once":
-        found.append(LeftOut(REPEATED, parts.repeated, parts.example, may_be_participation=False))
+    if parts.example is not None and repeats == "once":
+        repeated = Unused(REPEATED, parts.repeated, parts.example)
+        found.append(repeated.recorded(devices_digest, may_be_participation=False))
     return found
 
 
@@ -320,7 +333,7 @@ class _Parts:
         keeps_repeats: bool,
     ) -> None:
         self.devices = self.rows = self.repeated = 0
-        self.example = ""
+        self.example: Example | None = None
         """A repeated row."""
         self.rounds_out_of_order = 0
         """Rounds whose participations are all earlier than those of the round before."""
@@ -360,7 +373,7 @@ class _Parts:
         if is_again.any():
             place = int(np.flatnonzero(is_again)[0])
             number = int(self._log_rounds[ours[place]])
-            self.example = self.example or f"device {shown_value(names[place])}, round {number}"
+            self.example = self.example or Example(names[place], str(number))
             self.repeated += int(is_again.sum())
         ids = self.devices - 1 + np.cumsum(is_new)
         self.devices = int(ids[-1]) + 1
@@ -411,7 +424,10 @@ class _Parts:
     def _write_parts(self, is_last: bool) -> None:
         """Writes parts of whole devices, of PART_ROWS rows or a little less; their edges do not
         depend on how rows come."""
-        columns = [np.concatenate(each) for each in zip(*self._pending, strict=True)]
+        pending = list(zip(*self._pending, strict=True))
+        self._pending = []
+        # Column by column, each freed as it is joined: else every row would be held twice.
+        columns = [np.concatenate(pending.pop(0)) for _ in range(len(pending))]
         while columns[0].size > PART_ROWS:
             ids = columns[0]
             end = int(np.searchsorted(ids, ids[PART_ROWS]))

@@ -15,13 +15,15 @@ import pyarrow.parquet as pq
 
 from fedray.errors import InputError, RunFailed
 from fedray.trace.files import first_line
-from fedray.trace.imported import AS_THEY_ARE, LeftOut
+from fedray.trace.imported import AS_THEY_ARE, LeftOut, hashed_name
 from fedray.trace.log_rounds import Numbering, ReleasedRounds, plain_list, read_released
 from fedray.trace.log_times import TimeReader
 
 BATCH_ROWS = 1 << 20
 BLOCK_BYTES = 16 << 20
 """Of CSV; no value may be longer."""
+MOST_MET = 5
+"""Values of a condition's column that are named where no row has the one that is wanted."""
 LONGEST_EXACT = 2**53
 """Whole numbers beyond are not exact as float64."""
 _FORMATS = {
@@ -108,6 +110,41 @@ class LogLayout:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row of the log; round: as it is shown."""
+
+    device: pa.Scalar
+    round: str
+
+    def __str__(self) -> str:
+        """For whoever is at the log, who has to find the row."""
+        return f"device {shown_value(self.device)}, round {self.round}"
+
+    def hashed(self, devices_digest: str) -> str:
+        """For the trace, which may be read by others."""
+        device = self.device.as_py()
+        return (
+            f"device {'missing' if device is None else hashed_name(device, devices_digest)}, "
+            f"round {self.round}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Rows of a log that are no participation, by the reason, and one of them."""
+
+    reason: str
+    rows: int
+    example: Example
+
+    def recorded(self, devices_digest: str, may_be_participation: bool = True) -> LeftOut:
+        """As the trace has it."""
+        return LeftOut(
+            self.reason, self.rows, self.example.hashed(devices_digest), may_be_participation
+        )
+
+
 class Log:
     """A log's participations, batch by batch; what is none is counted in `left_out`, by reason, or
     in `filtered_rows`."""
@@ -121,7 +158,7 @@ class Log:
     ) -> None:
         self.path, self.layout, self.numbering = path, layout, numbering
         self.rows = self.filtered_rows = self.staged_rows = 0
-        self.left_out: dict[str, LeftOut] = {}
+        self.left_out: dict[str, Unused] = {}
         self.out_of_range = 0
         """Rows whose round is none of the rounds that were told."""
         self.first_second = np.inf
@@ -166,12 +203,20 @@ class Log:
         """Why there is nothing, where a condition leaves no row; else empty."""
         if not self.rows or self.filtered_rows < self.rows:
             return ""
-        met = "; ".join(
-            f"{column} is {', '.join(map(repr, values))}" for column, values in self._met.items()
-        )
+        met = []
+        for column, wanted in self.layout.conditions.items():
+            some = [
+                *map(repr, self._met[column][:MOST_MET]),
+                *(["..."] if len(self._met[column]) > MOST_MET else []),
+            ]
+            met.append(
+                f"column {column!r} has {', '.join(some)}, and {' or '.join(map(repr, wanted))} is "
+                "wanted"
+            )
         return (
-            f"log {shown_path(self.path)} has no row with {' and '.join(self.layout.where)} "
-            f"among {self.rows:,}; there {met}"
+            f"--where leaves none of the {self.rows:,} rows of log {shown_path(self.path)}: "
+            f"{'; '.join(met)}; values must be "
+            "equal to the letter, and all columns must match in one row"
         )
 
     def _checked_columns(self) -> dict[str, pa.DataType]:
@@ -254,9 +299,12 @@ class Log:
         taken = np.ones(batch.num_rows, np.bool_)
         for column, values in self.layout.conditions.items():
             found = _decoded(batch.column(column)).cast(pa.string())
-            for each in found.unique().to_pylist() if len(self._met[column]) < 5 else ():
-                if str(each)[:60] not in self._met[column][:5]:
-                    self._met[column].append("" if each is None else str(each)[:60])
+            met = self._met[column]
+            if len(met) <= MOST_MET:
+                shown = ("" if each is None else each[:60] for each in found.unique().to_pylist())
+                met += [each for each in dict.fromkeys(shown) if each not in met][
+                    : MOST_MET + 1 - len(met)
+                ]
             allowed = (
                 [value.lower() for value in values]
                 if pa.types.is_boolean(_plain(self._types[column]))
@@ -368,12 +416,8 @@ class Log:
     ) -> None:
         first = int(places[0])
         before = self.left_out.get(reason)
-        example = (
-            before.example
-            if before
-            else f"device {shown_value(devices[first])}, round {shown_value(rounds[first])}"
-        )
-        self.left_out[reason] = LeftOut(
+        example = before.example if before else Example(devices[first], shown_value(rounds[first]))
+        self.left_out[reason] = Unused(
             reason, (before.rows if before else 0) + int(places.size), example
         )
 

@@ -26,6 +26,10 @@ from fedray.trace.files import first_line
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
 """2000 and 2100: Unix numbers without a given unit must lie between."""
+ACCEPTED = (
+    "Accepted are ISO 8601 text such as 2026-03-01T12:00:00Z, timestamps, and Unix numbers "
+    "such as 1772366400"
+)
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
@@ -51,7 +55,8 @@ class TimeReader:
         if column.null_count:
             raise InputError(
                 f"{self._where} has rows without a time; correct them, or leave the times out: "
-                "timers are then not checked"
+                "timers are then not checked. "
+                f"{ACCEPTED}"
             )
         kind = column.type
         if pa.types.is_timestamp(kind):
@@ -62,9 +67,7 @@ class TimeReader:
             )
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
-        raise InputError(
-            f"{self._where} is of type {kind}; times are ISO 8601 text, timestamps, or Unix numbers"
-        )
+        raise InputError(f"{self._where} is of type {kind}, which has no times. {ACCEPTED}")
 
     def _of_text(self, text: pa.Array) -> NDArray[np.float64]:
         if (not self.form and _is_number(text[0].as_py())) or self.form.startswith(_NUMBERS):
@@ -129,15 +132,30 @@ class TimeReader:
         return seconds
 
     def _refused(self, problem: str) -> InputError:
-        return InputError(f"{self._where} has times that cannot be told for certain: {problem}")
+        return InputError(
+            f"{self._where} has times that cannot be told for certain: {problem}. {ACCEPTED}"
+        )
 
 
-def shown_time(seconds: float) -> str:
-    """A time for reading: ISO 8601 in UTC if it is one of 2000 to 2100, else the number of
-    seconds."""
-    if not EARLIEST <= seconds <= LATEST:
-        return f"{seconds:.15g} s"
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+def shown_range(first: float, last: float) -> tuple[str, str]:
+    """Two times for reading, in one form: ISO 8601 in UTC if both lie within 2000 to 2100, else
+    seconds.
+
+    Both have as many decimals as the one that needs more, six at most.
+    """
+    if not EARLIEST <= first <= last <= LATEST:
+        return f"{first:.15g} s", f"{last:.15g} s"
+    microseconds = [round(1e6 * each) for each in (first, last)]
+    step = next(
+        step for step in (1_000_000, 1_000, 1) if all(each % step == 0 for each in microseconds)
+    )
+    timespec = {1_000_000: "seconds", 1_000: "milliseconds", 1: "microseconds"}[step]
+    start = datetime.datetime.fromtimestamp(0, datetime.UTC)
+    shown = [
+        (start + datetime.timedelta(microseconds=each)).isoformat(timespec=timespec)
+        for each in microseconds
+    ]
+    return shown[0], shown[1]
 
 
 def _is_number(text: str) -> bool:

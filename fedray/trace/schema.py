@@ -97,7 +97,9 @@ def column_digest(name: str, column: NDArray) -> str:
 
 def _canonical(name: str, column: NDArray) -> tuple[bytes, NDArray]:
     values = column.astype(column.dtype.newbyteorder("<"), copy=False)
-    if values.dtype.kind == "f":
+    if (
+        values.dtype.kind == "f" and np.isnan(values).any()
+    ):  # else there is nothing to copy the column for
         values = np.where(np.isnan(values), np.nan, values)
     return f"{name}:{values.dtype.str}:{values.size};".encode(), np.ascontiguousarray(values)
 

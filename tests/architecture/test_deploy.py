@@ -42,6 +42,15 @@ def test_one_ray_everywhere() -> None:
     assert f"rayproject/ray:{pinned[1]}-py311" in (DEPLOY / "Dockerfile").read_text()
 
 
+def test_no_ray_is_allowed_that_asks_for_no_token_by_default() -> None:
+    """Ray 2.59 is the first whose local clusters do; an older one would run anybody's code of this machine."""
+    least = re.search(
+        r'^  "ray>=(\d+)\.(\d+),', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE
+    )
+    assert least is not None
+    assert (int(least[1]), int(least[2])) >= (2, 59)
+
+
 def test_the_cluster_file_and_the_job_command_can_be_read() -> None:
     cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
     assert cluster["max_workers"] == len(cluster["provider"]["worker_ips"])

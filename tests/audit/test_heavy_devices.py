@@ -138,6 +138,93 @@ def test_many_participations_under_a_tree_have_a_bound_above_the_exact_program()
     assert not Tree().schema_sensitivity(MinSep(2000, 2, 800)).is_exact
 
 
+BLOCKS = 1100
+"""Rounds of matrices that take three blocks of columns."""
+
+
+def matrix_of(what: str) -> np.ndarray:
+    C = np.tril(np.random.default_rng(5).random((BLOCKS, BLOCKS))) + np.eye(BLOCKS)
+    if what == "banded":
+        C = np.triu(C, -39)
+    if what == "signed":
+        C -= 0.7 * np.tril(np.ones_like(C), -1)
+    return C
+
+
+@pytest.mark.parametrize("what", ["dense", "banded", "signed"])
+def test_a_matrix_s_table_is_the_gram_of_its_leading_block_however_it_grew(what: str) -> None:
+    C = matrix_of(what)
+    strategy = Matrix.from_matrix(C, "x")
+    whole, grown = strategy.gram_table(BLOCKS), None
+    for rounds in (1, 300, 700, BLOCKS):
+        grown = strategy.grown_table(grown, rounds, BLOCKS)
+        expected = C[:rounds, :rounds].T @ C[:rounds, :rounds]
+        np.testing.assert_allclose(grown.rows(np.arange(rounds)), expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(grown.diagonal(), expected.diagonal(), rtol=1e-12)
+    np.testing.assert_allclose(whole.rows(np.arange(BLOCKS)), expected, rtol=1e-12, atol=1e-12)
+    pattern = np.arange(0, BLOCKS, 3)
+    np.testing.assert_allclose(
+        strategy.summed_gram_rows(pattern, BLOCKS),
+        expected[pattern].sum(axis=0),
+        rtol=1e-9,
+        atol=1e-9,
+    )
+    assert strategy.error_variances(BLOCKS) == pytest.approx(
+        reference.error_variances(strategy, BLOCKS), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("what", ["dense", "banded", "signed"])
+def test_privacy_over_rounds_of_a_matrix_is_that_of_each_leading_block_by_itself(what: str) -> None:
+    """The ledger grows one table; the slow twin audits each leading block as a matrix of its own."""
+    C, rng = matrix_of(what), np.random.default_rng(6)
+    several = [np.sort(rng.choice(BLOCKS, size, replace=False)) for size in (900, 40, *[5] * 300)]
+    ledger = privacy_over_rounds(
+        Matrix.from_matrix(C, "x"), patterns_of(BLOCKS, *several), 7.0, 1e-10, entries=4
+    )
+    assert [entry.rounds for entry in ledger] == [275, 550, 825, BLOCKS]
+    for entry in ledger:
+        leading = C[: entry.rounds, : entry.rounds]
+        inside = [each[each < entry.rounds] for each in several]
+        twin = trace_sensitivity(
+            Matrix.from_matrix(leading, "y"), patterns_of(entry.rounds, *filter(np.size, inside))
+        )
+        assert (entry.sensitivity, entry.sensitivity_is_exact) == (
+            pytest.approx(twin.value, rel=1e-7),
+            twin.is_exact,
+        )
+        largest = max(np.linalg.norm(leading[:, each].sum(axis=1)) for each in inside)
+        assert entry.sensitivity >= largest * (1 - 1e-12)
+        if what != "signed":
+            assert entry.sensitivity == pytest.approx(largest, rel=1e-12)
+
+
+def test_without_a_min_sep_the_bound_takes_the_largest_of_every_row_however_many_participations() -> (
+    None
+):
+    """Refused before, as n^2 k products of 8,000 rounds would be; every row's sum is that of its k largest."""
+    rng = np.random.default_rng(7)
+    C = np.tril(rng.normal(size=(60, 60))) + 3 * np.eye(60)
+    found = Matrix.from_matrix(C, "x").schema_sensitivity(MinSep(60, 1, 25))
+    sums = np.sort(np.abs(C.T @ C), axis=1)[:, -25:].sum(axis=1)
+    assert found.value == pytest.approx(np.sort(sums)[-25:].sum() ** 0.5, rel=1e-12)
+    chosen = np.array(found.worst_pattern)
+    assert found.lower_bound == pytest.approx(np.linalg.norm(C[:, chosen].sum(axis=1)), rel=1e-12)
+    assert found.lower_bound <= found.value
+
+
+def test_a_frontier_with_a_matrix_of_many_rounds_has_fewer_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    several = [np.arange(size) for size in range(1, 20)]
+    strategy = Matrix.from_matrix(matrix_of("dense")[:40, :40], "x")
+    assert len(frontier(strategy, patterns_of(40, *several)).entries) == 16
+    monkeypatch.setattr("fedray.audit.distribution.MOST_BOUND", 2 * 40**2)
+    found = frontier(strategy, patterns_of(40, *several))
+    assert len(found.entries) == 2
+    assert found.sensitivity >= trace_sensitivity(strategy, patterns_of(40, *several)).value
+
+
 def test_more_participations_than_a_matrix_can_be_audited_with_are_refused_beforehand() -> None:
     """The rule is checked before the matrix is touched."""
     n = MOST_OF_MATRICES + 1

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedray.audit.names import DeviceNames
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, RunFailed, TraceCorrupt
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import UNRELEASED, import_log
+from fedray.trace.log_times import shown_range
 from mechanisms.participation import MinSep
 from mechanisms.registry import BLT, Identity, Tree
 
@@ -368,6 +371,9 @@ def test_times_in_doubt_are_refused(log, case: str) -> None:
         log("dev,round,at\n" + lines, 2, time_column="at")
     assert expected in str(refused.value)
     assert "column 'at' of log" in str(refused.value)
+    assert "such as 2026-03-01T12:00:00Z, timestamps, and Unix numbers such as 1772366400" in str(
+        refused.value
+    )
 
 
 def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
@@ -419,7 +425,8 @@ def test_rows_that_do_not_meet_the_conditions_are_filtered_not_invalid(log) -> N
     assert any("os=y" in text and "; 3 other rows are none." in text for text in trace.assumptions)
     with pytest.raises(
         InputError,
-        match=r"has no row with outcome=ACCEPTED among 6; there outcome is 'accepted', 'dropped', 'late'",
+        match=r"--where leaves none of the 6 rows of log '.*log.csv': column 'outcome' has 'accepted', 'dropped', 'late', and "
+        r"'ACCEPTED' is wanted; values must be equal to the letter",
     ):
         log(text, 2, where=["outcome=ACCEPTED"])
 
@@ -469,6 +476,57 @@ def test_other_delimiters(log) -> None:
     assert rows_of(log("dev\tround\na\t0\n", 1, delimiter="tab")) == [("a", 0)]
 
 
+def test_a_condition_without_a_row_names_a_few_values_of_however_many_there_are(log) -> None:
+    with pytest.raises(InputError) as refused:
+        log(
+            "dev,round,os\n" + "".join(f"a,{index},v{index}\n" for index in range(300)),
+            300,
+            where=["os=x", "os=y"],
+        )
+    assert "has 'v0', 'v1', 'v2', 'v3', 'v4', ..., and 'x' or 'y' is wanted" in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_examples_of_what_was_left_out_have_the_hash_that_pages_show_and_no_name(
+    log, tmp_path: Path
+) -> None:
+    text = (
+        "dev,round\nalice-phone,0\nalice-phone,0\nbob-phone,1\nalice-phone,\n,1\nmallory-phone,-1\n"
+    )
+    trace = log(text, 2, repeats="once", leave_out_invalid=True)
+    names = {trace.name_of(device): DeviceNames(trace).of(device) for device in range(2)}
+    found = {each.reason: each.example for each in trace.left_out}
+    assert found["have no round"] == f"device {names['alice-phone']}, round missing"
+    assert found["have no device"] == "device missing, round '1'"
+    assert (
+        found["the same device in the same round again"]
+        == f"device {names['alice-phone']}, round 0"
+    )
+    assert re.fullmatch(r"device #[0-9a-f]{12}, round '-1'", found["have a negative round"])
+    assert "phone" not in json.dumps(trace.run)
+    with pytest.raises(
+        InputError, match="such as device 'mallory-phone', round '-1'"
+    ):  # whoever has the log must find the row
+        log(text, 2, repeats="once")
+
+
+def test_the_two_ends_of_the_times_are_shown_in_one_form_uncut() -> None:
+    noon = START.timestamp()
+    assert shown_range(noon, noon + 60) == (
+        "2026-03-01T12:00:00+00:00",
+        "2026-03-01T12:01:00+00:00",
+    )
+    assert shown_range(noon, noon + 0.25) == (
+        "2026-03-01T12:00:00.000+00:00",
+        "2026-03-01T12:00:00.250+00:00",
+    )
+    assert shown_range(noon + 0.999999, noon + 1) == (
+        "2026-03-01T12:00:00.999999+00:00",
+        "2026-03-01T12:00:01.000000+00:00",
+    )
+    assert shown_range(0.5, noon) == ("0.5 s", f"{noon:.15g} s")
+
+
 def test_an_import_of_the_release_before_is_still_audited(log) -> None:
     trace = log("dev,round\na,0\nb,1\nb,2\n", 3)
     kept = {"format", "digest", "devices_digest", "log", "round_column", "rounds", "rows_read", "rows", "devices", "written",
@@ -494,6 +552,7 @@ def test_an_import_of_the_release_before_is_still_audited(log) -> None:
         None,
         None,
     )
+    assert [each.example for each in old.left_out] == ["round 0"]  # it recorded the name
     assert old.unit == "device (a value of the log's column 'dev')"
     assert any(
         "did not look for rounds without a participation" in text for text in old.assumptions

@@ -1,0 +1,54 @@
+"""The Gram matrix G = C'C as a table: what an audit of many patterns spends its time on, so it is
+computed once."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class GramTable:
+    """G over the first `rounds` rounds.
+
+    G is symmetric, so its lower half is kept alone, row after row: G[i, j], j <= i, is at place i
+    (i + 1) / 2 + j. A place does not depend on the number of rounds, so a table grows without being
+    copied.
+
+    Args:
+        most_rounds: that the table can grow to; memory is used as it does, 4 bytes per pair of
+            rounds.
+    """
+
+    def __init__(self, most_rounds: int) -> None:
+        self.rounds = 0
+        self._lower = np.zeros(most_rounds * (most_rounds + 1) // 2)
+
+    @classmethod
+    def of_matrix(cls, G: NDArray[np.float64]) -> "GramTable":
+        """The table of a whole G, [n, n]."""
+        table = cls(len(G))
+        table.add(0, 0, G)
+        table.rounds = len(G)
+        return table
+
+    def add(self, row: int, column: int, block: NDArray[np.float64]) -> None:
+        """Adds a block [R, S] to G[row : row + R, column : column + S]; what is above the diagonal
+        is left out."""
+        for i, values in enumerate(block, start=row):
+            start, width = i * (i + 1) // 2 + column, min(len(values), i + 1 - column)
+            self._lower[start : start + width] += values[:width]
+
+    def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+        """G[first, second] elementwise, for first <= second."""
+        return self._lower[second * (second + 1) // 2 + first]
+
+    def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """G[rows], [R, rounds]."""
+        columns = np.arange(self.rounds)[
+            :, None
+        ]  # column by column, as neighbouring rows lie together
+        found = self.entries(np.minimum(rows, columns), np.maximum(rows, columns))
+        return np.ascontiguousarray(found.T)
+
+    def diagonal(self) -> NDArray[np.float64]:
+        """The squared norms of C's columns, [rounds]."""
+        rounds = np.arange(self.rounds)
+        return self.entries(rounds, rounds)
