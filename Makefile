@@ -30,8 +30,9 @@ bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alter
 faults: .venv/.tests  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions
 	FEDRAY_ALL_MOMENTS=1 $(BIN)/python -m pytest -q tests/simulation/test_faults.py tests/simulation/test_cluster.py
 
-canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; audits of 1,000 random traces by brute force
-	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/simulation/test_canary.py tests/audit/test_distribution.py
+canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,000 audits and 150 sampled epsilons, bracketed
+	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/simulation/test_canary.py tests/audit/test_distribution.py \
+	  tests/mechanisms/test_composition.py
 
 fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs: traces, logs, scenarios, mechanisms, options (half an hour)
 	$(BIN)/python tests/fuzz/fuzz.py --cases 100000

@@ -3,7 +3,17 @@
 import platform
 from importlib import metadata
 
-PACKAGES = ("fedray", "numpy", "numba", "pyarrow", "ray", "torch", "pydantic", "dp-accounting")
+PACKAGES = (
+    "fedray",
+    "numpy",
+    "numba",
+    "pyarrow",
+    "ray",
+    "torch",
+    "pydantic",
+    "scipy",
+    "dp-accounting",
+)
 
 
 def package_versions() -> dict[str, str]:

@@ -24,8 +24,10 @@ def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
 
 
 def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: float) -> float:
-    """The least z at which one Gaussian of that sensitivity has at most that epsilon by PLD. Raises
-    InputError."""
+    """The least z, rounded up, at which one Gaussian of that sensitivity has at most that epsilon.
+
+    Raises InputError.
+    """
     if not 0 < sensitivity < math.inf:
         raise InputError(
             f"sensitivity={sensitivity} must be positive and finite; nothing needs no noise"
@@ -37,8 +39,14 @@ def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: floa
 def least_noise_multiplier(
     epsilon_of: Callable[[float], float], epsilon: float, start: float = 1.0
 ) -> float:
-    """The least z with epsilon_of(z) <= epsilon, for a decreasing epsilon_of, from `start`; rounded
-    up. Raises InputError."""
+    """A z with epsilon_of(z) <= epsilon, and hardly more than the least. Raises InputError.
+
+    Args:
+        epsilon_of: epsilon of a noise multiplier, as accounted. Where it decreases, z is within
+            `PRECISION` of the least; where it wobbles, z may be more, but its epsilon never is.
+        epsilon: the target, above 0.
+        start: where the search begins.
+    """
     if not 0 < epsilon < math.inf:
         raise InputError(
             f"epsilon={epsilon} must be positive and finite; 0 would need noise without end"

@@ -24,8 +24,13 @@ from mechanisms.triangular import TriangularStrategy
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
-    """How devices are sampled over `rounds` rounds: each part in turn, each of its devices with
-    `probability`."""
+    """How devices are sampled: each part in turn, and each of its devices independently.
+
+    Attributes:
+        rounds: n, at least 1.
+        probability: q, that a device is drawn when its part has its turn; above 0 and at most 1.
+        partitions: parts of the population, from 1 to `rounds`.
+    """
 
     rounds: int
     probability: float
@@ -56,11 +61,17 @@ class PoissonSampling:
 def sampled_epsilon(
     strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float, delta: float
 ) -> float:
-    """Epsilon, an upper bound (`composed_epsilon` says how close), with noise of standard deviation
-    z (clip norm 1) on C's rows.
+    """An upper bound on epsilon at `delta`; `composed_epsilon` says how close it is.
 
-    Raises InputError for strategies that have more bands than there are partitions: Theorem 4 does
-    not cover them.
+    Args:
+        strategy: C, with at most as many bands as there are partitions.
+        sampling: who is drawn in each round.
+        noise_multiplier: z, the standard deviation of the noise on the rows of C x, at clip norm 1.
+        delta: from 1e-30 to below 1.
+
+    Raises:
+        InputError: if C has more bands, which Theorem 4 does not cover, or a number is out of
+            range.
     """
     noise = independent_noise_multiplier(strategy, sampling, noise_multiplier)
     return sampled_gaussian_epsilon(sampling, noise, delta)
@@ -91,7 +102,7 @@ def independent_noise_multiplier(
 def sampled_gaussian_epsilon(
     sampling: PoissonSampling, noise_multiplier: float, delta: float
 ) -> float:
-    """As `sampled_epsilon`, for columns of norm 1."""
+    """As `sampled_epsilon`, for columns of norm 1. Raises InputError."""
     check_noise_multiplier(noise_multiplier)
     check_delta(delta)
     return composed_epsilon(sampling.probability, noise_multiplier, sampling.compositions, delta)
