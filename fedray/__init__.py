@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from fedray.report.page import write_report
     from fedray.scenario import (
         SGD,
+        CustomTraining,
         FedAvgMomentum,
         Latency,
         Outage,
@@ -118,7 +119,7 @@ _NAMES = {
     "fedray.report.files": "write_figures",
     "fedray.report.page": "write_report",
     "fedray.scenario": (
-        "FedAvgMomentum Latency Outage Participation Population Privacy Rounds SGD "
+        "CustomTraining FedAvgMomentum Latency Outage Participation Population Privacy Rounds SGD "
         "Scenario TimeZone Training"
     ),
     "fedray.simulation": "resume simulate",
@@ -156,6 +157,7 @@ __all__ = [
     "CheckpointError",
     "Claim",
     "CustomAvailability",
+    "CustomTraining",
     "Dense",
     "Estimate",
     "FedAvgMomentum",

@@ -132,7 +132,7 @@ def import_(
             rich_help_panel=_FILES,
             help="Memory of the sort; more than that goes to disk.",
         ),
-    ] = 2048,
+    ] = 576,
     as_json: JsonFlag = False,
 ) -> None:
     """Make a trace of a log of participations, to be audited.

@@ -422,7 +422,7 @@ def test_poisson_sessions_fill_the_share_of_time_that_theory_says(tmp_path: Path
             "def runs(device_ids, low, high, seed):\n    return [0], [low], [high]",
             "failed: TypeError",
         ),
-        ("runs = 3", "is not a function"),
+        ("runs = 3", "has no function 'runs'"),
         ("import nowhere", "failed: ModuleNotFoundError"),
     ],
 )
