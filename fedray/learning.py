@@ -10,7 +10,6 @@ the rounds of a simulation as they are committed, and gives the same model, bit 
 """
 
 import contextlib
-import json
 import os
 import queue
 import threading
@@ -97,7 +96,7 @@ def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
 
 
 def finish_training(
-    directory: str | Path,
+    trace: Trace,
     placement: Placement,
     on_progress: ProgressListener | None = None,
     scenario: Scenario | None = None,
@@ -107,7 +106,7 @@ def finish_training(
     """Trains the model of a run whose trace is whole, from its last checkpoint if there is one.
 
     Args:
-        directory: the trace.
+        trace: of the run.
         placement: where.
         on_progress: is told how far the training is.
         scenario: what the run was started with. Its code is the user's own.
@@ -115,7 +114,6 @@ def finish_training(
 
     Raises InputError if the code is not trusted; else as `train`.
     """
-    trace = Trace.open(directory)
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
     value = _scenario_to_train(trace, None)
@@ -287,8 +285,7 @@ class _Training:
             "trace_digest": trace.digest,
             "rounds": self._loop.next_round,
             "seed": self._scenario.training_seed,
-            "scenario_digest": self._scenario.digest,
-            "scenario": json.loads(json.dumps(self._scenario.to_tables())),
+            **self._scenario.to_document(),
             "aggregator_device": str(model["device"]),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
@@ -341,9 +338,7 @@ def _training(
             TrainedRunWriter(directory, is_resumed=is_resumed, partial=partial)
         )
         if not is_resumed:
-            tables = json.loads(json.dumps(scenario.to_tables()))
-            document = {"scenario_digest": scenario.digest, "scenario": tables}
-            run = write_unfinished(partial, document)
+            run = write_unfinished(partial, scenario.to_document())
             if isinstance(scenario.training, CustomTraining):
                 writer.save_content(scenario.training.content_name, scenario.training.content)
         checkpoints = Checkpoints(partial, run)

@@ -50,7 +50,7 @@ def run_scenario(
     with _live(scenario, placement, directory, on_progress) as (live, inside):
         trace = simulate(scenario, inside, directory, on_progress, on_start, live.add)
         live.finish(trace)
-    return Trace.open(trace.path)
+    return trace
 
 
 def resume_run(
@@ -73,10 +73,9 @@ def resume_run(
     Raises CheckpointError if there is nothing to go on with; else as `run_scenario`.
     """
     if (Path(directory) / RUN_FILE).exists():
-        _finish_training(
-            Path(directory), placement or Placement(), on_progress, scenario, trust_code
-        )
-        return Trace.open(directory)
+        trace = Trace.open(directory)
+        _finish_training(trace, placement or Placement(), on_progress, scenario, trust_code)
+        return trace
     partial, kept, _ = read_unfinished_scenario(directory, scenario)
     if scenario is None and not trust_code:
         kept.demand_trust()
@@ -87,7 +86,7 @@ def resume_run(
     with _live(kept, placement, out, on_progress, is_resumed=True) as (live, inside):
         trace = resume(out, inside, scenario, on_progress, live.add, trust_code=trust_code)
         live.finish(trace)
-    return Trace.open(trace.path)
+    return trace
 
 
 def _resolved(scenario: Scenario, placement: Placement | None) -> Placement:
@@ -98,21 +97,21 @@ def _resolved(scenario: Scenario, placement: Placement | None) -> Placement:
 
 
 def _finish_training(
-    directory: Path,
+    trace: Trace,
     placement: Placement,
     on_progress: ProgressListener | None,
     scenario: Scenario | None,
     trust_code: bool,
 ) -> None:
     """Trains the model of a run whose trace is whole already."""
-    is_trained = Trace.open(directory).scenario.get("training", {}).get("enabled", False)
-    if not is_trained or (directory / TRAINING).exists():
+    is_trained = trace.scenario.get("training", {}).get("enabled", False)
+    if not is_trained or (trace.path / TRAINING).exists():
         raise CheckpointError(
-            f"{str(directory)!r} is whole, there is nothing to go on with; name the --out of a run "
-            "that was interrupted"
+            f"{str(trace.path)!r} is whole, there is nothing to go on with; name the --out of a "
+            "run that was interrupted"
         )
-    with _hint(directory):
-        finish_training(directory, placement, on_progress, scenario, trust_code=trust_code)
+    with _hint(trace.path):
+        finish_training(trace, placement, on_progress, scenario, trust_code=trust_code)
 
 
 @contextlib.contextmanager

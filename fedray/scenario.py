@@ -357,6 +357,10 @@ class Scenario(Table):
         """Seed of the model, its data and its noise."""
         return self.seed if self.training.seed is None else self.training.seed
 
+    def to_document(self) -> dict[str, Any]:
+        """Digest and tables, as run.json, training.json and unfinished.json record them."""
+        return {"scenario_digest": self.digest, "scenario": self.to_tables()}
+
     def for_shards(self) -> Self:
         """A copy to be sent to shards: without the mechanism's matrix and the task's file."""
         return self._with_parts(

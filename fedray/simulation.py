@@ -2,7 +2,6 @@
 it."""
 
 import contextlib
-import json
 import os
 import resource
 import time
@@ -28,7 +27,6 @@ from fedray.messages import (
 from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario
-from fedray.trace.checkpoints import under
 from fedray.trace.partial import new_directory
 from fedray.trace.reader import Trace
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
@@ -80,9 +78,8 @@ def simulate(
     placement = (placement or Placement()).resolved(predicted_seconds(scenario))
     check_memory(scenario, placement)
     with TraceWriter(out or new_directory(scenario.name)) as writer:
-        tables = json.loads(json.dumps(scenario.to_tables()))
-        document = {"scenario_digest": scenario.digest, "scenario": tables}
-        journal = Journal(writer.partial, write_unfinished(writer.partial, document))
+        run = write_unfinished(writer.partial, scenario.to_document())
+        journal = Journal(writer.partial, run)
         _save_contents(scenario, writer)
         simulation = _Simulation(scenario, placement, writer, journal, on_progress, on_commit)
         return simulation.run({}, on_start)
@@ -212,8 +209,7 @@ class _Simulation:
             document = {
                 "ended": ended,
                 "seed": self._scenario.seed,
-                "scenario_digest": self._scenario.digest,
-                "scenario": json.loads(json.dumps(self._scenario.to_tables())),
+                **self._scenario.to_document(),
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - started, 3),
                 "samplers": coordinator.samplers,
@@ -239,7 +235,7 @@ class _Simulation:
         shards: Sequence[ShardWorker],
     ) -> None:
         """Tells the shards, and whoever listens to commits, of all that was settled before."""
-        coordinator.load(under("coordinator.", state))
+        coordinator.load(state)
         pending: list[Pending[None]] = []
         for batch in self._journal.batches():
             # The file is read once. While the shards apply a batch, the next one is read.
@@ -286,8 +282,7 @@ class _Simulation:
         seconds = time.monotonic() - self._last_checkpoint
         is_time = seconds >= self._placement.checkpoint_seconds
         if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:
-            state = coordinator.state()
-            self._journal.save({f"coordinator.{name}": each for name, each in state.items()})
+            self._journal.save(coordinator.state())
             self._last_checkpoint = time.monotonic()
 
 

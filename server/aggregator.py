@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedray.errors import CheckpointError, InputError
 from fedray.messages import FIXED_POINT_BITS, TrainReport
 from fedray.scenario import Scenario
-from fedray.trace.checkpoints import under
+from fedray.trace.checkpoints import prefixed, under
 from server.noise import NoiseStream, noise_stream
 from server.optimizers import MomentumStep
 
@@ -75,8 +75,8 @@ class ModelAggregator:
 
     def state(self) -> dict[str, NDArray]:
         """The whole state as named arrays."""
-        noise = {f"noise.{name}": array for name, array in self._noise.state().items()}
-        optimizer = {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
+        noise = prefixed("noise.", self._noise.state())
+        optimizer = prefixed("optimizer.", self._optimizer.state())
         parameters = self._parameters_D.cpu().numpy().copy()
         return {
             "parameters": parameters,

@@ -18,6 +18,7 @@ from fedray.messages import Census, CheckInOrder, CheckIns, RoundRecord, Settlem
 from fedray.protocols import Pending, Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
+from fedray.trace.checkpoints import prefixed, under
 from server.pace import COSTS_VERSION, Pace
 from server.rounds import RoundRules, draw_fates, resolve_reporting
 from server.selection import CLOSED, EXHAUSTED, FULL, Selection, Window
@@ -122,7 +123,7 @@ class Coordinator:
         names = [field.name for field in dataclasses.fields(RoundRecord)]
         records = [[getattr(record, name) for name in names] for record in self.records]
         return {
-            **{f"selection.{name}": array for name, array in self._selection.state().items()},
+            **prefixed("selection.", self._selection.state()),
             "window": np.array(self._window, np.float64),
             "round": np.array([self._round_index]),
             "opened": np.array([self._opened]),
@@ -147,14 +148,7 @@ class Coordinator:
                 f"release has {COSTS_VERSION}; go on "
                 "with the release that began the run, or run it again"
             )
-        prefix = "selection."
-        self._selection.load(
-            {
-                name.removeprefix(prefix): array
-                for name, array in state.items()
-                if name.startswith(prefix)
-            }
-        )
+        self._selection.load(under("selection.", state))
         number, *seconds = state["window"].tolist()
         self._window = Window(int(number), *seconds)
         self._round_index, self._opened = int(state["round"][0]), float(state["opened"][0])

@@ -16,7 +16,7 @@ from fedray.messages import Evaluation, TrainingMetrics, TrainOrder, TrainReport
 from fedray.protocols import Aggregator, Trainer
 from fedray.rng import Stream, stream_generator
 from fedray.scenario import Scenario
-from fedray.trace.checkpoints import under
+from fedray.trace.checkpoints import prefixed, under
 from fedray.workers import Pending
 
 GROUP_DEVICES = 16
@@ -92,8 +92,7 @@ class TrainingLoop:
         rows = [dataclasses.astuple(row) for row in self.metrics]
         columns = len(dataclasses.fields(TrainingMetrics))
         metrics = np.array(rows, np.float64).reshape(len(rows), columns)
-        aggregator = {f"aggregator.{name}": each for name, each in self._aggregator_state.items()}
-        return {"metrics": metrics, **aggregator}
+        return {"metrics": metrics, **prefixed("aggregator.", self._aggregator_state)}
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state."""

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.commands.output import JsonFlag, TrustFlag, print_json, print_table, print_text
+from fedray.commands.output import (
+    JsonFlag,
+    TrustFlag,
+    print_guarantees,
+    print_json,
+    print_table,
+    print_text,
+)
 from fedray.errors import RunFailed
 
 InProcessFlag = Annotated[
@@ -141,11 +148,7 @@ def train(
     if as_json:
         print_json({**document, "audit": audit.to_json()})
         return
-    [mechanism] = audit.mechanisms
     print_table(f"Trained on {trace}", trained.rows(), first_is_head=False)
-    print_table(
-        f"{mechanism.name}, noise multiplier {privacy.noise_multiplier!r}, delta {privacy.delta:g}",
-        audit.guarantee_rows(mechanism),
-    )
+    print_guarantees(audit)
     print_text("", "`fedray audit` says what these guarantees rest on.")
     typer.echo(f"model   {trained.path}")

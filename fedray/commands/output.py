@@ -176,13 +176,7 @@ def print_audit(result: Any) -> None:
         [list(row) for row in result.participation_rows()],
         first_is_head=False,
     )
-    for mechanism in result.mechanisms:
-        noise = mechanism.noise_multiplier
-        known = f"noise multiplier {noise!r}" if noise is not None else "without noise multiplier"
-        print_table(
-            f"{mechanism.name}, {known}, delta {mechanism.observed.delta:g}",
-            result.guarantee_rows(mechanism),
-        )
+    print_guarantees(result)
     if result.mechanisms:
         _print_what_to_rest_on(result.mechanisms[0])
     else:
@@ -208,6 +202,17 @@ def print_audit(result: Any) -> None:
     typer.echo("\nWhat these figures rest on")
     for each in result.assumptions:
         print_text("  * ", each)
+
+
+def print_guarantees(result: Any) -> None:
+    """The guarantees of every mechanism of an audit, a table each."""
+    for mechanism in result.mechanisms:
+        noise = mechanism.noise_multiplier
+        known = f"noise multiplier {noise!r}" if noise is not None else "without noise multiplier"
+        print_table(
+            f"{mechanism.name}, {known}, delta {mechanism.observed.delta:g}",
+            result.guarantee_rows(mechanism),
+        )
 
 
 def _print_what_to_rest_on(mechanism: Any) -> None:

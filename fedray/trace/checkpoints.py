@@ -151,6 +151,11 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
+def prefixed(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """The state of one part, as it stands in the state of the whole: see `under`."""
+    return {f"{prefix}{name}": each for name, each in state.items()}
+
+
 def under(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """The arrays whose names begin with a prefix, without it: the state of one part of a whole."""
     return {name[len(prefix) :]: each for name, each in state.items() if name.startswith(prefix)}
