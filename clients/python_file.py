@@ -5,8 +5,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from fedray.content import PythonFile
 from fedray.errors import ScenarioError
+from fedray.scenario.content import PythonFile
 
 
 def function_in(file: PythonFile, name: str) -> Callable[..., Any]:

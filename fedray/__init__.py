@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
     from fedray.audit.statement import Statement, privacy_statement
-    from fedray.availability import (
-        AlwaysOn,
-        CustomAvailability,
-        HabitAvailability,
-        PoissonAvailability,
-        ReplayAvailability,
-    )
     from fedray.canary import Aggregates, CanaryResult, run_canary
     from fedray.errors import (
         AggregatorLost,
@@ -66,6 +59,13 @@ if TYPE_CHECKING:
         TimeZone,
         Training,
     )
+    from fedray.scenario.availability import (
+        AlwaysOn,
+        CustomAvailability,
+        HabitAvailability,
+        PoissonAvailability,
+        ReplayAvailability,
+    )
     from fedray.simulation import resume, simulate
     from fedray.stress.plan import Plan, PlanTarget, make_plan
     from fedray.stress.run import SweepResult, run_sweep
@@ -102,7 +102,7 @@ _NAMES = {
     "fedray.audit.claims": "Claim read_claim",
     "fedray.audit.guarantees": "Guarantee",
     "fedray.audit.statement": "Statement privacy_statement",
-    "fedray.availability": (
+    "fedray.scenario.availability": (
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
     ),
     "fedray.canary": "Aggregates CanaryResult run_canary",

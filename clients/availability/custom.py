@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 from clients.availability.model import NothingKnown
 from clients.availability.runs import Runs
 from clients.python_file import function_in
-from fedray.availability import CustomAvailability
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
+from fedray.scenario.availability import CustomAvailability
 
 
 class CustomModel(NothingKnown):

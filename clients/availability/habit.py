@@ -19,7 +19,6 @@ from scipy import special
 
 from clients.availability.runs import DAY, HOUR, JOIN_SECONDS, Runs, keep_touching, merge
 from clients.population import zone_index, zones_of
-from fedray.availability import HabitAvailability
 from fedray.errors import ScenarioError
 from fedray.rng import (
     MAX_NORMAL,
@@ -35,6 +34,7 @@ from fedray.rng import (
     uniform,
 )
 from fedray.scenario import Scenario
+from fedray.scenario.availability import HabitAvailability
 
 MAX_SESSIONS = 512
 LONGEST_RUN_DAYS = 60

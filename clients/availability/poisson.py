@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from clients.availability.model import NothingKnown
 from clients.availability.runs import DAY, JOIN_SECONDS, Runs, keep_touching, merge
-from fedray.availability import PoissonAvailability
 from fedray.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.scenario import Scenario
+from fedray.scenario.availability import PoissonAvailability
 
 MAX_SESSIONS = 512
 _COUNT, _SESSION = 0, 1

@@ -6,14 +6,14 @@ from clients.availability.habit import HabitAvailabilityModel
 from clients.availability.model import Availability
 from clients.availability.poisson import PoissonModel
 from clients.availability.replay import ReplayModel
-from fedray.availability import (
+from fedray.scenario import Scenario
+from fedray.scenario.availability import (
     AlwaysOn,
     CustomAvailability,
     HabitAvailability,
     PoissonAvailability,
     ReplayAvailability,
 )
-from fedray.scenario import Scenario
 
 
 def availability_of(scenario: Scenario) -> Availability:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from clients.availability.model import NothingKnown
 from clients.availability.runs import DAY, HOUR, JOIN_SECONDS, Runs
 from clients.population import zone_index, zones_of
-from fedray.availability import ReplayAvailability
 from fedray.rng import Key, Stream, draw, stream_key, uniform
 from fedray.scenario import Scenario
+from fedray.scenario.availability import ReplayAvailability
 
 
 class _Record(NamedTuple):

@@ -8,9 +8,9 @@ from scipy import stats
 
 from clients.availability.registry import availability_of
 from clients.availability.runs import DAY
-from fedray.availability import _in_order
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
+from fedray.scenario.availability import _in_order
 
 RECORDING = """device,start,end
 always,0,86400

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fedray.content import ContentFile, PythonFile
+from fedray.scenario.content import ContentFile, PythonFile
 from fedray.table import Shape, Share, Spread, Table
 
 DAY = 86_400.0

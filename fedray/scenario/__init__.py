@@ -1,0 +1,33 @@
+"""Scenario: everything that may change a result, as a frozen value.
+
+Each table of the file has a module here; each key is a field, with its unit in its name or in its
+description. `fedray schema` prints the same as a JSON schema. What may only change the wall clock
+is in `fedray.placement`.
+"""
+
+from fedray.scenario.latency import Latency
+from fedray.scenario.participation import Participation
+from fedray.scenario.population import Population, TimeZone
+from fedray.scenario.privacy import Privacy
+from fedray.scenario.rounds import Outage, Rounds
+from fedray.scenario.scenario import NAME_PATTERN, Scenario
+from fedray.scenario.shipped import shipped_scenarios
+from fedray.scenario.training import SGD, AnyTraining, CustomTraining, FedAvgMomentum, Training
+
+__all__ = [
+    "NAME_PATTERN",
+    "SGD",
+    "AnyTraining",
+    "CustomTraining",
+    "FedAvgMomentum",
+    "Latency",
+    "Outage",
+    "Participation",
+    "Population",
+    "Privacy",
+    "Rounds",
+    "Scenario",
+    "TimeZone",
+    "Training",
+    "shipped_scenarios",
+]

@@ -1,0 +1,35 @@
+"""The table `latency`: how long a selected device takes."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fedray.table import Spread, Table
+
+
+class Latency(Table):
+    """How long a selected device takes; see clients/latency.py."""
+
+    setup_seconds: Annotated[float, Field(ge=0, le=1e6)] = 20.0
+    """Fixed time before training starts, seconds."""
+    train_seconds: Annotated[float, Field(gt=0, le=1e6)] = 90.0
+    """Median training time at the median number of examples, seconds."""
+    speed_between: Spread = 0.6
+    """Log-standard deviation of the training time between devices."""
+    speed_within: Spread = 0.3
+    """Log-standard deviation of the training time between the rounds of one device."""
+    model_megabytes: Annotated[float, Field(ge=0, le=1e6)] = 10.0
+    """Size of the model that is downloaded and of the update that is uploaded, megabytes each."""
+    downlink_megabytes_per_second: Annotated[float, Field(ge=1e-3, le=1e6)] = 4.3
+    """Median download rate."""
+    downlink_sigma: Spread = 0.47
+    """Log-standard deviation of the download rate between devices."""
+    uplink_megabytes_per_second: Annotated[float, Field(ge=1e-3, le=1e6)] = 3.3
+    """Median upload rate."""
+    uplink_sigma: Spread = 0.68
+    """Log-standard deviation of the upload rate between devices."""
+    failure_probability: Annotated[float, Field(ge=0, lt=1)] = 0.03
+    """Probability that a selected device fails for a reason of its own (crash, network)."""
+    slowdown: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    """Stress: factor on the time from being selected to having reported; secure aggregation at
+    0.66x speed is 1.5."""

@@ -1,0 +1,38 @@
+"""The table `privacy`: the noise mechanism and what it claims."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from fedray.table import Table
+from mechanisms.files import strategy_beside
+from mechanisms.registry import BLT, AnyStrategy
+
+
+class Privacy(Table):
+    """The noise mechanism and what it claims."""
+
+    mechanism: AnyStrategy = Field(
+        default=BLT(
+            kind="blt",
+            theta=(0.9953348970002772, 0.8122920858683399),
+            omega=(0.12828660029532482, 0.32906048602262866),
+        ),
+        description="Strategy matrix C: a table with `kind` and that kind's parameters (see "
+        "mechanisms/README.md), or the name of "
+        "a mechanism file beside the scenario's.",
+    )
+    noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
+    """Noise standard deviation over the clip norm, for C of unit scale (z of
+    mechanisms/README.md)."""
+    clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """Largest L2 norm of a device's update."""
+    delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
+    """Delta at which epsilon is reported."""
+
+    @field_validator("mechanism", mode="before")
+    @classmethod
+    def _from_file(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return strategy_beside(value, "scenario", info.context)
+        return value

@@ -1,0 +1,86 @@
+"""The tables `rounds` and `rounds.outages`: what the server does in a round."""
+
+import itertools
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fedray.table import Table
+
+
+class Outage(Table):
+    """A time in which the server takes neither check-ins nor reports."""
+
+    start_hours: Annotated[float, Field(ge=0, le=87_840)]
+    """Start, hours since the start of the run."""
+    hours: Annotated[float, Field(gt=0, le=87_840)]
+    """Length, hours."""
+
+
+class Rounds(Table):
+    """What the server does in a round."""
+
+    count: Annotated[int, Field(gt=0, lt=2**31)]
+    """Rounds to commit."""
+    report_goal: Annotated[int, Field(gt=0)]
+    """Reports that close a round; every committed round has exactly this many accepted updates."""
+    over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
+    """Devices selected per report needed."""
+    selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
+    """Longest wait for enough devices; then the round goes on if at least report_goal wait, else it
+    is abandoned."""
+    report_timeout_minutes: Annotated[float, Field(ge=1)] = 30.0
+    """Longest wait for the reports; then the round is abandoned."""
+    min_minutes_between: Annotated[float, Field(gt=0, le=87_840)] | None = None
+    """Least minutes from the start of a committed round to the start of the next; none: a round
+    starts as soon as it can. 144 makes at most ten rounds a day. Devices that check in before
+    wait."""
+    max_checkins_per_hour: Annotated[float, Field(ge=0.01, le=60)] = 6.0
+    """Most check-ins of an eligible device per hour (pace steering asks for fewer when devices are
+    plenty)."""
+    pace_multiple: Annotated[float, Field(ge=1)] = 1.25
+    """Check-ins that pace steering asks for per device that rounds at full speed could select."""
+    small_population: Annotated[float, Field(ge=0)] = 20.0
+    """Usable devices per device to select below which pace steering asks devices to come together
+    instead of spreading them."""
+    together_minutes: Annotated[float, Field(ge=1)] = 10.0
+    """Minutes at the start of a look-ahead window in which the devices of a small population are
+    asked to come."""
+    outages: Annotated[tuple[Outage, ...], Field(strict=False)] = ()
+    """Stress: times in which the server is down, in order, apart."""
+    sampler: Literal["predicted", "enumeration", "thinning"] = "predicted"
+    """How check-ins are drawn: whichever is predicted to cost less, or one of the two for good.
+    Both draw the same process."""
+    look_ahead_minutes: Annotated[float, Field(ge=1, le=360)] = 60.0
+    """Length of the windows for which check-in rates are set and check-ins are drawn, minutes; must
+    divide a day."""
+    max_days: Annotated[float, Field(gt=0, le=3660)] = 366.0
+    """Simulated days after which a run that has not committed its rounds ends as starved."""
+
+    @property
+    def selection_target(self) -> int:
+        """Devices that must wait at once for a round to start: report_goal x over_selection,
+        rounded up."""
+        return math.ceil(round(self.report_goal * self.over_selection, 9))
+
+    @model_validator(mode="after")
+    def _windows_divide_a_day(self) -> Self:
+        windows = 1440.0 / self.look_ahead_minutes
+        if abs(windows - round(windows)) > 1e-9:
+            raise ValueError(
+                f"look_ahead_minutes={self.look_ahead_minutes:g}: must divide a day of 1440; take "
+                "30 or 60"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _outages_are_in_order(self) -> Self:
+        for before, after in itertools.pairwise(self.outages):
+            if after.start_hours <= before.start_hours + before.hours:
+                raise ValueError(
+                    f"outages: the one at hour {after.start_hours:g} starts before the one at hour "
+                    f"{before.start_hours:g} is over; "
+                    "put them in order, and join those that touch"
+                )
+        return self

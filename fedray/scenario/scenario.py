@@ -1,0 +1,329 @@
+"""A scenario: a frozen value that joins all tables, read from TOML and written back to TOML."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+import tomli_w
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from fedray.errors import ScenarioError, one_line
+from fedray.mistakes import explain
+from fedray.parsing import parse_toml
+from fedray.scenario.availability import Availability, HabitAvailability
+from fedray.scenario.content import ContentFile, PythonFile
+from fedray.scenario.latency import Latency
+from fedray.scenario.overrides import apply_override
+from fedray.scenario.participation import Participation
+from fedray.scenario.population import Population
+from fedray.scenario.privacy import Privacy
+from fedray.scenario.rounds import Rounds
+from fedray.scenario.training import AnyTraining, Training
+from fedray.table import Table
+from mechanisms.registry import BLT
+from mechanisms.toeplitz import ToeplitzStrategy
+from mechanisms.triangular import MatrixFile
+
+LARGEST_NOISE_GROWTH = 1e6
+"""Of a coefficient of C^-1: beyond, float32 noise would drown itself."""
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class Scenario(Table):
+    """A whole run, whose trace is a function of this value alone."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)] = "scenario"
+    """Short name; letters, digits, dot, dash and underscore. A file without one is named by its
+    file's name."""
+    description: str = ""
+    """One sentence for people."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of every draw."""
+    population: Population
+    """Table: who the devices are; `devices` is required."""
+    availability: Availability = HabitAvailability()
+    """Table: when devices are eligible."""
+    participation: Participation = Participation()
+    """Table: when a device may take part again."""
+    latency: Latency = Latency()
+    """Table: how long a selected device takes."""
+    rounds: Rounds
+    """Table: what the server does in a round; `count` and `report_goal` are required."""
+    training: AnyTraining = Training()
+    """Table: what is trained."""
+    privacy: Privacy = Privacy()
+    """Table: the noise mechanism and what it claims."""
+
+    @property
+    def device_ids(self) -> int:
+        """Ids of devices that exist at some time of the longest run: 0 up to this, those that join
+        included."""
+        return self.population.devices + math.ceil(
+            self.population.joins_per_day * self.rounds.max_days
+        )
+
+    @property
+    def training_seed(self) -> int:
+        """Seed of the model, its data and its noise."""
+        return self.seed if self.training.seed is None else self.training.seed
+
+    def to_document(self) -> dict[str, Any]:
+        """Digest and tables, as run.json, training.json and unfinished.json record them."""
+        return {"scenario_digest": self.digest, "scenario": self.to_tables()}
+
+    def for_shards(self) -> Self:
+        """A copy to be sent to shards: without the mechanism's matrix and the task's file."""
+        return self._with_parts(
+            _without_content(self.privacy.mechanism),
+            _as_given(self.availability),
+            _without_content(self.training),
+        )
+
+    def for_trainers(self) -> Self:
+        """A copy to be sent to trainers: without the mechanism's matrix and the availability's
+        file."""
+        return self._with_parts(
+            _without_content(self.privacy.mechanism),
+            _without_content(self.availability),
+            _as_given(self.training),
+        )
+
+    def for_aggregator(self) -> Self:
+        """A copy to be sent to the aggregator: without the files of availability and task."""
+        return self._with_parts(
+            self.privacy.mechanism,
+            _without_content(self.availability),
+            _without_content(self.training),
+        )
+
+    def _with_parts(
+        self, mechanism: BaseModel, availability: BaseModel, training: BaseModel
+    ) -> Self:
+        privacy = self.privacy.model_copy(update={"mechanism": mechanism})
+        parts = {"privacy": privacy, "availability": availability, "training": training}
+        return self.model_copy(update=parts)
+
+    @property
+    def content_files(self) -> tuple[ContentFile, ...]:
+        """The tables that name a file which travels with traces."""
+        tables = (self.availability, self.training)
+        return tuple(table for table in tables if isinstance(table, ContentFile))
+
+    def demand_trust(self) -> None:
+        """Raises InputError if a run of this would execute code that came with a trace or run."""
+        for table in self.content_files:
+            is_run = table is not self.training or self.training.enabled
+            if isinstance(table, PythonFile) and is_run:
+                table.demand_trust()
+
+    @property
+    def trains_a_sample(self) -> bool:
+        """Whether a model is trained on fewer devices than a round accepts, with the noise on their
+        sum scaled to that."""
+        return self.training.enabled and self.training.cohort_sample < self.rounds.report_goal
+
+    @property
+    def usable_share(self) -> float:
+        """Share of the devices that the task can use and that are eligible at all."""
+        return self.population.reach * (1 - self.population.unreachable)
+
+    @model_validator(mode="after")
+    def _rounds_fit_the_population(self) -> Self:
+        usable = self.device_ids * self.usable_share
+        if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
+            raise ValueError(
+                "rounds.sampler='thinning': a function of your own lists runs only, which is "
+                "enumeration; leave the sampler out"
+            )
+        if self.device_ids >= 2**40:
+            raise ValueError(
+                f"population.joins_per_day={self.population.joins_per_day:g}: more than 2^40 "
+                "devices in all; lower it"
+            )
+        if self.rounds.report_goal > self.device_ids:
+            raise ValueError(
+                f"rounds.report_goal={self.rounds.report_goal}: must not exceed population.devices="
+                f"{self.population.devices}; lower the goal or raise the population"
+            )
+        if self.rounds.selection_target > usable:
+            raise ValueError(
+                f"rounds.report_goal={self.rounds.report_goal}: with "
+                f"over_selection={self.rounds.over_selection:g} a round "
+                f"selects {self.rounds.selection_target} devices, more than the {usable:.0f} that "
+                "reach and unreachable leave; "
+                "lower the goal or raise the population"
+            )
+        if self.latency.setup_seconds >= 60 * self.rounds.report_timeout_minutes:
+            raise ValueError(
+                f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
+                "reports within it, since "
+                f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise "
+                "the timeout"
+            )
+        mechanism = self.privacy.mechanism
+        if mechanism.most_rounds is not None and self.rounds.count > mechanism.most_rounds:
+            raise ValueError(
+                f"rounds.count={self.rounds.count}: the {mechanism.kind} mechanism was made for "
+                f"{mechanism.most_rounds} rounds "
+                "and has no noise beyond; lower the count or optimise it for more"
+            )
+        if isinstance(mechanism, ToeplitzStrategy) and not isinstance(
+            mechanism, BLT
+        ):  # a BLT checks itself
+            with np.errstate(all="ignore"):
+                growth = float(np.abs(mechanism.inverse_first_column(self.rounds.count)).max())
+            if not growth <= LARGEST_NOISE_GROWTH:
+                raise ValueError(
+                    f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows "
+                    f"{growth:g}-fold "
+                    f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
+                )
+        if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
+            raise ValueError(
+                f"training.cohort_sample={self.training.cohort_sample}: must not exceed "
+                "rounds.report_goal="
+                f"{self.rounds.report_goal}; lower the sample"
+            )
+        return self
+
+    @classmethod
+    def from_toml(
+        cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False
+    ) -> Self:
+        """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises
+        ScenarioError.
+
+        A custom availability or task whose code is found by its digest, as in traces, raises
+        InputError unless `trust_code`.
+        """
+        file = Path(path)
+        try:
+            tables = parse_toml(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ScenarioError(
+                f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ScenarioError(
+                f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file"
+            ) from None
+        except ValueError as error:  # of the syntax, of numbers or nesting beyond reason
+            raise ScenarioError(
+                f"scenario {str(file)!r} is not valid TOML: {error}; correct that line"
+            ) from None
+        if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
+            tables.setdefault("name", file.stem)
+        for override in [overrides] if isinstance(overrides, str) else overrides:
+            apply_override(tables, override)
+        scenario = cls.from_tables(tables, source=str(file), directory=file.parent)
+        if not trust_code:
+            scenario.demand_trust()
+        return scenario
+
+    @classmethod
+    def from_tables(
+        cls,
+        tables: dict[str, Any],
+        source: str = "scenario",
+        directory: Path = Path(),
+        *,
+        is_recorded: bool = False,
+    ) -> Self:
+        """A scenario from nested dicts, as a TOML or JSON parser gives them.
+
+        Args:
+            tables: the nested dicts.
+            source: names them in messages.
+            directory: where the files that they name are looked for, by their SHA-256 first (as
+                in traces), then by their name.
+            is_recorded: whether they are those of a trace or run. `demand_trust` then takes any
+                code that they name for somebody else's, however it was found.
+
+        Raises:
+            ScenarioError: they are no scenario.
+        """
+        context = {"directory": directory, "is_recorded": is_recorded}
+        return cls._validated(tables, source, context)
+
+    @classmethod
+    def _validated(cls, tables: dict[str, Any], source: str, context: dict[str, Any]) -> Self:
+        try:
+            return cls.model_validate(tables, context=context)
+        except ValidationError as error:
+            raise ScenarioError(one_line(f"{source}: {explain(error, cls, tables)}")) from None
+
+    def to_tables(self) -> dict[str, Any]:
+        """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what
+        is none is left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def to_toml(self) -> str:
+        """The whole scenario as TOML, defaults included; reading it back gives an equal value."""
+        return tomli_w.dumps(self.to_tables())
+
+    def with_overrides(self, *overrides: str) -> Self:
+        """A copy with `table.key=value` texts applied. Raises ScenarioError."""
+        tables = self.to_tables()
+        for override in overrides:
+            apply_override(tables, override)
+        privacy = tables["privacy"]
+        mechanism, new = (
+            self.privacy.mechanism,
+            privacy.get("mechanism") if isinstance(privacy, dict) else None,
+        )
+        known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
+        _forget_digest_of_another_file(mechanism, new)
+        for name in ("availability", "training"):
+            _forget_digest_of_another_file(getattr(self, name), tables[name])
+        contents = {table.sha256: table for table in self.content_files}
+        return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, defaults included; the name, the description and where the files
+        that it names came from do not count."""
+        tables = {
+            key: value
+            for key, value in self.to_tables().items()
+            if key not in ("name", "description")
+        }
+        tables["privacy"]["mechanism"].pop("file", None)
+        tables["availability"].pop("file", None)
+        tables["training"].pop("file", None)
+        return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
+def _without_content(table: BaseModel) -> BaseModel:
+    """A copy of a table that names its file and has nothing of what is in it.
+
+    Reading that from the copy is an AttributeError.
+    """
+    if not isinstance(table, MatrixFile | ContentFile):
+        return table
+    return type(table).model_construct(
+        **{name: getattr(table, name) for name in type(table).model_fields}
+    )
+
+
+def _as_given(table: BaseModel) -> BaseModel:
+    """A copy of a table without its cached properties, which would be sent along."""
+    copy = table.model_copy()
+    for name in set(vars(copy)) - set(type(table).model_fields):
+        del vars(copy)[name]
+    return copy
+
+
+def _forget_digest_of_another_file(before: Any, table: Any) -> None:
+    """Where an override names another file, that file's content is meant."""
+    if (
+        isinstance(table, dict)
+        and table.get("sha256")
+        and table.get("sha256") == getattr(before, "sha256", None)
+        and table.get("file") != before.file
+    ):
+        del table["sha256"]
