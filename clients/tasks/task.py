@@ -1,46 +1,66 @@
-"""What a task is: a model whose parameters are one flat vector, data that devices hold, a loss, and
-a held-out metric."""
+"""What a task is: a model whose parameters are one flat vector, a loss, and metrics with units."""
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.messages import Evaluation
-
 if TYPE_CHECKING:
     from torch import Tensor
 
-FIRST_HELD_OUT = np.uint64(1 << 40)
-"""Ids from here on are of no device: every population stays below. Held-out data may be theirs."""
+    Parameters = Mapping[str, Tensor]
+    """Parameters by name, [G, *shape] each: those of G devices."""
+    Batch = Mapping[str, Tensor]
+    """Fields of examples by name, [G, B, *shape] each; see clients.data.source.Field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a model on held-out data: a ratio of sums over the examples.
+
+    name: as in columns and JSON, such as "loss".
+    unit: such as "nats per word"; "" for none.
+    better: whether lower or higher values are better.
+    is_exponential: whether the figure is exp(ratio), as a perplexity is.
+    """
+
+    name: str
+    unit: str
+    better: Literal["lower", "higher"]
+    is_exponential: bool = False
 
 
 class Task(Protocol):
-    """One task, built from a training's seed. Shapes: G devices, B examples, D parameters in all.
+    """One task, built for a training's seed and for the fields of its data.
 
-    The model's parameters are named tensors; their shapes, in order, lay out the flat vector [D]
-    that is averaged.
+    Shapes: G devices, B examples, D parameters in all. The model's parameters are named tensors;
+    their shapes, in order, lay out the flat vector [D] that is averaged.
 
-    A task is a pure function of its seed: every trainer has one of its own, and all of them must
-    give the same. `clients.tasks.contract` has the checks that every task must pass.
+    A task is a pure function of what it was built from: every trainer has one of its own, and all
+    of them must give the same. `clients.tasks.contract` has the checks that every task must pass.
+
+    shapes: of every parameter by its name.
+    metrics: what `measure` gives.
     """
 
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int, ...]]
+    metrics: tuple[Metric, ...]
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D], a function of the seed."""
         ...
 
-    def device_examples(self, device_ids: NDArray[np.uint64], count: int) -> "Tensor":
-        """The first `count` examples of each device, [G, count, ...]; a pure function of seed and
-        device."""
+    def losses(self, parameters: "Parameters", batch: "Batch") -> "Tensor":
+        """Mean loss [G] of each device's own parameters on its own examples [G, B, ...]."""
         ...
 
-    def losses(self, parameters: dict[str, "Tensor"], batch: "Tensor") -> "Tensor":
-        """Mean loss [G] of each device's own parameters ([G, *shape] by name) on its own batch [G,
-        B, ...]."""
-        ...
+    def measure(
+        self, parameters: "Parameters", batch: "Batch"
+    ) -> dict[str, tuple["Tensor", "Tensor"]]:
+        """Numerator and weight of every metric for each example, [G, B] both.
 
-    def evaluate(self, parameters: dict[str, "Tensor"]) -> Evaluation:
-        """Loss and accuracy on held-out data, of one model's parameters ([1, *shape] by name)."""
+        A metric's value on some examples is the sum of their numerators over that of their weights.
+        """
         ...

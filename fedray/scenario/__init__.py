@@ -5,6 +5,7 @@ description. `fedray schema` prints the same as a JSON schema. What may only cha
 is in `fedray.placement`.
 """
 
+from fedray.scenario.data import LanguageData
 from fedray.scenario.latency import Latency
 from fedray.scenario.participation import Participation
 from fedray.scenario.population import Population, TimeZone
@@ -20,6 +21,7 @@ __all__ = [
     "AnyTraining",
     "CustomTraining",
     "FedAvgMomentum",
+    "LanguageData",
     "Latency",
     "Outage",
     "Participation",

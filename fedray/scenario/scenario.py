@@ -17,6 +17,7 @@ from fedray.mistakes import explain
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
+from fedray.scenario.data import AnyData, LanguageData
 from fedray.scenario.latency import Latency
 from fedray.scenario.overrides import apply_override
 from fedray.scenario.participation import Participation
@@ -54,6 +55,8 @@ class Scenario(Table):
     """Table: how long a selected device takes."""
     rounds: Rounds
     """Table: what the server does in a round; `count` and `report_goal` are required."""
+    data: AnyData = LanguageData()
+    """Table: where the examples of the devices come from."""
     training: AnyTraining = Training()
     """Table: what is trained."""
     privacy: Privacy = Privacy()

@@ -1,0 +1,1 @@
+"""Data: where the examples that devices train on come from, one file per kind."""

@@ -1,0 +1,90 @@
+"""A synthetic language, seeded. Text is generated when it is asked for; nothing is stored.
+
+The language has 400 words and 8 topics. A topic ranks the words in an order of its own, with Zipf
+frequencies. After a word, its one successor follows with probability 0.55 (the grammar, common to
+all devices); otherwise the next word comes from the sentence's topic. A device mixes topics by
+Dirichlet(0.3), so devices differ. The first of the eight words has no predecessor, so the best
+accuracy is about one half (0.55 x 7 / 8 and what the topics give away).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from clients.data.source import Field
+from clients.population import device_model, examples_on
+from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
+from fedray.scenario import Scenario
+
+WORDS = 400
+TOPICS = 8
+LENGTH = 8
+SUCCESSOR_PROBABILITY = 0.55
+TOPIC_CONCENTRATION = 0.3
+START = WORDS
+"""The token before the first word."""
+
+
+class Language:
+    """See clients.data.source.ExampleSource. An example is a sentence, START before its words."""
+
+    fields: ClassVar[Mapping[str, Field]] = {
+        "tokens": Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
+    }
+    held_out_devices: ClassVar[int] = 2**40
+    optimum: ClassVar[Mapping[str, float]] = {}
+
+    def __init__(self, scenario: Scenario) -> None:
+        seed = scenario.training_seed
+        self._devices = device_model(scenario)
+        self._text_key = stream_key(seed, Stream.TEXT)
+        generator = stream_generator(seed, Stream.LANGUAGE)
+        self._ranked = np.stack([generator.permutation(WORDS) for _ in range(TOPICS)]).astype(
+            np.int64
+        )
+        self._successor = generator.permutation(WORDS).astype(np.int64)
+        frequency = 1.0 / np.arange(1, WORDS + 1)
+        self._zipf_edges = np.cumsum(frequency / frequency.sum())
+
+    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """See ExampleSource. As the trace records them."""
+        return examples_on(self._devices, device_ids).astype(np.int64)
+
+    def examples(
+        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+    ) -> dict[str, NDArray]:
+        """See ExampleSource."""
+        tokens = _sentences(
+            self._text_key, device_ids, positions, self._ranked, self._successor, self._zipf_edges
+        )
+        return {"tokens": tokens}
+
+
+@njit(cache=True)
+def _sentences(key, device_ids, positions, ranked, successor, zipf_edges):
+    """Addresses: (device, 0, b) for the topic mixture, (device, 1 + sentence, position) for the
+    words."""
+    tokens = np.empty((*positions.shape, LENGTH + 1), np.int64)
+    mixture = np.empty(TOPICS)
+    for row in range(device_ids.size):
+        device = device_ids[row]
+        for topic in range(TOPICS):
+            mixture[topic] = gamma(TOPIC_CONCENTRATION, key, device, 0, 1000 * topic)
+        edges = np.cumsum(mixture / mixture.sum())
+        for column in range(positions.shape[1]):
+            sentence = positions[row, column]
+            words = tokens[row, column]
+            words[0] = START
+            w0, _, _, _ = draw(key, device, 1 + sentence, 0)
+            topic = min(TOPICS - 1, np.searchsorted(edges, uniform(w0)))
+            for place in range(1, LENGTH + 1):
+                w0, w1, _, _ = draw(key, device, 1 + sentence, place)
+                if place > 1 and uniform(w0) < SUCCESSOR_PROBABILITY:
+                    words[place] = successor[words[place - 1]]
+                else:
+                    rank = min(WORDS - 1, np.searchsorted(zipf_edges, uniform(w1)))
+                    words[place] = ranked[topic, rank]
+    return tokens

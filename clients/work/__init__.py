@@ -1,0 +1,1 @@
+"""Work: what a selected device computes, one file per kind."""
