@@ -46,6 +46,7 @@ class Stream(IntEnum):
     PRESENCE = 13
     TIMER = 14
     REPLAY = 15
+    EXAMPLE_ORDER = 16
 
 
 class Key(NamedTuple):

@@ -101,7 +101,8 @@ class _State:
                 parts.insert(0, f"trained {training.trained}")
             parts.append(f"loss {training.metrics.train_loss:.3f}")
             if training.evaluation is not None:
-                parts.append(f"accuracy {training.evaluation.evaluation_accuracy:.3f}")
+                measures = training.evaluation.metrics.items()
+                parts += [f"held-out {name} {each.value:.3f}" for name, each in measures]
         return parts
 
 

@@ -33,7 +33,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-from fedray.trace.trained import METRIC_SCHEMA, METRICS_FILE, TRAINING, TrainedRun
+from fedray.trace.trained import METRICS_FILE, OLD_METRIC_SCHEMA, TRAINING, TrainedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Trace:
             is_known or not (self.path / METRICS_FILE).exists()
         ):
             return None
-        columns = read_columns(self.path / METRICS_FILE, METRIC_SCHEMA)
+        columns = read_columns(self.path / METRICS_FILE, OLD_METRIC_SCHEMA)
         if self._verify and is_known:
             self._demand(columns_digest(columns) == self.run["metrics_digest"], METRICS_FILE)
         return columns
