@@ -38,7 +38,8 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
         raise ValueError(
             "the targets are no class numbers; give ModuleTask an accuracy= of its own"
         )
-    return (outputs.argmax(dim=1) == targets).double().flatten(1).mean(dim=1)
+    is_found = (outputs.argmax(dim=1) == targets).double()
+    return is_found.reshape(len(targets), -1).mean(dim=1)
 
 
 class FunctionSource:
@@ -75,7 +76,7 @@ class FunctionSource:
         """See ExampleSource."""
         chosen = [
             tuple(part[row] for part in self._of(device))
-            for device, row in zip(device_ids.tolist(), torch.from_numpy(positions), strict=True)
+            for device, row in zip(device_ids.tolist(), positions.tolist(), strict=True)
         ]
         inputs, targets = (torch.stack(parts).numpy() for parts in zip(*chosen, strict=True))
         return {"inputs": inputs, "targets": targets}
@@ -146,6 +147,8 @@ class ModuleTask:
         own = [(name, part) for name, part in module.named_parameters() if part.requires_grad]
         self._initial = {name: part.detach().clone() for name, part in own}
         self.shapes = {name: tuple(part.shape) for name, part in own}
+        rest = [*module.named_parameters(), *module.named_buffers()]
+        self._fixed = {name: part.detach() for name, part in rest if name not in self._initial}
         self._is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
 
     def initial_parameters(self) -> NDArray[np.float32]:
@@ -167,7 +170,7 @@ class ModuleTask:
         losses, accuracies = [], []
         for g in range(len(inputs)):
             own = {name: part[g] for name, part in parameters.items()}
-            outputs = functional_call(self._module, own, (inputs[g],))
+            outputs = self._outputs(own, inputs[g])
             pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
             losses.append(torch.stack([self._loss(*pair) for pair in pairs]))
             accuracies.append(self._accuracy(outputs, targets[g]))
@@ -179,7 +182,15 @@ class ModuleTask:
         }
 
     def _loss_of(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        return self._loss(functional_call(self._module, parameters, (inputs,)), targets)
+        return self._loss(self._outputs(parameters, inputs), targets)
+
+    def _outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        kind = next(iter(parameters.values())).dtype  # float64 where gradients are checked
+        fixed = {
+            name: part.to(kind) if part.is_floating_point() else part
+            for name, part in self._fixed.items()
+        }
+        return functional_call(self._module, {**fixed, **parameters}, (inputs,))
 
 
 def _plain(part: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from fedray.scenario.participation import Participation
 from fedray.scenario.population import Population
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
-from fedray.scenario.training import Training
+from fedray.scenario.training import Training, with_task_as_table
 from fedray.table import Table
 from mechanisms.registry import BLT
 from mechanisms.toeplitz import ToeplitzStrategy
@@ -256,6 +256,8 @@ class Scenario(Table):
 
     @classmethod
     def _validated(cls, tables: dict[str, Any], source: str, context: dict[str, Any]) -> Self:
+        if "training" in tables:  # as it is meant, so that mistakes are found where they are
+            tables = {**tables, "training": with_task_as_table(tables["training"])}
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:

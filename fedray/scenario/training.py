@@ -205,14 +205,19 @@ class Training(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _task_may_be_a_kind(cls, given: Any) -> Any:
-        """`task = "custom"` with `file` beside it is short for a table `task`."""
-        if not isinstance(given, dict) or not isinstance(given.get("task", ""), str | dict):
-            return given
-        own = {key: given[key] for key in ("file", "sha256") if key in given}
-        task = given.get("task", "next_word" if own else None)
-        if task is None:
-            return given
-        table = task if isinstance(task, dict) else {"kind": task}
-        kept = {key: value for key, value in given.items() if key not in own}
-        return {**kept, "task": {**table, **own}}
+    def _read_as_meant(cls, given: Any) -> Any:
+        return with_task_as_table(given)
+
+
+def with_task_as_table(given: Any) -> Any:
+    """The table `training` as it is meant: `task = "custom"` with `file` beside it is short for a
+    table `task`."""
+    if not isinstance(given, dict) or not isinstance(given.get("task", ""), str | dict):
+        return given
+    own = {key: given[key] for key in ("file", "sha256") if key in given}
+    task = given.get("task", "next_word" if own else None)
+    if task is None:
+        return given
+    table = task if isinstance(task, dict) else {"kind": task}
+    kept = {key: value for key, value in given.items() if key not in own}
+    return {**kept, "task": {**table, **own}}
