@@ -259,8 +259,8 @@ def canary(
 ) -> None:
     """Check by experiment that the aggregator's noise is what is claimed: canaries in the real
     aggregator. Exit code 1 if not."""
-    from fedray.canary import CONFIDENCE, run_canary
     from fedray.scenario import Scenario
+    from fedray.studies.canary import CONFIDENCE, run_canary
 
     if verify is not None and trace is None:
         raise InputError(

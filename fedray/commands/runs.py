@@ -191,8 +191,8 @@ def reproduce(
     from fedray.placement import Placement
     from fedray.report.files import write_figure_files
     from fedray.report.page import render_reproduction, reproduction_figures, write_page
-    from fedray.reproduce import GAP_NOTE, reproduce_gboard, table_rows
     from fedray.rounding import shown_min_sep
+    from fedray.studies.reproduce import GAP_NOTE, reproduce_gboard, table_rows
 
     if what == "gboard-privacy":
         if (overrides, out, figures, shards, address) != (None, None, None, None, None):
@@ -246,7 +246,8 @@ def reproduce(
 
 
 def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
-    from fedray.reproduce import GAP_NOTE, TREE_NOTE, privacy_table, published_privacy
+    from fedray.studies.published_privacy import TREE_NOTE, privacy_table, published_privacy
+    from fedray.studies.reproduce import GAP_NOTE
 
     results = published_privacy(rows)
     if as_json:
@@ -315,7 +316,7 @@ def fit(
     as_json: JsonFlag = False,
 ) -> None:
     """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
-    from fedray.fit import fit_min_sep, scenario_to_fit
+    from fedray.studies.fit import fit_min_sep, scenario_to_fit
     from mechanisms.participation import gap_of
 
     if (min_sep is None) == (rounds_between is None):

@@ -47,7 +47,7 @@ def stress(
     """Sweep settings or simulated runs, and see how mechanisms fare that were made for a guess. May
     be interrupted, and goes on."""
     from fedray.placement import Placement
-    from fedray.stress.sweep import Sweep, find_sweep, shipped_sweeps
+    from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
 
     if sweep is None:
         for name, path in shipped_sweeps().items():
@@ -59,7 +59,7 @@ def stress(
             f"output {str(out)!r} exists already; name a new directory, or remove it first"
         )
     from fedray.report.files import write_figure_files
-    from fedray.stress.page import (
+    from fedray.studies.sweep.page import (
         crossing_rows,
         sweep_constants,
         sweep_figures,
@@ -67,7 +67,7 @@ def stress(
         sweep_page,
         sweep_rows,
     )
-    from fedray.stress.run import run_sweep, write_results
+    from fedray.studies.sweep.run import run_sweep, write_results
 
     with status_line(f"sweeping {value.name}") as on_status, contextlib.redirect_stdout(sys.stderr):
         result = run_sweep(value, scenario, Placement(address=address), has_cache, on_status)
@@ -153,10 +153,10 @@ def plan(
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1
     if nothing meets it."""
     from fedray.atomic import write_directory
-    from fedray.fit import scenario_to_fit
     from fedray.report.files import write_figure_files
-    from fedray.stress.plan import PlanTarget, make_plan
-    from fedray.stress.plan_page import (
+    from fedray.studies.fit import scenario_to_fit
+    from fedray.studies.plan import PlanTarget, make_plan
+    from fedray.studies.plan_page import (
         plan_figure,
         plan_files,
         plan_rows,

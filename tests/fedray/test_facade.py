@@ -16,8 +16,8 @@ from pydantic import BaseModel
 import fedray
 from fedray import errors
 from fedray.audit.participation import Patterns
-from fedray.stress.plan import Candidate
-from fedray.stress.run import CellResult
+from fedray.studies.plan import Candidate
+from fedray.studies.sweep.run import CellResult
 
 OURS = ("fedray", "clients", "server", "mechanisms")
 FUNCTIONS = [name for name in fedray.__all__ if inspect.isfunction(getattr(fedray, name))]

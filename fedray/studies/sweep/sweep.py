@@ -144,7 +144,7 @@ class Sweep(Table):
         "min_sep",
         "noise_multiplier",
     ] = "rms_loss"
-    """What is plotted, a figure of `fedray.stress.cells.Row`."""
+    """What is plotted, a figure of `fedray.studies.sweep.cells.Row`."""
     plane: str | None = None
     """The vertical axis of a plane: another key that is varied."""
 

@@ -10,8 +10,8 @@ from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
 from fedray.report.page import PageTable, render_study
 from fedray.rounding import shown_min_sep, up
-from fedray.stress.cells import Row
-from fedray.stress.run import SweepResult
+from fedray.studies.sweep.cells import Row
+from fedray.studies.sweep.run import SweepResult
 from mechanisms.comparison import NOT_COMPARABLE
 
 DIGITS = 5

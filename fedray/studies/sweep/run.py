@@ -25,19 +25,18 @@ import pyarrow.parquet as pq
 
 from fedray.atomic import write_directory
 from fedray.audit.participation import Patterns
-from fedray.cluster import run_tasks
+from fedray.cluster import ROOT, run_tasks
 from fedray.errors import shown
 from fedray.kept import keep, read_kept
 from fedray.placement import Placement
 from fedray.scenario import Scenario
-from fedray.stress.cells import Row, Truth, assumed, judge, simulated
-from fedray.stress.sweep import Cell, Sweep
+from fedray.studies.sweep.cells import Row, Truth, assumed, judge, simulated
+from fedray.studies.sweep.sweep import Cell, Sweep
 from fedray.trace.provenance import package_versions
 from mechanisms.comparison import NOT_COMPARABLE
 from mechanisms.optimize.design import default_cache as designs_cache
 from mechanisms.participation import MinSep
 
-ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("fedray", "mechanisms", "clients", "server")
 Progress = Callable[[str], None]
 LESS_IS_BETTER = (

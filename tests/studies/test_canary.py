@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from clients.clipping import sum_of_clipped
-from fedray.canary import CanaryResult, check_aggregator, run_canary
 from fedray.errors import InputError, RunFailed
 from fedray.messages import FIXED_POINT_BITS
 from fedray.scenario import Scenario
+from fedray.studies.canary import CanaryResult, check_aggregator, run_canary
 from mechanisms import reference
 from mechanisms.participation import MinSep
 from mechanisms.registry import (

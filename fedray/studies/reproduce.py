@@ -1,7 +1,5 @@
-"""Published runs, simulated: observed beside published, row by row; and their privacy, computed
-from what was published of them."""
+"""Published runs, simulated: observed figures beside published ones, row by row."""
 
-import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -9,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedray.audit.audit import audit_trace
-from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import gaussian_rho
-from mechanisms.participation import MinSep
 from mechanisms.registry import Tree
 from scenarios.gboard import PublishedRun, select
 
@@ -81,7 +75,7 @@ def reproduce_gboard(
     after every row. Raises InputError for unknown rows.
     """
     results = []
-    for published in _chosen(rows):
+    for published in select(rows):
         with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
             results.append(
                 _reproduce(published, overrides, (out or Path(folder)) / published.name, placement)
@@ -95,107 +89,6 @@ GAP_NOTE = (
     "Published min-seps count the rounds strictly between two participations, so the gap is "
     "one more; fedray's min-sep is the gap."
 )
-TREE_NOTE = (
-    "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at "
-    "delta 1e-10."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedPrivacy:
-    """rho and epsilon of a published row from its rounds, min-sep, max participations and noise
-    multiplier alone.
-
-    min_sep: the gap. exact_rho: unrounded; epsilon: at delta 1e-10, by PLD of the rho that is
-    printed, since the printed epsilons are those of rounded rhos; None where none is printed.
-    """
-
-    name: str
-    rounds: int
-    min_sep: int
-    max_participations: int
-    squared_sensitivity: float
-    exact_rho: float
-    published_rho: float
-    epsilon: float | None
-    published_epsilon: float | None
-
-    @property
-    def agrees(self) -> bool:
-        """To every digit that is printed."""
-        rho = f"{self.exact_rho:.2f}" == f"{self.published_rho:.2f}"
-        return rho and (
-            self.epsilon is None or f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """As in `fedray reproduce gboard-privacy --json`."""
-        return {**asdict(self), "agrees": self.agrees}
-
-
-def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:
-    """Of the chosen rows; see `GAP_NOTE` and `TREE_NOTE` for the conventions. Raises InputError for
-    unknown rows."""
-    return [_privacy_of(run) for run in _chosen(rows)]
-
-
-def privacy_table(results: Sequence[PublishedPrivacy]) -> list[list[str]]:
-    """What is printed: a heading, then a row per run."""
-    heading = [
-        "run",
-        "rounds",
-        "min-sep (gap)",
-        "max part.",
-        "sensitivity^2",
-        "rho",
-        "printed",
-        "epsilon",
-        "printed",
-        "agrees",
-    ]
-
-    def cells(result: PublishedPrivacy) -> list[str]:
-        epsilon = (
-            ["-", "-"]
-            if result.epsilon is None
-            else [up(result.epsilon), f"{result.published_epsilon:.2f}"]
-        )
-        counts = [
-            str(result.rounds),
-            str(result.min_sep),
-            str(result.max_participations),
-            f"{result.squared_sensitivity:.0f}",
-        ]
-        rho = [up(result.exact_rho), f"{result.published_rho:.2f}"]
-        return [result.name, *counts, *rho, *epsilon, "yes" if result.agrees else "NO"]
-
-    return [heading, *(cells(result) for result in results)]
-
-
-def _privacy_of(run: PublishedRun) -> PublishedPrivacy:
-    schema = MinSep(run.rounds, run.min_sep, run.max_participations)
-    sensitivity = Tree().schema_sensitivity(schema).value
-    epsilon = (
-        None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1.0, 1e-10)
-    )
-    return PublishedPrivacy(
-        name=run.name,
-        rounds=run.rounds,
-        min_sep=schema.min_sep,
-        max_participations=schema.max_participations,
-        squared_sensitivity=sensitivity**2,
-        exact_rho=gaussian_rho(sensitivity, run.noise_multiplier),
-        published_rho=run.rho,
-        epsilon=epsilon,
-        published_epsilon=run.epsilon,
-    )
-
-
-def _chosen(rows: str | None) -> list[PublishedRun]:
-    try:
-        return select(rows)
-    except ValueError as error:
-        raise InputError(str(error)) from None
 
 
 def table_rows(results: Sequence[ReproducedRun]) -> list[list[str]]:

@@ -28,11 +28,11 @@ import numpy as np
 
 from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError
-from fedray.fit import scaled
 from fedray.placement import Placement
 from fedray.rounding import up
 from fedray.scenario import Participation, Scenario
-from fedray.stress.cells import Truth, simulated
+from fedray.studies.fit import scaled
+from fedray.studies.sweep.cells import Truth, simulated
 from mechanisms.accounting.gdp import check_delta, gaussian_epsilon
 from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
 from mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache

@@ -11,8 +11,8 @@ from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import PageTable, render_study
 from fedray.rounding import shown_min_sep, up
-from fedray.stress.page import text
-from fedray.stress.plan import Candidate, Plan, planned_scenario
+from fedray.studies.plan import Candidate, Plan, planned_scenario
+from fedray.studies.sweep.page import text
 from fedray.trace.provenance import package_versions
 
 SHOWN = 3.0

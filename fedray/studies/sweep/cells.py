@@ -1,5 +1,5 @@
-"""What happens in a cell, and how mechanisms fare there. Plain functions; fedray/stress/run.py
-calls them in tasks."""
+"""What happens in a cell, and how mechanisms fare there. These are plain functions, which run.py
+calls in tasks."""
 
 import math
 import tempfile
@@ -16,7 +16,7 @@ from fedray.errors import Starved, TraceError
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from fedray.stress.sweep import Cell, MadeFor, MechanismSpec, Sweep
+from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
 from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.comparison import utility

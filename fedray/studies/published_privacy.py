@@ -1,0 +1,116 @@
+"""The privacy of published runs, computed from their rounds, min-sep, participations and noise
+multiplier alone: nothing is simulated."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedray.rounding import up
+from mechanisms.accounting.gdp import gaussian_epsilon
+from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.participation import MinSep
+from mechanisms.registry import Tree
+from scenarios.gboard import PublishedRun, select
+
+TREE_NOTE = (
+    "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at "
+    "delta 1e-10."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPrivacy:
+    """rho and epsilon of a published row from its rounds, min-sep, max participations and noise
+    multiplier alone.
+
+    min_sep: the gap. exact_rho: unrounded; epsilon: at delta 1e-10, by PLD of the rho that is
+    printed, since the printed epsilons are those of rounded rhos; None where none is printed.
+    """
+
+    name: str
+    rounds: int
+    min_sep: int
+    max_participations: int
+    squared_sensitivity: float
+    exact_rho: float
+    published_rho: float
+    epsilon: float | None
+    published_epsilon: float | None
+
+    @property
+    def agrees(self) -> bool:
+        """To every digit that is printed."""
+        rho = f"{self.exact_rho:.2f}" == f"{self.published_rho:.2f}"
+        return rho and (
+            self.epsilon is None or f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `fedray reproduce gboard-privacy --json`."""
+        return {**asdict(self), "agrees": self.agrees}
+
+
+def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:
+    """Computes the privacy of published runs; `reproduce.GAP_NOTE` and `TREE_NOTE` have the
+    conventions.
+
+    Args:
+        rows: comma-separated locales or names of rows; None for all.
+
+    Raises:
+        InputError: if a row is unknown, or none is named.
+    """
+    return [_privacy_of(run) for run in select(rows)]
+
+
+def privacy_table(results: Sequence[PublishedPrivacy]) -> list[list[str]]:
+    """What is printed: a heading, then a row per run."""
+    heading = [
+        "run",
+        "rounds",
+        "min-sep (gap)",
+        "max part.",
+        "sensitivity^2",
+        "rho",
+        "printed",
+        "epsilon",
+        "printed",
+        "agrees",
+    ]
+
+    def cells(result: PublishedPrivacy) -> list[str]:
+        epsilon = (
+            ["-", "-"]
+            if result.epsilon is None
+            else [up(result.epsilon), f"{result.published_epsilon:.2f}"]
+        )
+        counts = [
+            str(result.rounds),
+            str(result.min_sep),
+            str(result.max_participations),
+            f"{result.squared_sensitivity:.0f}",
+        ]
+        rho = [up(result.exact_rho), f"{result.published_rho:.2f}"]
+        return [result.name, *counts, *rho, *epsilon, "yes" if result.agrees else "NO"]
+
+    return [heading, *(cells(result) for result in results)]
+
+
+def _privacy_of(run: PublishedRun) -> PublishedPrivacy:
+    schema = MinSep(run.rounds, run.min_sep, run.max_participations)
+    sensitivity = Tree().schema_sensitivity(schema).value
+    epsilon = (
+        None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1.0, 1e-10)
+    )
+    return PublishedPrivacy(
+        name=run.name,
+        rounds=run.rounds,
+        min_sep=schema.min_sep,
+        max_participations=schema.max_participations,
+        squared_sensitivity=sensitivity**2,
+        exact_rho=gaussian_rho(sensitivity, run.noise_multiplier),
+        published_rho=run.rho,
+        epsilon=epsilon,
+        published_epsilon=run.epsilon,
+    )
