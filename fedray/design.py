@@ -57,8 +57,8 @@ def read_request(
         else:
             if (rounds, min_sep, max_participations) != (None, None, None):
                 raise ValueError(
-                    "--targets names the rounds, min-seps and participations; leave out the "
-                    "options of these names"
+                    f"targets={str(targets)!r} names the rounds, min-seps and participations; "
+                    "leave out the three beside it"
                 )
             outcomes = read_targets(targets)
             schema = max(outcomes, key=lambda target: target.weight).schema
@@ -154,11 +154,11 @@ def _sampling(
 def _schema(rounds: int | None, min_sep: int | None, max_participations: int | None) -> MinSep:
     if rounds is None or min_sep is None or max_participations is None:
         given = {
-            "--rounds": rounds,
-            "--min-sep": min_sep,
-            "--max-participations": max_participations,
+            "rounds": rounds,
+            "min_sep": min_sep,
+            "max_participations": max_participations,
         }
-        missing = ", ".join(name for name, value in given.items() if value is None)
+        missing = ", ".join(f"{name}=None" for name, value in given.items() if value is None)
         raise ValueError(
             f"{missing} must be given: a mechanism's sensitivity and loss depend on all three"
         )
@@ -171,12 +171,12 @@ def _check_out(out: Path | None) -> None:
         return
     if out.suffix == ".npy":
         raise ValueError(
-            f"--out {str(out)!r} names the JSON file; a matrix is written beside it as .npy, so "
+            f"out={str(out)!r} names the JSON file; a matrix is written beside it as .npy, so "
             "choose another suffix"
         )
     if out.is_dir() or not out.parent.is_dir():
         raise ValueError(
-            f"--out {str(out)!r} cannot be written; name a file in a directory that exists"
+            f"out={str(out)!r} cannot be written; name a file in a directory that exists"
         )
 
 

@@ -164,8 +164,7 @@ def run_canary(
     if rounds * coordinates > MOST_VALUES:
         raise InputError(
             f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; "
-            "take --coordinates "
-            f"{MOST_VALUES // rounds} or fewer"
+            f"take coordinates={MOST_VALUES // rounds} or fewer"
         )
     return check_aggregator(scenario, pattern, rounds, coordinates, aggregator, clip)
 

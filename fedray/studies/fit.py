@@ -184,17 +184,10 @@ def scenario_to_fit(
     settings = [f"{key}={value}" for key, value in given.items() if value is not None]
     if file is not None:
         return Scenario.from_toml(file, [*settings, *overrides])
-    missing = [
-        option
-        for option, value in (
-            ("--population", devices),
-            ("--timer", timer_hours),
-            ("--rounds", rounds),
-        )
-        if value is None
-    ]
+    needed = {"devices": devices, "timer_hours": timer_hours, "rounds": rounds}
+    missing = ", ".join(f"{name}=None" for name, value in needed.items() if value is None)
     if missing:
-        raise InputError(f"{', '.join(missing)} missing; give them, or a scenario file")
+        raise InputError(f"{missing} must be given, or a scenario file")
     assert devices is not None
     assert rounds is not None
     tables = {

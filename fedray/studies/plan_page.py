@@ -148,7 +148,7 @@ def pace_words(plan: Plan) -> str:
         return (
             "rounds follow one another as fast as devices come; at a slower pace a timer spans "
             "fewer rounds, so that min-sep is "
-            "smaller: say yours with --rounds-per-day"
+            "smaller: set rounds.min_minutes_between to yours"
         )
     return f"a round starts at least {minutes:g} minutes after the one before"
 

@@ -55,7 +55,7 @@ _WITH_NAME = re.compile(
 )
 """The device of an example as earlier imports recorded it, by its name."""
 AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
-"""How the log's round numbers became ours: `--rounds`, `--renumber`, `--rounds-file`."""
+"""How the log's round numbers became ours: by `rounds`, `renumber` or `rounds_file`."""
 LOG_ROUNDS_FILE = "log_rounds.parquet"
 LOG_ROUNDS_SCHEMA = pa.schema(
     [
@@ -248,7 +248,7 @@ class ImportedTrace:
 
     @property
     def filtered_rows(self) -> int:
-        """Rows that did not meet the conditions (`--where`), and so are no participations."""
+        """Rows that did not meet the conditions (`where`), and so are no participations."""
         return self.run.get("filtered_rows", 0)
 
     @property
@@ -402,7 +402,7 @@ class ImportedTrace:
             raise TraceCorrupt(
                 f"{file} does not have the digest that run.json records; it was changed, or is "
                 "another trace's: import the log "
-                "again, or leave digests unchecked (--no-verify)"
+                "again, or leave digests unchecked (verify=False)"
             )
         first, end = part["first_device"], part["end_device"]
         distinct = device_ids, rounds

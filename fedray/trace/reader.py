@@ -223,7 +223,7 @@ class Trace:
                 f"{self.path / where} does not have the digest that {RUN_FILE} records; it was "
                 "changed, or is another "
                 "trace's: take the trace from its source again, or leave digests unchecked "
-                "(--no-verify)"
+                "(verify=False)"
             )
 
 
@@ -246,8 +246,8 @@ def read_document(directory: Path) -> dict[str, Any]:
     check_name(directory)
     if not directory.is_dir():
         raise TraceError(
-            f"trace {str(directory)!r} is not a directory; give the directory that `fedray run "
-            "--out` wrote"
+            f"trace {str(directory)!r} is not a directory; give the directory that `fedray run` "
+            "wrote"
         )
     try:
         run = parse_json(file.read_bytes())
@@ -273,7 +273,7 @@ def check_document(run: dict[str, Any], directory: Path) -> None:
         raise TraceCorrupt(
             f"{directory / RUN_FILE} does not have the digest that it records of itself; it was "
             "changed: take the trace from its "
-            "source again, or leave digests unchecked (--no-verify)"
+            "source again, or leave digests unchecked (verify=False)"
         )
 
 
