@@ -1,11 +1,10 @@
-"""All figures of a mechanism at one setting: loss, sensitivity, privacy. What `fedray optimize` and
-`fedray mechanism` print."""
+"""All figures of a mechanism at one setting: loss, sensitivity, privacy."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from fedray.errors import InputError
-from fedray.rounding import down, up
+from fedray.rounding import up
 from mechanisms.accounting.calibration import (
     least_noise_multiplier,
     noise_multiplier_for_epsilon,
@@ -107,6 +106,7 @@ class Figures:
         sensitivity = self.loss.sensitivity
         return {
             "kind": self.strategy.kind,
+            "paper": self.strategy.paper,
             "rounds": self.schema.rounds,
             "min_sep": self.schema.min_sep,
             "max_participations": self.schema.max_participations,
@@ -127,50 +127,6 @@ class Figures:
             **self._amplified(),
             "parameters": self.parameters(),
         }
-
-    def rows(self) -> list[tuple[str, str]]:
-        """What is printed: (what, value)."""
-        sensitivity = self.loss.sensitivity
-        claim = (
-            "exact"
-            if sensitivity.is_exact
-            else f"upper bound; at least {down(sensitivity.lower_bound, 6)}"
-        )
-        return [
-            ("kind", f"{self.strategy.kind} ({self.strategy.paper})"),
-            (
-                "rounds n, min-sep b, max participations k",
-                ", ".join(f"{each:,}" for each in self._schema()),
-            ),
-            ("sensitivity", f"{up(sensitivity.value, 6)} ({claim})"),
-            ("by", sensitivity.theorem),
-            ("a worst pattern of rounds", _shortened(sensitivity.worst_pattern)),
-            (
-                "error of prefix sums, max / rms",
-                f"{self.loss.max_error:.6f} / {self.loss.rms_error:.6f}",
-            ),
-            ("MaxLoss / RmsLoss", f"{self.loss.max_loss:.6f} / {self.loss.rms_loss:.6f}"),
-            *self._privacy_rows(),
-            *((name, _shortened(value)) for name, value in self.parameters().items()),
-        ]
-
-    def _privacy_rows(self) -> list[tuple[str, str]]:
-        if self.mu is None or self.rho is None or self.epsilon is None:
-            return []
-        rows = [
-            ("noise multiplier", repr(self.noise_multiplier)),
-            ("mu, rho", f"{up(self.mu, 6)}, {up(self.rho, 6)}"),
-            (f"epsilon at delta {self.delta:g}", up(self.epsilon)),
-        ]
-        if self.amplified_epsilon is not None and self.amplified_renyi_epsilon is not None:
-            rows.append(
-                (
-                    "hypothetical epsilon, sampled",
-                    f"at most {up(self.amplified_epsilon)} ({HYPOTHETICAL}); by Renyi DP, as other "
-                    f"tools have it, {up(self.amplified_renyi_epsilon)}",
-                )
-            )
-        return rows
 
     def _amplified(self) -> dict[str, Any]:
         if self.sampling is None:
@@ -253,14 +209,3 @@ def calibrated_figures(
         assert epsilon is not None
         z = noise_multiplier_for_epsilon(loss(strategy, schema).sensitivity.value, epsilon, delta)
     return mechanism_figures(strategy, schema, z, delta, sampling=sampling)
-
-
-def _shortened(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        shown = [str(each) for each in value[:8]]
-        return (
-            ", ".join(shown) + (f", ... ({len(value)})" if len(value) > 8 else "")
-            if value
-            else "none"
-        )
-    return str(value)

@@ -41,7 +41,7 @@ from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
-from fedray.rounding import shown_min_sep, up
+from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
@@ -280,11 +280,7 @@ class Audit:
             "trace": str(self.path),
             "digest": self.digest,
             "ended": self.ended,
-            "rounds": self.rounds,
-            "devices": self.devices,
-            "participations": self.participations,
-            "min_sep": self.min_sep,
-            "max_participations": self.max_participations,
+            **self.participation_json(),
             "participations_per_device": {
                 str(k): v for k, v in self.participation_histogram().items()
             },
@@ -318,47 +314,15 @@ class Audit:
             "ledger": [asdict(entry) for entry in self.ledger],
         }
 
-    def participation_rows(self) -> list[tuple[str, str]]:
-        """What is printed of participation: (what, value)."""
-        return [
-            ("rounds (committed)", f"{self.rounds:,}"),
-            ("devices (took part)", f"{self.devices:,}"),
-            ("participations (accepted)", f"{self.participations:,}"),
-            ("min-sep b (rounds)", shown_min_sep(self.min_sep)),
-            ("max participations k", f"{self.max_participations:,}"),
-        ]
-
-    def guarantee_rows(self, mechanism: MechanismAudit) -> list[list[str]]:
-        """What is printed of a mechanism's guarantees: a heading, then a row each. Privacy is
-        rounded up."""
-        named = [
-            ("observed", mechanism.observed),
-            ("observed limits", mechanism.observed_limits),
-            ("enforced", mechanism.enforced),
-        ]
-        if self.claim is not None:
-            named.append(("claimed", mechanism.claimed))
-        heads = ["guarantee", "min-sep", "part.", "sensitivity", "rho", "epsilon"]
-        return [heads, *([name, *_guarantee_cells(each)] for name, each in named)]
-
-    def utility_rows(self) -> list[list[str]]:
-        """What is printed of mechanisms side by side: a heading, then a row each, least error
-        first."""
-        heads = ["mechanism", "rms error", "max error", "RmsLoss", "MaxLoss", "noise multiplier"]
-        return [
-            heads,
-            *(
-                [
-                    row.name,
-                    f"{row.rms_prefix_error:.4f}",
-                    f"{row.max_prefix_error:.4f}",
-                    f"{row.rms_loss:.4f}",
-                    f"{row.max_loss:.4f}",
-                    up(row.noise_multiplier),
-                ]
-                for row in self.utility
-            ),
-        ]
+    def participation_json(self) -> dict[str, int | None]:
+        """What the trace shows of participation, as in `to_json`."""
+        return {
+            "rounds": self.rounds,
+            "devices": self.devices,
+            "participations": self.participations,
+            "min_sep": self.min_sep,
+            "max_participations": self.max_participations,
+        }
 
     def __repr__(self) -> str:
         spent = [
@@ -379,30 +343,16 @@ class Audit:
 
     def _tables(self) -> list[list[list[str]]]:
         """Participation, then each mechanism; a row of one cell is a title."""
-        tables = [[[what, value] for what, value in self.participation_rows()]]
-        return tables + [
-            [[f"{each.name}:"], *self.guarantee_rows(each)] for each in self.mechanisms
+        from fedray.report.text.audits import guarantee_rows, participation_rows
+
+        has_claim = self.claim is not None
+        return [
+            participation_rows(self.participation_json()),
+            *(
+                [[f"{each.name}:"], *guarantee_rows(each.to_json(), has_claim)]
+                for each in self.mechanisms
+            ),
         ]
-
-
-def _guarantee_cells(guarantee: Guarantee) -> list[str]:
-    schema, sensitivity = guarantee.participation, guarantee.sensitivity
-    if schema is None and sensitivity is None:
-        return ["unknown", "", "", "", ""]
-    limits = (
-        ["-", "-"]
-        if schema is None
-        else [shown_min_sep(guarantee.min_sep), f"{schema.max_participations:,}"]
-    )
-    if sensitivity is None:
-        return [*limits, "nothing proven", "", ""]
-    rho, epsilon = guarantee.rho, guarantee.epsilon
-    return [
-        *limits,
-        f"{up(sensitivity.value, 6)} {'exact' if sensitivity.is_exact else 'bound'}",
-        "-" if rho is None else up(rho, 6),
-        "-" if epsilon is None else up(epsilon),
-    ]
 
 
 def _aligned(rows: list[list[str]]) -> str:

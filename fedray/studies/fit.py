@@ -11,7 +11,7 @@ from typing import Any
 from fedray.audit.participation import read_patterns
 from fedray.errors import FitFailed, InputError, Starved
 from fedray.placement import Placement
-from fedray.rounding import shown_min_sep
+from fedray.report.text.studies import fitted_min_sep
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 
@@ -37,15 +37,6 @@ class FittedRun:
         """Whether a device took part twice, so that there is a min-sep to compare."""
         return self.max_participations is not None and self.max_participations > 1
 
-    @property
-    def shown_min_sep(self) -> str:
-        """As in tables."""
-        return (
-            shown_min_sep(self.min_sep if self.has_min_sep else None)
-            if self.max_participations
-            else "starved"
-        )
-
     def to_json(self) -> dict[str, Any]:
         """min_sep is null where no device took part twice."""
         return {**asdict(self), "min_sep": self.min_sep if self.has_min_sep else None}
@@ -63,8 +54,8 @@ class Fit:
 
     def __repr__(self) -> str:
         return (
-            f"<Fit {self.key}={self.best.value:g}: min-sep {self.best.shown_min_sep} for "
-            f"{self.target:,}, {len(self.runs)} runs>"
+            f"<Fit {self.key}={self.best.value:g}: min-sep {fitted_min_sep(self.best.to_json())} "
+            f"for {self.target:,}, {len(self.runs)} runs>"
         )
 
     @property

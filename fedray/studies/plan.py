@@ -214,6 +214,10 @@ class Plan:
             "target": asdict(self.target),
             "best": entry(self.best) if self.best is not None else None,
             "candidates": [entry(each) for each in self.candidates],
+            "timers": [
+                {"timer_hours": hours, "least": entry(least) if least is not None else None}
+                for hours, least in self.least_of_timers.items()
+            ],
             "warnings": list(self.warnings),
         }
 

@@ -2,11 +2,9 @@
 multiplier alone: nothing is simulated."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedray.rounding import up
 from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.participation import MinSep
@@ -62,39 +60,6 @@ def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:
         InputError: if a row is unknown, or none is named.
     """
     return [_privacy_of(run) for run in select(rows)]
-
-
-def privacy_table(results: Sequence[PublishedPrivacy]) -> list[list[str]]:
-    """What is printed: a heading, then a row per run."""
-    heading = [
-        "run",
-        "rounds",
-        "min-sep (gap)",
-        "max part.",
-        "sensitivity^2",
-        "rho",
-        "printed",
-        "epsilon",
-        "printed",
-        "agrees",
-    ]
-
-    def cells(result: PublishedPrivacy) -> list[str]:
-        epsilon = (
-            ["-", "-"]
-            if result.epsilon is None
-            else [up(result.epsilon), f"{result.published_epsilon:.2f}"]
-        )
-        counts = [
-            str(result.rounds),
-            str(result.min_sep),
-            str(result.max_participations),
-            f"{result.squared_sensitivity:.0f}",
-        ]
-        rho = [up(result.exact_rho), f"{result.published_rho:.2f}"]
-        return [result.name, *counts, *rho, *epsilon, "yes" if result.agrees else "NO"]
-
-    return [heading, *(cells(result) for result in results)]
 
 
 def _privacy_of(run: PublishedRun) -> PublishedPrivacy:

@@ -8,7 +8,6 @@ from typing import Any
 
 from fedray.audit.audit import audit_trace
 from fedray.placement import Placement
-from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from mechanisms.registry import Tree
@@ -89,58 +88,6 @@ GAP_NOTE = (
     "Published min-seps count the rounds strictly between two participations, so the gap is "
     "one more; fedray's min-sep is the gap."
 )
-
-
-def table_rows(results: Sequence[ReproducedRun]) -> list[list[str]]:
-    """What is printed: a heading, then a row per run; each figure observed / published and their
-    relative difference."""
-    heading = [
-        "run",
-        "reach",
-        "min-sep (gap)",
-        "",
-        "max part.",
-        "rho, (b, k)",
-        "",
-        "epsilon, (b, k)",
-        "",
-        "rho, trace",
-        "days",
-    ]
-    return [heading, *(_cells(result) for result in results)]
-
-
-def _cells(result: ReproducedRun) -> list[str]:
-    def pair(figure: Figure, shown: Callable[[float], str]) -> str:
-        observed = "none (k = 1)" if figure.observed is None else shown(figure.observed)
-        return f"{observed} / {'-' if figure.published is None else f'{figure.published:g}'}"
-
-    def whole(value: float) -> str:
-        return f"{value:.0f}"
-
-    def loss(value: float) -> str:
-        return up(value, 2)
-
-    def difference(figure: Figure) -> str:
-        return (
-            ""
-            if figure.relative_difference is None
-            else f"{100 * figure.relative_difference:+.1f} %"
-        )
-
-    return [
-        result.name,
-        f"{result.reach:g}",
-        pair(result.min_sep, whole),
-        difference(result.min_sep),
-        pair(result.max_participations, whole),
-        pair(result.rho, loss),
-        difference(result.rho),
-        pair(result.epsilon, loss),
-        difference(result.epsilon),
-        up(result.trace_rho, 3),
-        f"{result.days:.1f}",
-    ]
 
 
 def _reproduce(

@@ -9,6 +9,7 @@ from fedray.audit.participation import read_patterns
 from fedray.errors import FitFailed
 from fedray.placement import Placement
 from fedray.report import figures
+from fedray.report.text.studies import fitted_min_sep
 from fedray.simulation import simulate
 from fedray.studies.fit import FittedRun, fit_min_sep
 from fedray.studies.reproduce import Figure
@@ -96,7 +97,7 @@ def test_rounds_between_are_fitted_as_their_gap(fedray_command, monkeypatch) -> 
 def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
     """It is too large for any target, and is shown as none, not as the number of rounds."""
     once, starved, twice = FittedRun(1.0, 140, 1), FittedRun(0.1, None, None), FittedRun(0.5, 60, 2)
-    assert [run.shown_min_sep for run in (once, starved, twice)] == [
+    assert [fitted_min_sep(run.to_json()) for run in (once, starved, twice)] == [
         "none (k = 1)",
         "starved",
         "60",

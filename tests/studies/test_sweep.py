@@ -11,9 +11,10 @@ import pytest
 from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.report.figure import Plane
+from fedray.report.text.studies import sweep_rows
 from fedray.scenario import Scenario
 from fedray.studies.sweep import run as stress_run
-from fedray.studies.sweep.page import sweep_figures, sweep_page, sweep_rows
+from fedray.studies.sweep.page import sweep_figures, sweep_page
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
 from mechanisms.loss import loss
@@ -464,7 +465,9 @@ def test_one_participation_has_no_min_sep(tmp_path: Path) -> None:
         "min_sep = [12, 20]", "population = [1200, 2000], report_goal = [100]"
     ).replace("[3]", "[1]")
     heading, *rows = sweep_rows(
-        run_sweep(*read(tmp_path, text.replace('x = "min_sep"', 'x = "population"')), HERE)
+        run_sweep(
+            *read(tmp_path, text.replace('x = "min_sep"', 'x = "population"')), HERE
+        ).to_json()
     )
     assert "b" not in heading  # the same in all rows: none
     assert all("60" not in row for row in rows)
