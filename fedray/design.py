@@ -53,7 +53,7 @@ def read_request(
     """What the options ask for. Raises InputError."""
     with _inputs():
         if targets is None:
-            schema, outcomes = _schema(rounds, min_sep, max_participations), ()
+            participation, outcomes = _participation(rounds, min_sep, max_participations), ()
         else:
             if (rounds, min_sep, max_participations) != (None, None, None):
                 raise ValueError(
@@ -61,9 +61,14 @@ def read_request(
                     "leave out the three beside it"
                 )
             outcomes = read_targets(targets)
-            schema = max(outcomes, key=lambda target: target.weight).schema
+            participation = max(outcomes, key=lambda target: target.weight).participation
         return MechanismRequest(
-            cast(Kind, kind), schema, buffers, bands, cast(Objective | None, objective), outcomes
+            cast(Kind, kind),
+            participation,
+            buffers,
+            bands,
+            cast(Objective | None, objective),
+            outcomes,
         )
 
 
@@ -84,10 +89,13 @@ def find_mechanism(
             if has_cache
             else optimize_mechanism(request, on_progress)
         )
-        schemas = [target.schema for target in request.targets] or [request.schema]
-        schemas.sort(key=lambda schema: schema != request.schema)
+        participations = [target.participation for target in request.targets] or [
+            request.participation
+        ]
+        participations.sort(key=lambda participation: participation != request.participation)
         first, *others = (
-            mechanism_figures(strategy, schema, noise_multiplier, delta) for schema in schemas
+            mechanism_figures(strategy, participation, noise_multiplier, delta)
+            for participation in participations
         )
         if out is not None:
             write_strategy(strategy, out)
@@ -107,14 +115,16 @@ def evaluate_mechanism(
     """Figures of a mechanism file; with a sampling probability also amplified ones. Raises
     InputError."""
     with _inputs():
-        schema = _schema(rounds, min_sep, max_participations)
-        sampling = _sampling(schema.rounds, probability, partitions)
+        participation = _participation(rounds, min_sep, max_participations)
+        sampling = _sampling(participation.rounds, probability, partitions)
         if sampling is not None and noise_multiplier is None:
             raise ValueError(
                 f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
                 "give one"
             )
-        return mechanism_figures(read_strategy(file), schema, noise_multiplier, delta, sampling)
+        return mechanism_figures(
+            read_strategy(file), participation, noise_multiplier, delta, sampling
+        )
 
 
 def calibrate_mechanism(
@@ -131,10 +141,10 @@ def calibrate_mechanism(
     """Figures of a mechanism file at the least noise multiplier that gives epsilon or rho. Raises
     InputError."""
     with _inputs():
-        schema = _schema(rounds, min_sep, max_participations)
-        sampling = _sampling(schema.rounds, probability, partitions)
+        participation = _participation(rounds, min_sep, max_participations)
+        sampling = _sampling(participation.rounds, probability, partitions)
         return calibrated_figures(
-            read_strategy(file), schema, delta, epsilon=epsilon, rho=rho, sampling=sampling
+            read_strategy(file), participation, delta, epsilon=epsilon, rho=rho, sampling=sampling
         )
 
 
@@ -151,7 +161,9 @@ def _sampling(
     return PoissonSampling(rounds, probability, 1 if partitions is None else partitions)
 
 
-def _schema(rounds: int | None, min_sep: int | None, max_participations: int | None) -> MinSep:
+def _participation(
+    rounds: int | None, min_sep: int | None, max_participations: int | None
+) -> MinSep:
     if rounds is None or min_sep is None or max_participations is None:
         given = {
             "rounds": rounds,

@@ -31,7 +31,7 @@ HYPOTHETICAL = (
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one strategy under one schema.
+    """Of one strategy under one participation.
 
     noise_multiplier: z; None where none is given, and then there is no mu, rho or epsilon.
     delta: of epsilon.
@@ -39,14 +39,14 @@ class Figures:
     """
 
     strategy: Strategy
-    schema: MinSep
+    participation: MinSep
     loss: Loss
     noise_multiplier: float | None
     delta: float
     sampling: PoissonSampling | None = None
 
     def __repr__(self) -> str:
-        n, b, k = self._schema()
+        n, b, k = self._participation()
         spent = "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {self.delta:g}"
         return (
             f"<Figures of {self.strategy.kind}, rounds {n:,}, min-sep {b:,}, participations {k:,}: "
@@ -107,9 +107,9 @@ class Figures:
         return {
             "kind": self.strategy.kind,
             "paper": self.strategy.paper,
-            "rounds": self.schema.rounds,
-            "min_sep": self.schema.min_sep,
-            "max_participations": self.schema.max_participations,
+            "rounds": self.participation.rounds,
+            "min_sep": self.participation.min_sep,
+            "max_participations": self.participation.max_participations,
             "sensitivity": sensitivity.value,
             "sensitivity_is_exact": sensitivity.is_exact,
             "sensitivity_theorem": sensitivity.theorem,
@@ -144,13 +144,17 @@ class Figures:
             }
         }
 
-    def _schema(self) -> tuple[int, int, int]:
-        return self.schema.rounds, self.schema.min_sep, self.schema.max_participations
+    def _participation(self) -> tuple[int, int, int]:
+        return (
+            self.participation.rounds,
+            self.participation.min_sep,
+            self.participation.max_participations,
+        )
 
 
 def mechanism_figures(
     strategy: Strategy,
-    schema: MinSep,
+    participation: MinSep,
     noise_multiplier: float | None,
     delta: float,
     sampling: PoissonSampling | None = None,
@@ -160,14 +164,16 @@ def mechanism_figures(
     check_delta(delta)
     if noise_multiplier is not None:
         check_noise_multiplier(noise_multiplier)
-    figures = Figures(strategy, schema, loss(strategy, schema), noise_multiplier, delta, sampling)
+    figures = Figures(
+        strategy, participation, loss(strategy, participation), noise_multiplier, delta, sampling
+    )
     _ = figures.epsilon, figures.amplified_epsilon  # what cannot be computed is refused here
     return figures
 
 
 def calibrated_figures(
     strategy: Strategy,
-    schema: MinSep,
+    participation: MinSep,
     delta: float,
     *,
     epsilon: float | None = None,
@@ -179,7 +185,7 @@ def calibrated_figures(
 
     Args:
         strategy: the mechanism.
-        schema: (rounds, min-sep, max participations) that are enforced.
+        participation: (rounds, min-sep, max participations) that are enforced.
         delta: of epsilon.
         epsilon: at delta. Give this or rho.
         rho: zCDP.
@@ -199,7 +205,7 @@ def calibrated_figures(
             raise InputError(
                 f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
             )
-        z = noise_multiplier_for_rho(loss(strategy, schema).sensitivity.value, rho)
+        z = noise_multiplier_for_rho(loss(strategy, participation).sensitivity.value, rho)
     elif sampling is not None:
         assert epsilon is not None
         z = least_noise_multiplier(
@@ -207,5 +213,7 @@ def calibrated_figures(
         )
     else:
         assert epsilon is not None
-        z = noise_multiplier_for_epsilon(loss(strategy, schema).sensitivity.value, epsilon, delta)
-    return mechanism_figures(strategy, schema, z, delta, sampling=sampling)
+        z = noise_multiplier_for_epsilon(
+            loss(strategy, participation).sensitivity.value, epsilon, delta
+        )
+    return mechanism_figures(strategy, participation, z, delta, sampling=sampling)

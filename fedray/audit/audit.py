@@ -233,23 +233,23 @@ class Audit:
         """The mechanisms, and independent noise and the tree, by their error at equal privacy;
         least error first.
 
-        Sensitivity and loss are of one schema: the enforced one where it is known, else the
-        observed one. The common rho is that of the first mechanism there. Empty where there is no
-        noise or no such schema.
+        Sensitivity and loss are under one participation: the enforced one where it is known, else
+        the observed one. The common rho is that of the first mechanism there. Empty where there is
+        no noise or no such participation.
         """
         basis = self.utility_basis
         if basis is None or basis.rho is None or basis.rho <= 0.0:
             return []
-        schema = basis.participation
-        assert schema is not None
+        participation = basis.participation
+        assert participation is not None
         strategies = [each.strategy for each in self.mechanisms]
         kinds = {strategy.kind for strategy in strategies}
         strategies += [other for other in (Identity(), Tree()) if other.kind not in kinds]
         rows = []
         for strategy in strategies:
             try:
-                sensitivity = strategy.schema_sensitivity(schema).value
-                rows.append(utility(strategy, schema.rounds, sensitivity, basis.rho))
+                sensitivity = strategy.participation_sensitivity(participation).value
+                rows.append(utility(strategy, participation.rounds, sensitivity, basis.rho))
             except ValueError:  # what nothing is proven for has no place in the comparison
                 continue
         return sorted(rows, key=lambda row: row.rms_prefix_error)
@@ -537,10 +537,12 @@ def _audit_mechanism(
     z, delta = used.noise_multiplier, used.delta
     n, k = patterns.committed_rounds, patterns.max_participations
     if patterns.min_sep:
-        schema = MinSep(n, patterns.min_sep, k)
-        limits = Limits(schema, "the least gap and the most participations that this trace shows")
+        participation = MinSep(n, patterns.min_sep, k)
+        limits = Limits(
+            participation, "the least gap and the most participations that this trace shows"
+        )
     else:
-        schema = None
+        participation = None
         limits = Limits(None, REPEATED)
     trace = trace_sensitivity(strategy, patterns)
     return MechanismAudit(
@@ -549,7 +551,7 @@ def _audit_mechanism(
         noise_multiplier=z,
         trace=trace,
         binding_device=names.of(trace.device_id),
-        observed=observed(trace, schema, z, delta),
+        observed=observed(trace, participation, z, delta),
         observed_limits=of_limits("observed", limits, strategy, z, delta, False),
         enforced=of_limits("enforced", enforced, strategy, z, delta, True),
         claimed=of_limits("claimed", claimed, strategy, z, delta, _is_ensured(claimed, enforced)),
@@ -586,9 +588,9 @@ def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
     """Whether the claimed participation is no tighter than what was enforced."""
-    if claimed.schema is None or enforced.schema is None:
+    if claimed.participation is None or enforced.participation is None:
         return False
-    a, b = claimed.schema, enforced.schema
+    a, b = claimed.participation, enforced.participation
     return (
         a.rounds == b.rounds
         and a.min_sep <= b.min_sep

@@ -43,6 +43,7 @@ class Quantile:
 
     share: float
     sensitivity: float
+    """What their sensitivities do not exceed, at clip norm 1."""
     rho: float
 
 
@@ -88,7 +89,7 @@ class DevicePrivacy:
 @dataclass(frozen=True, slots=True)
 class FrontierEntry:
     """Devices with fewest .. most participations: their least gap, the least span of 2, 3, ..
-    consecutive participations, and the sensitivity of the (least gap, most) schema that they all
+    consecutive participations, and the sensitivity under (least gap, most), which they all
     obey."""
 
     fewest: int
@@ -96,12 +97,12 @@ class FrontierEntry:
     devices: int
     min_sep: int
     spans: tuple[int, ...]
-    schema: Sensitivity
+    sensitivity: Sensitivity
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Every device obeys the schema of its entry, so the largest of their sensitivities bounds the
+    """Every device obeys the limits of its entry, so the largest of their sensitivities bounds the
     trace's; it is never more than that of the one (b, k) pair, whose b may be one device's and k
     another's."""
 
@@ -110,7 +111,7 @@ class Frontier:
     @property
     def sensitivity(self) -> float:
         """An upper bound of the trace's sensitivity."""
-        return max(entry.schema.value for entry in self.entries)
+        return max(entry.sensitivity.value for entry in self.entries)
 
     def to_json(self) -> dict[str, Any]:
         """The bound and the entries."""
@@ -121,8 +122,8 @@ class Frontier:
                 "devices": entry.devices,
                 "min_sep": entry.min_sep,
                 "spans": list(entry.spans),
-                "sensitivity": entry.schema.value,
-                "is_exact": entry.schema.is_exact,
+                "sensitivity": entry.sensitivity.value,
+                "is_exact": entry.sensitivity.is_exact,
             }
             for entry in self.entries
         ]
@@ -145,8 +146,8 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
         spans = _least_spans(patterns, fewest, most)
         least = spans[0] if spans else n
         devices = int(((patterns.counts >= fewest) & (patterns.counts <= most)).sum())
-        schema = strategy.schema_sensitivity(MinSep(n, least, most))
-        entries.append(FrontierEntry(fewest, most, devices, least, spans, schema))
+        sensitivity = strategy.participation_sensitivity(MinSep(n, least, most))
+        entries.append(FrontierEntry(fewest, most, devices, least, spans, sensitivity))
     return Frontier(tuple(entries))
 
 

@@ -254,27 +254,29 @@ def _basis(
     broken = {finding.statement: None for finding in findings if finding.verdict is Verdict.BROKEN}
     claimed = claimed_limits(claim.model_copy(update=broken), trace)
     limits = joined(enforced, claimed, trace.committed_rounds)
-    rules = enforced.schema
+    rules = enforced.participation
     if (
         isinstance(trace, Trace)
         and rules is not None
-        and limits.schema is not None
-        and limits.schema.rounds == rules.rounds
+        and limits.participation is not None
+        and limits.participation.rounds == rules.rounds
     ):
         # The rules are known, and what they do not ensure is no limit, however often it is claimed.
         limits = enforced
-    schema = limits.schema
-    assert schema is not None
+    participation = limits.participation
+    assert participation is not None
     separation = (
-        "no device twice" if schema.max_participations == 1 else f"min-sep {schema.min_sep:,}"
+        "no device twice"
+        if participation.max_participations == 1
+        else f"min-sep {participation.min_sep:,}"
     )
     said = (
-        f"{separation} and at most {schema.max_participations:,} participations in "
-        f"{schema.rounds:,} rounds ({limits.reason})"
+        f"{separation} and at most {participation.max_participations:,} participations in "
+        f"{participation.rounds:,} rounds ({limits.reason})"
     )
     try:
-        claim.mechanism.check_rounds(schema.rounds)
-        return _Basis(claim.mechanism.schema_sensitivity(schema), said)
+        claim.mechanism.check_rounds(participation.rounds)
+        return _Basis(claim.mechanism.participation_sensitivity(participation), said)
     except ValueError as error:
         return _Basis(None, f"{said}; {error}")
 

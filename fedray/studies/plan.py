@@ -70,6 +70,7 @@ class PlanTarget:
     epsilon: float
     delta: float = 1e-10
     noise_per_report: float = 7.0 / 6500.0
+    """Noise multiplier over report goal: the signal-to-noise ratio is the same at every goal."""
     buffers: int = 4
 
     def __post_init__(self) -> None:
@@ -417,8 +418,12 @@ class _Planner:
             "training.enabled=false"
         )
         ((_, truth),) = run_tasks(simulated, [run], self._placement)
-        schema = truth.schema
-        seen = schema.min_sep if schema is not None and schema.max_participations > 1 else None
+        participation = truth.participation
+        seen = (
+            participation.min_sep
+            if participation is not None and participation.max_participations > 1
+            else None
+        )
         if truth.note:  # then it meets nothing
             judged = replace(full, note=truth.note, rho=None, epsilon=None)
         else:
@@ -447,7 +452,7 @@ class _Planner:
         participations count too."""
         n, target = self._scenario.rounds.count, self._target
         z, over = target.noise_per_report * goal, self._scenario.population.devices // goal
-        schemas = [truth.schema for truth in found if truth.schema is not None]
+        participations = [truth.participation for truth in found if truth.participation is not None]
         notes = [truth.note for truth in found if truth.note]
         guessed = max(1, min(n, over))
         candidate = Candidate(
@@ -457,9 +462,9 @@ class _Planner:
             scale=scale,
             population_over_goal=over,
             min_seps=tuple(
-                each.min_sep if each.max_participations > 1 else None for each in schemas
+                each.min_sep if each.max_participations > 1 else None for each in participations
             ),
-            max_participations=tuple(each.max_participations for each in schemas),
+            max_participations=tuple(each.max_participations for each in participations),
             guessed_epsilon=_epsilon(
                 _sensitivity(MinSep(n, guessed, -(-n // guessed)), target.buffers), z, target.delta
             ),
@@ -643,7 +648,7 @@ def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
 
 def _sensitivity(limits: MinSep, buffers: int) -> float:
     """Of the BLT made for limits, under them."""
-    return _mechanism(limits, buffers).schema_sensitivity(limits).value
+    return _mechanism(limits, buffers).participation_sensitivity(limits).value
 
 
 def _mechanism(limits: MinSep, buffers: int) -> Strategy:

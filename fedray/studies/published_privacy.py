@@ -63,16 +63,16 @@ def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:
 
 
 def _privacy_of(run: PublishedRun) -> PublishedPrivacy:
-    schema = MinSep(run.rounds, run.min_sep, run.max_participations)
-    sensitivity = Tree().schema_sensitivity(schema).value
+    participation = MinSep(run.rounds, run.min_sep, run.max_participations)
+    sensitivity = Tree().participation_sensitivity(participation).value
     epsilon = (
         None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1.0, 1e-10)
     )
     return PublishedPrivacy(
         name=run.name,
         rounds=run.rounds,
-        min_sep=schema.min_sep,
-        max_participations=schema.max_participations,
+        min_sep=participation.min_sep,
+        max_participations=participation.max_participations,
         squared_sensitivity=sensitivity**2,
         exact_rho=gaussian_rho(sensitivity, run.noise_multiplier),
         published_rho=run.rho,

@@ -211,9 +211,11 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
 
     def simulated(scenario: Scenario) -> Truth:
         is_ruled = scenario.participation.round_separation > 0
-        schema = MinSep(100, 20 + scenario.seed % 2, 5)
+        participation = MinSep(100, 20 + scenario.seed % 2, 5)
         return Truth(
-            schema, days=4.0 if is_ruled else 3.0, note="starved" if is_ruled and starves else ""
+            participation,
+            days=4.0 if is_ruled else 3.0,
+            note="starved" if is_ruled and starves else "",
         )
 
     monkeypatch.setattr(planning, "simulated", simulated)

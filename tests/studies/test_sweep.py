@@ -93,7 +93,7 @@ def test_a_row_is_what_its_mechanism_costs_there(tmp_path: Path) -> None:
         MinSep(60, b, k if k != "most" else -(-60 // b))
         for k, b in itertools.product([3, "most"], [6, 12, 20, 29])
     ]
-    weights = {schema: float(truths.count(schema)) for schema in truths}
+    weights = {participation: float(truths.count(participation)) for participation in truths}
     made = {
         ("banded", "estimate"): optimize_mechanism(MechanismRequest("banded", estimate, bands=12)),
         ("blt", "estimate"): optimize_mechanism(MechanismRequest("blt", estimate, 2, None, "rms")),
@@ -127,7 +127,10 @@ def test_a_row_is_what_its_mechanism_costs_there(tmp_path: Path) -> None:
             assert row.rms_loss == pytest.approx(expected.rms_loss, rel=tolerance)
             assert row.max_loss == pytest.approx(expected.max_loss, rel=tolerance)
             assert row.sensitivity_is_exact == expected.sensitivity.is_exact
-            assert (row.sensitivity, row.sensitivity_of) == (row.schema_sensitivity, "(b, k)")
+            assert (row.sensitivity, row.sensitivity_of) == (
+                row.participation_sensitivity,
+                "(b, k)",
+            )
             assert row.rho == pytest.approx(row.sensitivity**2 / 8)
         assert min(row.regret for row in cell.rows) == 0
         assert min(row.rms_loss for row in cell.rows) * (1 + cell.rows[0].regret) == pytest.approx(
@@ -229,7 +232,7 @@ def test_simulated_cells_have_the_truth_of_their_traces(tmp_path: Path, small) -
             assert row.rounds == 12
             assert row.days > 0
             assert (row.sensitivity_of, row.sensitivity_is_exact) == ("trace", True)
-            assert row.sensitivity <= row.schema_sensitivity * (1 + 1e-12)
+            assert row.sensitivity <= row.participation_sensitivity * (1 + 1e-12)
             assert row.rho == pytest.approx(
                 row.sensitivity**2 / (2 * scenario.privacy.noise_multiplier**2)
             )

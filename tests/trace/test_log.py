@@ -279,7 +279,7 @@ def test_contributions_of_their_own_all_count(log, strategy) -> None:
     assert found.value == pytest.approx(expected, rel=1e-12)
     assert found.is_exact
     once = trace_sensitivity(strategy, read_patterns(log(REPEATED_LOG, 4, repeats="once")))
-    assert once.value < found.value <= 3 * strategy.schema_sensitivity(MinSep(4, 1, 2)).value
+    assert once.value < found.value <= 3 * strategy.participation_sensitivity(MinSep(4, 1, 2)).value
 
 
 TIMES = ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.500Z", "2026-03-04T11:59:59Z"]

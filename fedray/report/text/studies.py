@@ -22,7 +22,7 @@ COLUMNS = {
     "regret": "regret",
     "sensitivity": "sensitivity",
     "sensitivity_of": "of",
-    "schema_sensitivity": "of (b, k)",
+    "participation_sensitivity": "of (b, k)",
     "noise_multiplier": "z",
     "rho": "rho at z",
     "epsilon": "epsilon at z",
@@ -32,7 +32,7 @@ COLUMNS = {
 """Headings of the figures of a sweep."""
 BOUNDS = {
     "sensitivity": "sensitivity_is_exact",
-    "schema_sensitivity": "schema_sensitivity_is_exact",
+    "participation_sensitivity": "participation_sensitivity_is_exact",
 }
 """Figures that may be upper bounds, and what says so."""
 _BRIEF = (

@@ -67,7 +67,9 @@ class Crossing:
     before: str
     after: str
     low: float
+    """The neighbouring value at which the one before is better."""
     high: float
+    """The neighbouring value at which the one after is better."""
     at: float
 
 
@@ -168,7 +170,7 @@ def run_sweep(
     tell, placement = on_progress or (lambda _: None), placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
     truths = _truths(sweep, cells, scenarios, placement, cache, tell)
-    distribution = tuple(truth.schema for truth in truths if truth.schema is not None)
+    distribution = tuple(truth.participation for truth in truths if truth.participation is not None)
     jobs = [
         _Judgement(sweep, *each, distribution, designs)
         for each in zip(cells, scenarios, truths, strict=True)
@@ -227,14 +229,14 @@ class _Judgement:
             mode="json",
             include={"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"},
         )
-        schema = self.truth.schema
+        participation = self.truth.participation
         return _digest(
             "judgement",
             sweep,
             [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms],
             list(self.cell.values),
             self.scenario.digest if self.scenario is not None else None,
-            asdict(schema) if schema is not None else None,
+            asdict(participation) if participation is not None else None,
             [asdict(each) for each in self.distribution] if needs_all else [],
         )
 
@@ -286,17 +288,17 @@ class _Cache:
             return None
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             head = json.loads(arrays["head"].tobytes())
-            if head["schema"] is None:
+            if head["participation"] is None:
                 return Truth(None, note=head["note"])
-            schema = MinSep(**head["schema"])
+            participation = MinSep(**head["participation"])
             patterns = Patterns(
-                schema.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"]
+                participation.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"]
             )
-            return Truth(schema, patterns, head["days"], head["note"])
+            return Truth(participation, patterns, head["days"], head["note"])
 
     def keep_truth(self, digest: str, truth: Truth) -> None:
         head = {
-            "schema": asdict(truth.schema) if truth.schema else None,
+            "participation": asdict(truth.participation) if truth.participation else None,
             "days": truth.days,
             "note": truth.note,
         }

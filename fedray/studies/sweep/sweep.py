@@ -66,7 +66,7 @@ class Estimate(Table):
     max_participations: Count
     """Most rounds of one device, k."""
 
-    def schema_(self) -> MinSep:
+    def participation(self) -> MinSep:
         """As the mechanisms take it."""
         return MinSep(self.rounds, self.min_sep, self.max_participations)
 
@@ -187,7 +187,7 @@ class Sweep(Table):
                 "max_participations"
             )
         if self.estimate is not None:
-            self.estimate.schema_()
+            self.estimate.participation()
         cells = 1
         for values in self.vary.values():
             cells *= len(values)
