@@ -29,6 +29,7 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except FedrayError as error:
             command = self.commands[ctx.invoked_subcommand]
+            # The same error, since its type decides the exit code.
             error.args = (in_flags(str(error), command.params),)
             raise
 

@@ -50,7 +50,22 @@ def read_request(
     objective: str | None,
     targets: Path | None,
 ) -> MechanismRequest:
-    """What the options ask for. Raises InputError."""
+    """Makes a request of what the options of `fedray optimize` ask for.
+
+    Args:
+        kind: of the mechanism, such as "blt".
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        buffers: of a blt; None for the usual number.
+        bands: of a banded kind; None for the kind's default.
+        objective: "max" or "rms"; None for the kind's default.
+        targets: a JSON file of weighted outcomes, in place of rounds, min_sep and
+            max_participations.
+
+    Raises:
+        InputError: if the options contradict each other, or some are missing.
+    """
     with _inputs():
         if targets is None:
             participation, outcomes = _participation(rounds, min_sep, max_participations), ()
@@ -80,8 +95,20 @@ def find_mechanism(
     has_cache: bool,
     on_progress: Progress,
 ) -> Found:
-    """Optimises or builds what is asked for, writes it if `out` is given. Raises InputError,
-    OptimizationFailed."""
+    """Optimises or builds what is asked for, and writes it if `out` is given.
+
+    Args:
+        request: what is asked for.
+        noise_multiplier: z of mu, rho and epsilon; None for a mechanism without them.
+        delta: of epsilon.
+        out: JSON file of the mechanism; None for no file.
+        has_cache: whether to keep mechanisms, and to take those that were kept.
+        on_progress: hears how far the optimisation is.
+
+    Raises:
+        InputError: if the request is impossible, or `out` cannot be written.
+        OptimizationFailed: if no mechanism was found that is valid.
+    """
     with _inputs():
         _check_out(out)
         strategy = (
@@ -112,8 +139,21 @@ def evaluate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
 ) -> Figures:
-    """Figures of a mechanism file; with a sampling probability also amplified ones. Raises
-    InputError."""
+    """Computes all figures of a mechanism file; with a sampling probability also amplified ones.
+
+    Args:
+        file: the mechanism, as JSON or .npy.
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        noise_multiplier: z of mu, rho and epsilon; None for figures without them.
+        delta: of epsilon.
+        probability: with which each device is sampled in its turn; None for no sampling.
+        partitions: parts of the population that take turns; None for one.
+
+    Raises:
+        InputError: if the setting is impossible, or nothing is proven for it.
+    """
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations)
         sampling = _sampling(participation.rounds, probability, partitions)
@@ -138,8 +178,23 @@ def calibrate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
 ) -> Figures:
-    """Figures of a mechanism file at the least noise multiplier that gives epsilon or rho. Raises
-    InputError."""
+    """Computes all figures of a mechanism file at the least noise multiplier that gives epsilon or
+    rho.
+
+    Args:
+        file: the mechanism, as JSON or .npy.
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        delta: of epsilon.
+        epsilon: the most that is allowed. Give this or rho.
+        rho: the most that is allowed.
+        probability: with which each device is sampled in its turn; None for no sampling.
+        partitions: parts of the population that take turns; None for one.
+
+    Raises:
+        InputError: if the setting is impossible, or nothing is proven for it.
+    """
     with _inputs():
         participation = _participation(rounds, min_sep, max_participations)
         sampling = _sampling(participation.rounds, probability, partitions)

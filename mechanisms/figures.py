@@ -41,6 +41,7 @@ class Figures:
     strategy: Strategy
     participation: MinSep
     loss: Loss
+    """Errors, sensitivity and losses under that participation."""
     noise_multiplier: float | None
     delta: float
     sampling: PoissonSampling | None = None

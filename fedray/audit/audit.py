@@ -71,6 +71,7 @@ class MechanismAudit:
     """
 
     strategy: Strategy
+    """The mechanism."""
     is_own: bool
     noise_multiplier: float | None
     trace: TraceSensitivity
@@ -119,9 +120,13 @@ class Audit:
     """What a trace shows. Printed, it is a table; `to_json` has the same figures unrounded."""
 
     path: Path
+    """Directory of the trace."""
     digest: str
+    """The trace's digest."""
     ended: str
+    """How the run ended: completed, or why it did not; "imported" for a log."""
     patterns: Patterns
+    """Every device's rounds."""
     mechanisms: tuple[MechanismAudit, ...]
     """Those that are asked about; empty for a log of which no mechanism is known."""
     findings: tuple[Finding, ...]
@@ -135,6 +140,7 @@ class Audit:
     scenario: Scenario | None
     """What was run; None for an imported log."""
     claim: Claim | None
+    """What was claimed; None without a claim."""
     assumptions: tuple[str, ...]
     """What the figures rest on, in plain words."""
 

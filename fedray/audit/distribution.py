@@ -45,6 +45,7 @@ class Quantile:
     sensitivity: float
     """What their sensitivities do not exceed, at clip norm 1."""
     rho: float
+    """zCDP of that sensitivity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,10 @@ class DevicePrivacy:
     """
 
     quantiles: tuple[Quantile, ...]
+    """At a few shares of the devices, from the least."""
     curve: tuple[float, ...]
     mean_rho: float
+    """Mean over the devices that took part."""
     is_exact: bool
 
     @classmethod
@@ -95,8 +98,11 @@ class FrontierEntry:
     fewest: int
     most: int
     devices: int
+    """How many devices have so many participations."""
     min_sep: int
+    """b: least gap of these devices, in rounds."""
     spans: tuple[int, ...]
+    """Least rounds between the first and the last of 2, 3, .. consecutive participations."""
     sensitivity: Sensitivity
 
 
@@ -107,6 +113,7 @@ class Frontier:
     another's."""
 
     entries: tuple[FrontierEntry, ...]
+    """From the most participations to the fewest."""
 
     @property
     def sensitivity(self) -> float:
@@ -131,7 +138,12 @@ class Frontier:
 
 
 def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
-    """An entry per number of participations, from the most."""
+    """Groups devices by their number of participations, from the most, and bounds each group.
+
+    Args:
+        strategy: the mechanism.
+        patterns: every device's rounds; none may repeat a round.
+    """
     n = patterns.committed_rounds
     counts = np.flatnonzero(np.bincount(patterns.counts))
     most = (

@@ -79,9 +79,11 @@ class Guarantee:
     sensitivity: Sensitivity | None
     noise_multiplier: float | None
     delta: float
+    """Of epsilon."""
     may_rest_on: bool
     reason: str
     assumptions: tuple[str, ...] = ()
+    """What the guarantee rests on, in sentences."""
 
     @property
     def scope(self) -> str:
@@ -147,7 +149,14 @@ def observed(
     noise_multiplier: float | None,
     delta: float,
 ) -> Guarantee:
-    """The guarantee of the trace itself."""
+    """Returns the guarantee of the trace itself.
+
+    Args:
+        found: the sensitivity of the trace.
+        participation: (n, b, k) that the trace obeys; None if a device repeats a round.
+        noise_multiplier: z; None where it is not known.
+        delta: of epsilon.
+    """
     pattern = found.rounds
     sensitivity = Sensitivity(
         found.value,
@@ -175,7 +184,16 @@ def of_limits(
     delta: float,
     may_rest_on: bool,
 ) -> Guarantee:
-    """The guarantee of every pattern that the limits allow."""
+    """Returns the guarantee of every pattern that limits allow.
+
+    Args:
+        name: "observed", "enforced" or "claimed".
+        limits: the participation that is allowed, and why.
+        strategy: the mechanism.
+        noise_multiplier: z; None where it is not known.
+        delta: of epsilon.
+        may_rest_on: whether a DP guarantee may rest on it if the sensitivity is known.
+    """
     sensitivity, reason = None, limits.reason
     if limits.participation is not None:
         try:
@@ -405,10 +423,13 @@ def described(participation: MinSep) -> str:
 
 
 def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
-    """What holds if both hold. Enforced limits speak of the recorded rounds, and are no help for a
-    claim of more.
+    """Returns what holds if both limits hold. Enforced limits speak of the recorded rounds, and are
+    no help for a claim of more.
 
-    rounds: that were recorded; without any limits a device may take part in each of them.
+    Args:
+        enforced: what the rules in force allowed.
+        claimed: what somebody states.
+        rounds: how many were recorded; without any limits a device may take part in each of them.
     """
     participation = claimed.participation
     if participation is None:

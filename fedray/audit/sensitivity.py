@@ -33,8 +33,10 @@ class TraceSensitivity:
     """
 
     value: float
+    """The sensitivity, or an upper bound of it."""
     is_exact: bool
     device_id: int
+    """The device that attains it."""
     rounds: tuple[int, ...]
 
 

@@ -145,7 +145,13 @@ def _wrapped(text: str, width: int, lead: str, indent: str, breaks_hyphens: bool
 
 
 def print_rows(rows: Sequence[tuple[str, str]], width: int, indent: str = "") -> None:
-    """Prints names and values, a line each, the names `width` columns wide."""
+    """Prints names and values, a line each.
+
+    Args:
+        rows: (name, value).
+        width: columns for the names.
+        indent: what stands before each name.
+    """
     for what, value in rows:
         typer.echo(f"{indent}{what:<{width}} {value}")
 

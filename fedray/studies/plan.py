@@ -68,10 +68,13 @@ class PlanTarget:
     """What a plan must meet, and how it is judged."""
 
     epsilon: float
+    """Most epsilon."""
     delta: float = 1e-10
+    """Of epsilon."""
     noise_per_report: float = 7.0 / 6500.0
     """Noise multiplier over report goal: the signal-to-noise ratio is the same at every goal."""
     buffers: int = 4
+    """Of the BLT that is planned for."""
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
@@ -101,8 +104,11 @@ class Candidate:
     """A report goal with a timer, as simulated."""
 
     report_goal: int
+    """Reports that close a round."""
     timer_hours: float
+    """Participation timer."""
     noise_multiplier: float
+    """z: the goal times the target's noise per report."""
     scale: float
     """Size of the simulations; 1: the whole population."""
     population_over_goal: int
@@ -114,6 +120,7 @@ class Candidate:
     planned_min_sep: int | None = None
     """With the margin below those of the seeds; None where no device takes part twice."""
     planned_max_participations: int | None = None
+    """With one more than the seeds' where they differ; None where a run starves."""
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
@@ -121,6 +128,7 @@ class Candidate:
     sensitivity: float | None = None
     """Of a BLT made for the planned limits, under them."""
     rho: float | None = None
+    """At the planned limits."""
     epsilon: float | None = None
     """At the planned limits; None where the noise is no guarantee at all, or a run starves."""
     guessed_epsilon: float | None = None
@@ -158,10 +166,14 @@ class Plan:
 
     target: PlanTarget
     scenario: Scenario
+    """Everything but report goal and timer."""
     seeds: int
+    """Simulated runs of each candidate."""
     scale: float
+    """Size of the simulations of the search; 1: the whole population."""
     best: Candidate | None
     candidates: tuple[Candidate, ...]
+    """All that were simulated, in order of timer, goal and scale."""
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -232,13 +244,20 @@ def make_plan(
     placement: Placement | None = None,
     on_progress: Progress | None = None,
 ) -> Plan:
-    """For every timer the least report goal that meets the target in small simulations; then the
-    best of them at full size.
+    """Finds for every timer the least report goal that meets the target in small simulations; then
+    confirms the best of them at full size. Of goals within 5 % of the least, the fastest is best.
 
-    scenario: population, rounds and all but report goal and timer. seeds: simulations of each
-    candidate, at least 2, since their spread is the margin. scale: of population and goal in the
-    search. Of goals within 5 % of the least, the fastest is the best.
-    Raises InputError.
+    Args:
+        scenario: population, rounds and all but report goal and timer.
+        target: what must be met.
+        timers: participation timers to try, hours.
+        seeds: simulations of each candidate, at least 2, since their spread is the margin.
+        scale: of population and goal in the search.
+        placement: where the simulations run.
+        on_progress: hears what is being simulated.
+
+    Raises:
+        InputError: if no report goal is possible, or an argument makes no sense.
     """
     _check(scenario, timers, seeds, scale)
     least = max(1, math.ceil(LEAST_NOISE_MULTIPLIER / target.noise_per_report))
@@ -304,8 +323,14 @@ def make_plan(
 def planned_scenario(
     scenario: Scenario, target: PlanTarget, best: Candidate
 ) -> tuple[Scenario, Strategy]:
-    """The scenario of a candidate, with the mechanism made for its planned limits, which devices
-    must keep."""
+    """Returns the scenario of a candidate, in which devices must keep the planned limits, and the
+    mechanism made for them.
+
+    Args:
+        scenario: everything but what is planned.
+        target: names delta and the buffers of the mechanism.
+        best: the candidate.
+    """
     strategy = _mechanism(_limits(scenario.rounds.count, best), target.buffers)
     table = ", ".join(
         f"{name} = {_toml(value)}" for name, value in strategy.model_dump(mode="json").items()

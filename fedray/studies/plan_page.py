@@ -20,8 +20,16 @@ SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "
 
 
 def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
-    """What `fedray plan --out` writes, by name: page and figures, and for a plan that was found its
-    scenario, mechanism, claim."""
+    """Makes what the directory of a plan holds: a page and figures, and for a plan that was found
+    its scenario, mechanism and claim.
+
+    Args:
+        plan: the plan.
+        command: how it was made, for the page.
+
+    Returns:
+        Contents of the files, by name.
+    """
     files = {
         "report.html": plan_page(plan, command).encode(),
         "plan.json": (json.dumps({**plan.to_json(), "command": command}, indent=1) + "\n").encode(),

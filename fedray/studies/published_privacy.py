@@ -27,14 +27,20 @@ class PublishedPrivacy:
     """
 
     name: str
+    """Of the row, such as nwp-en-GB."""
     rounds: int
+    """n: rounds of the run."""
     min_sep: int
     max_participations: int
+    """k: as printed."""
     squared_sensitivity: float
+    """Of tree aggregation under (b, k), at clip norm 1."""
     exact_rho: float
     published_rho: float
+    """As printed."""
     epsilon: float | None
     published_epsilon: float | None
+    """As printed, at delta 1e-10; None where none is printed."""
 
     @property
     def agrees(self) -> bool:

@@ -42,15 +42,21 @@ class ReproducedRun:
     """
 
     name: str
+    """Of the row, such as nwp-en-GB."""
     reach: float
+    """Share of the population that the task can use."""
     min_sep: Figure
     max_participations: Figure
+    """k: most rounds of one device."""
     rho: Figure
     epsilon: Figure
     trace_rho: float
     days: float
+    """Simulated time to the last commit."""
     ended: str
+    """How the run ended; "completed", or why it did not."""
     digest: str
+    """The trace's digest."""
     wall_seconds: float
 
     def to_json(self) -> dict[str, Any]:
@@ -68,10 +74,17 @@ def reproduce_gboard(
     placement: Placement | None = None,
     on_row: Callable[[list[ReproducedRun]], None] | None = None,
 ) -> list[ReproducedRun]:
-    """Runs the scenarios of the chosen rows (comma-separated locales or names; None for all).
+    """Simulates published runs and audits them.
 
-    Traces are kept as `out`/<row> if a directory is given. `on_row` hears of all results so far
-    after every row. Raises InputError for unknown rows.
+    Args:
+        rows: comma-separated locales or names; None for all.
+        overrides: keys set in every scenario, as "table.key=value".
+        out: directory in which each trace is kept under its row's name; None keeps none.
+        placement: where the simulations run.
+        on_row: hears of all results so far after every row.
+
+    Raises:
+        InputError: if a row is unknown.
     """
     results = []
     for published in select(rows):

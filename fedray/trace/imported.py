@@ -84,8 +84,11 @@ class LeftOut:
     """
 
     reason: str
+    """Why, in words."""
     rows: int
+    """How many."""
     example: str
+    """One of them, its device by a hash of its name."""
     may_be_participation: bool = True
 
 
@@ -498,12 +501,15 @@ def name_text(value: object) -> str:
 
 
 def hashed_name(value: object, devices_digest: str) -> str:
-    """What a device is called where its name is not to be read: `#` and twelve hex digits of
-    BLAKE2b over the name.
+    """Returns what a device is called where its name is not to be read: `#` and twelve hex digits
+    of BLAKE2b over the name.
 
-    The digest of the trace's list of devices is the key. Whoever holds the trace can find the
-    device again; whoever sees the hash alone cannot try names, unless the whole list of devices can
-    be guessed.
+    Whoever holds the trace can find the device again; whoever sees the hash alone cannot try names,
+    unless the whole list of devices can be guessed.
+
+    Args:
+        value: the name.
+        devices_digest: of the trace's list of devices; the key of the hash.
     """
     key = devices_digest.encode()[:64]
     return f"#{hashlib.blake2b(name_text(value).encode(), key=key, digest_size=6).hexdigest()}"

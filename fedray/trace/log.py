@@ -50,10 +50,12 @@ class LogLayout:
 
     devices: tuple[str, ...]
     round: str
+    """Column of the round."""
     time: str | None = None
     time_unit: str | None = None
     where: tuple[str, ...] = ()
     file_format: str | None = None
+    """csv or parquet; None: by the suffix."""
     delimiter: str | None = None
 
     def __post_init__(self) -> None:
@@ -115,6 +117,7 @@ class Example:
     """A row of the log; round: as it is shown."""
 
     device: pa.Scalar
+    """The log's value, which may be missing."""
     round: str
 
     def __str__(self) -> str:
@@ -135,8 +138,11 @@ class Unused:
     """Rows of a log that are no participation, by the reason, and one of them."""
 
     reason: str
+    """Why, in words."""
     rows: int
+    """How many."""
     example: Example
+    """One of them."""
 
     def recorded(self, devices_digest: str, may_be_participation: bool = True) -> LeftOut:
         """As the trace has it."""

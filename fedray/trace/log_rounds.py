@@ -154,9 +154,19 @@ class Numbering:
 def read_released(
     file: Path, table: pa.Table, round_column: str, time_column: str | None, unit: str | None
 ) -> ReleasedRounds:
-    """The rounds that a table lists. Its rounds are in `round_column`, `round`, or its only column;
-    its times, if it has any, in `time_column` or `time`. Raises InputError unless rounds are
-    distinct whole numbers in order."""
+    """Reads the rounds that a table lists.
+
+    Args:
+        file: where the table is from, for messages.
+        table: its rounds are in `round_column`, `round`, or its only column; its times, if it has
+            any, in `time_column` or `time`.
+        round_column: the log's column of the round.
+        time_column: the log's column of times; None if it has none.
+        unit: of times that are numbers, where it is known.
+
+    Raises:
+        InputError: unless rounds are distinct whole numbers in order.
+    """
     names = table.column_names
     round_name = next(
         (name for name in (round_column, "round") if name in names),

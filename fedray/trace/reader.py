@@ -42,7 +42,9 @@ class AcceptedPart:
     each."""
 
     device_ids: NDArray[np.uint64]
+    """Who took part, in order."""
     rounds: NDArray[np.uint32]
+    """In which committed round."""
 
 
 class Trace:
@@ -228,7 +230,12 @@ class Trace:
 
 
 def integrity(is_verified: bool, has_document_digest: bool) -> str:
-    """What protects the figures of a trace against damage: a sentence."""
+    """Says in a sentence what protects the figures of a trace against damage.
+
+    Args:
+        is_verified: whether digests are checked as columns are read.
+        has_document_digest: whether run.json has a digest of itself.
+    """
     if not is_verified:
         return "Digests were not checked: damage or a change of the trace may have gone unnoticed."
     if has_document_digest:

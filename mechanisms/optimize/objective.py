@@ -22,6 +22,7 @@ class Target:
     """One outcome to be good at, and its weight among others."""
 
     participation: MinSep
+    """(n, b, k) of the outcome."""
     weight: float = 1.0
 
     def __post_init__(self) -> None:

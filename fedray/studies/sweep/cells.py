@@ -32,8 +32,10 @@ class Truth:
     there is none."""
 
     participation: MinSep | None
+    """(n, b, k) of the cell; None where its run starved."""
     patterns: Patterns | None = None
     days: float | None = None
+    """Length of the simulated run; None of a cell that was not simulated."""
     note: str = ""
 
 
@@ -166,7 +168,13 @@ def judge(
 
 
 def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> float:
-    """z of a cell: given, in proportion to the report goal, or 1."""
+    """Returns z of a cell: given, in proportion to the report goal, or 1.
+
+    Args:
+        sweep: may give z, or z over the report goal.
+        cell: may have the report goal.
+        scenario: of the cell, which has a report goal and a z too; None if there is none.
+    """
     if sweep.noise_per_report is not None:
         goal = scenario.rounds.report_goal if scenario is not None else cell.get("report_goal")
         return sweep.noise_per_report * goal

@@ -65,7 +65,9 @@ class Crossing:
     axis; at, interpolated."""
 
     before: str
+    """The mechanism that is better up to there."""
     after: str
+    """The mechanism that is better from there."""
     low: float
     """The neighbouring value at which the one before is better."""
     high: float
@@ -79,7 +81,9 @@ class SweepResult:
     computed anew."""
 
     sweep: Sweep
+    """What was asked for."""
     cells: tuple[CellResult, ...]
+    """In the sweep's order."""
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -163,8 +167,18 @@ def run_sweep(
     has_cache: bool = True,
     on_progress: Progress | None = None,
 ) -> SweepResult:
-    """Runs all cells: first what happens in them, then how the mechanisms fare. Raises RunFailed
-    when a task dies for good."""
+    """Runs all cells of a sweep: first what happens in them, then how the mechanisms fare.
+
+    Args:
+        sweep: what is varied, and which mechanisms are judged.
+        scenario: of the sweep; None if its cells are settings.
+        placement: where the tasks run.
+        has_cache: whether to keep cells and mechanisms, and to take those that were kept.
+        on_progress: hears how many cells are done.
+
+    Raises:
+        RunFailed: if a task dies for good.
+    """
     cells, cache = sweep.cells(), _Cache(default_cache() if has_cache else None)
     designs = designs_cache() if has_cache else None
     tell, placement = on_progress or (lambda _: None), placement or Placement()
@@ -194,7 +208,16 @@ def run_sweep(
 
 
 def write_results(result: SweepResult, out: Path, page: str) -> None:
-    """results.parquet, results.json and report.html in a new directory. Raises InputError."""
+    """Writes results.parquet, results.json and report.html.
+
+    Args:
+        result: the sweep's.
+        out: a new directory.
+        page: the content of report.html.
+
+    Raises:
+        InputError: if the directory cannot be written.
+    """
     table = io.BytesIO()
     pq.write_table(result.to_arrow(), table, compression="zstd")
     document = json.dumps(result.to_json(), indent=1) + "\n"

@@ -252,8 +252,13 @@ class Sweep(Table):
         return PLOTTED_LOSS.get(self.y, "max") if spec.kind == "blt" else "rms"
 
     def label(self, spec: MechanismSpec, made_for: MadeFor) -> str:
-        """A mechanism in tables and plots: what it is, which loss it is optimised for, and for
-        what."""
+        """Names a mechanism in tables and plots: what it is, for which loss it is optimised,
+        and for what.
+
+        Args:
+            spec: the mechanism.
+            made_for: "estimate", "truth" or "distribution".
+        """
         size = (
             f" {spec.bands} bands"
             if spec.bands
