@@ -31,7 +31,7 @@ faults: .venv/.tests  ## Every fault at three moments: killed actors, nodes and 
 	FEDRAY_ALL_MOMENTS=1 $(BIN)/python -m pytest -q tests/simulation/test_faults.py tests/simulation/test_cluster.py
 
 canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,000 audits and 150 sampled epsilons, bracketed
-	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/simulation/test_canary.py tests/audit/test_distribution.py \
+	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_canary.py tests/audit/test_distribution.py \
 	  tests/mechanisms/test_composition.py
 
 fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs: traces, logs, scenarios, mechanisms, options (half an hour)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
     from fedray.audit.statement import Statement, privacy_statement
-    from fedray.canary import Aggregates, CanaryResult, run_canary
     from fedray.errors import (
         AggregatorLost,
         CheckpointError,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
         TraceVersion,
         TrainerLost,
     )
-    from fedray.fit import Fit, FittedRun, fit_min_sep
     from fedray.learning import train
     from fedray.messages import RunProgress, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
@@ -75,9 +73,11 @@ if TYPE_CHECKING:
         ReplayAvailability,
     )
     from fedray.simulation import resume, simulate
-    from fedray.stress.plan import Plan, PlanTarget, make_plan
-    from fedray.stress.run import SweepResult, run_sweep
-    from fedray.stress.sweep import Estimate, MechanismSpec, Sweep
+    from fedray.studies.canary import Aggregates, CanaryResult, run_canary
+    from fedray.studies.fit import Fit, FittedRun, fit_min_sep
+    from fedray.studies.plan import Plan, PlanTarget, make_plan
+    from fedray.studies.sweep.run import SweepResult, run_sweep
+    from fedray.studies.sweep.sweep import Estimate, MechanismSpec, Sweep
     from fedray.trace.imported import ImportedTrace, open_trace
     from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
@@ -113,13 +113,13 @@ _NAMES = {
     "fedray.scenario.availability": (
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
     ),
-    "fedray.canary": "Aggregates CanaryResult run_canary",
+    "fedray.studies.canary": "Aggregates CanaryResult run_canary",
     "fedray.errors": (
         "AggregatorLost CheckpointError FedrayError FitFailed InputError OptimizationFailed "
         "RunFailed ScenarioError ShardLost Starved TraceCorrupt TraceError "
         "TraceVersion TrainerLost"
     ),
-    "fedray.fit": "Fit FittedRun fit_min_sep",
+    "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.learning": "train",
     "fedray.messages": "RunProgress TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
@@ -132,9 +132,9 @@ _NAMES = {
         "ServerYogi TimeZone Training"
     ),
     "fedray.simulation": "resume simulate",
-    "fedray.stress.plan": "Plan PlanTarget make_plan",
-    "fedray.stress.run": "SweepResult run_sweep",
-    "fedray.stress.sweep": "Estimate MechanismSpec Sweep",
+    "fedray.studies.plan": "Plan PlanTarget make_plan",
+    "fedray.studies.sweep.run": "SweepResult run_sweep",
+    "fedray.studies.sweep.sweep": "Estimate MechanismSpec Sweep",
     "fedray.trace.imported": "ImportedTrace open_trace",
     "fedray.trace.importer": "import_log",
     "fedray.trace.reader": "Trace",

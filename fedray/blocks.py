@@ -29,9 +29,12 @@ def part_count(devices: int) -> int:
 
 
 def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[int, int]]:
-    """The parts [first, end) within a range of devices that starts and ends on parts' edges.
+    """Lists the parts [first, end) within a range of devices.
 
-    devices: of the whole population.
+    Args:
+        devices: of the whole population.
+        first_device: where the range starts, the edge of a part.
+        end_device: where it ends, the edge of a part.
     """
     size = part_devices(devices)
     starts = range(first_device, end_device, size)

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedray.commands.audits import audit, canary, report, statement
+from fedray.commands.flags import in_flags
 from fedray.commands.imports import import_
 from fedray.commands.learning import train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
@@ -18,7 +20,22 @@ from fedray.commands.runs import fit, reproduce, run, scenarios, schema
 from fedray.commands.studies import plan, stress
 from fedray.errors import FedrayError, InputError, one_line
 
+
+class _Commands(TyperGroup):
+    """The commands. Errors of the library name flags where it named arguments."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FedrayError as error:
+            command = self.commands[ctx.invoked_subcommand]
+            # The same error, since its type decides the exit code.
+            error.args = (in_flags(str(error), command.params),)
+            raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

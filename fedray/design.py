@@ -50,20 +50,40 @@ def read_request(
     objective: str | None,
     targets: Path | None,
 ) -> MechanismRequest:
-    """What the options ask for. Raises InputError."""
+    """Makes a request of what the options of `fedray optimize` ask for.
+
+    Args:
+        kind: of the mechanism, such as "blt".
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        buffers: of a blt; None for the usual number.
+        bands: of a banded kind; None for the kind's default.
+        objective: "max" or "rms"; None for the kind's default.
+        targets: a JSON file of weighted outcomes, in place of rounds, min_sep and
+            max_participations.
+
+    Raises:
+        InputError: if the options contradict each other, or some are missing.
+    """
     with _inputs():
         if targets is None:
-            schema, outcomes = _schema(rounds, min_sep, max_participations), ()
+            participation, outcomes = _participation(rounds, min_sep, max_participations), ()
         else:
             if (rounds, min_sep, max_participations) != (None, None, None):
                 raise ValueError(
-                    "--targets names the rounds, min-seps and participations; leave out the "
-                    "options of these names"
+                    f"targets={str(targets)!r} names the rounds, min-seps and participations; "
+                    "leave out the three beside it"
                 )
             outcomes = read_targets(targets)
-            schema = max(outcomes, key=lambda target: target.weight).schema
+            participation = max(outcomes, key=lambda target: target.weight).participation
         return MechanismRequest(
-            cast(Kind, kind), schema, buffers, bands, cast(Objective | None, objective), outcomes
+            cast(Kind, kind),
+            participation,
+            buffers,
+            bands,
+            cast(Objective | None, objective),
+            outcomes,
         )
 
 
@@ -75,8 +95,20 @@ def find_mechanism(
     has_cache: bool,
     on_progress: Progress,
 ) -> Found:
-    """Optimises or builds what is asked for, writes it if `out` is given. Raises InputError,
-    OptimizationFailed."""
+    """Optimises or builds what is asked for, and writes it if `out` is given.
+
+    Args:
+        request: what is asked for.
+        noise_multiplier: z of mu, rho and epsilon; None for a mechanism without them.
+        delta: of epsilon.
+        out: JSON file of the mechanism; None for no file.
+        has_cache: whether to keep mechanisms, and to take those that were kept.
+        on_progress: hears how far the optimisation is.
+
+    Raises:
+        InputError: if the request is impossible, or `out` cannot be written.
+        OptimizationFailed: if no mechanism was found that is valid.
+    """
     with _inputs():
         _check_out(out)
         strategy = (
@@ -84,10 +116,13 @@ def find_mechanism(
             if has_cache
             else optimize_mechanism(request, on_progress)
         )
-        schemas = [target.schema for target in request.targets] or [request.schema]
-        schemas.sort(key=lambda schema: schema != request.schema)
+        participations = [target.participation for target in request.targets] or [
+            request.participation
+        ]
+        participations.sort(key=lambda participation: participation != request.participation)
         first, *others = (
-            mechanism_figures(strategy, schema, noise_multiplier, delta) for schema in schemas
+            mechanism_figures(strategy, participation, noise_multiplier, delta)
+            for participation in participations
         )
         if out is not None:
             write_strategy(strategy, out)
@@ -104,17 +139,32 @@ def evaluate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
 ) -> Figures:
-    """Figures of a mechanism file; with a sampling probability also amplified ones. Raises
-    InputError."""
+    """Computes all figures of a mechanism file; with a sampling probability also amplified ones.
+
+    Args:
+        file: the mechanism, as JSON or .npy.
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        noise_multiplier: z of mu, rho and epsilon; None for figures without them.
+        delta: of epsilon.
+        probability: with which each device is sampled in its turn; None for no sampling.
+        partitions: parts of the population that take turns; None for one.
+
+    Raises:
+        InputError: if the setting is impossible, or nothing is proven for it.
+    """
     with _inputs():
-        schema = _schema(rounds, min_sep, max_participations)
-        sampling = _sampling(schema.rounds, probability, partitions)
+        participation = _participation(rounds, min_sep, max_participations)
+        sampling = _sampling(participation.rounds, probability, partitions)
         if sampling is not None and noise_multiplier is None:
             raise ValueError(
                 f"sampling={probability:g} amplifies an epsilon, which needs a noise multiplier; "
                 "give one"
             )
-        return mechanism_figures(read_strategy(file), schema, noise_multiplier, delta, sampling)
+        return mechanism_figures(
+            read_strategy(file), participation, noise_multiplier, delta, sampling
+        )
 
 
 def calibrate_mechanism(
@@ -128,13 +178,28 @@ def calibrate_mechanism(
     probability: float | None = None,
     partitions: int | None = None,
 ) -> Figures:
-    """Figures of a mechanism file at the least noise multiplier that gives epsilon or rho. Raises
-    InputError."""
+    """Computes all figures of a mechanism file at the least noise multiplier that gives epsilon or
+    rho.
+
+    Args:
+        file: the mechanism, as JSON or .npy.
+        rounds: n, rounds that are released.
+        min_sep: b, least difference of two rounds of one device.
+        max_participations: k, most rounds of one device.
+        delta: of epsilon.
+        epsilon: the most that is allowed. Give this or rho.
+        rho: the most that is allowed.
+        probability: with which each device is sampled in its turn; None for no sampling.
+        partitions: parts of the population that take turns; None for one.
+
+    Raises:
+        InputError: if the setting is impossible, or nothing is proven for it.
+    """
     with _inputs():
-        schema = _schema(rounds, min_sep, max_participations)
-        sampling = _sampling(schema.rounds, probability, partitions)
+        participation = _participation(rounds, min_sep, max_participations)
+        sampling = _sampling(participation.rounds, probability, partitions)
         return calibrated_figures(
-            read_strategy(file), schema, delta, epsilon=epsilon, rho=rho, sampling=sampling
+            read_strategy(file), participation, delta, epsilon=epsilon, rho=rho, sampling=sampling
         )
 
 
@@ -151,14 +216,16 @@ def _sampling(
     return PoissonSampling(rounds, probability, 1 if partitions is None else partitions)
 
 
-def _schema(rounds: int | None, min_sep: int | None, max_participations: int | None) -> MinSep:
+def _participation(
+    rounds: int | None, min_sep: int | None, max_participations: int | None
+) -> MinSep:
     if rounds is None or min_sep is None or max_participations is None:
         given = {
-            "--rounds": rounds,
-            "--min-sep": min_sep,
-            "--max-participations": max_participations,
+            "rounds": rounds,
+            "min_sep": min_sep,
+            "max_participations": max_participations,
         }
-        missing = ", ".join(name for name, value in given.items() if value is None)
+        missing = ", ".join(f"{name}=None" for name, value in given.items() if value is None)
         raise ValueError(
             f"{missing} must be given: a mechanism's sensitivity and loss depend on all three"
         )
@@ -171,12 +238,12 @@ def _check_out(out: Path | None) -> None:
         return
     if out.suffix == ".npy":
         raise ValueError(
-            f"--out {str(out)!r} names the JSON file; a matrix is written beside it as .npy, so "
+            f"out={str(out)!r} names the JSON file; a matrix is written beside it as .npy, so "
             "choose another suffix"
         )
     if out.is_dir() or not out.parent.is_dir():
         raise ValueError(
-            f"--out {str(out)!r} cannot be written; name a file in a directory that exists"
+            f"out={str(out)!r} cannot be written; name a file in a directory that exists"
         )
 
 

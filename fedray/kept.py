@@ -30,7 +30,16 @@ def read_kept(file: Path, request: str) -> bytes | None:
 
 
 def keep(file: Path, request: str, content: bytes) -> None:
-    """Keeps the content, whole; its directory is made if there is none. Raises OSError."""
+    """Keeps a content, whole; its directory is made if there is none.
+
+    Args:
+        file: the entry of the cache.
+        request: digest of what was asked for.
+        content: what was found.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, _head(request, content) + b"\n" + content)
 

@@ -104,7 +104,7 @@ def _finish_training(
     is_trained = trace.scenario.get("training", {}).get("enabled", False)
     if not is_trained or (trace.path / TRAINING).exists():
         raise CheckpointError(
-            f"{str(trace.path)!r} is whole, there is nothing to go on with; name the --out of a "
+            f"{str(trace.path)!r} is whole, there is nothing to go on with; name the out of a "
             "run that was interrupted"
         )
     with _hint(trace.path):

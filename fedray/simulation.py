@@ -290,7 +290,7 @@ def with_resume_hint(
     error: FedrayError | KeyboardInterrupt, directory: Path
 ) -> FedrayError | KeyboardInterrupt:
     """The error, with how to go on."""
-    hint = f"the last checkpoint is kept, go on with: fedray run --resume {directory}"
+    hint = f"the last checkpoint is kept, go on with resume={str(directory)!r}"
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"interrupted; {hint}")
     return type(error)(f"{error}; {hint}")

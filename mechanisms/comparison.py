@@ -29,7 +29,7 @@ class Utility:
     name: str
     """What the mechanism is called; its kind, unless another name was given."""
     sensitivity: float
-    """The sensitivity used, of a trace or of a schema."""
+    """The sensitivity used, of a trace or under a participation."""
     rms_loss: float
     """RmsLoss at that sensitivity: root mean square error over the rounds, at mu = 1."""
     max_loss: float
@@ -64,7 +64,7 @@ def utility(
     Args:
         strategy: the mechanism.
         rounds: n, rounds that are released.
-        sensitivity: that of the trace or of the schema for this strategy; positive.
+        sensitivity: that of the trace or under (b, k) for this strategy; positive.
         rho: the rho that all mechanisms of the comparison are to have; positive.
         name: what to call it; default: the strategy's kind.
 

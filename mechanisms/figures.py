@@ -1,11 +1,10 @@
-"""All figures of a mechanism at one setting: loss, sensitivity, privacy. What `fedray optimize` and
-`fedray mechanism` print."""
+"""All figures of a mechanism at one setting: loss, sensitivity, privacy."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from fedray.errors import InputError
-from fedray.rounding import down, up
+from fedray.rounding import up
 from mechanisms.accounting.calibration import (
     least_noise_multiplier,
     noise_multiplier_for_epsilon,
@@ -32,7 +31,7 @@ HYPOTHETICAL = (
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one strategy under one schema.
+    """Of one strategy under one participation.
 
     noise_multiplier: z; None where none is given, and then there is no mu, rho or epsilon.
     delta: of epsilon.
@@ -40,14 +39,15 @@ class Figures:
     """
 
     strategy: Strategy
-    schema: MinSep
+    participation: MinSep
     loss: Loss
+    """Errors, sensitivity and losses under that participation."""
     noise_multiplier: float | None
     delta: float
     sampling: PoissonSampling | None = None
 
     def __repr__(self) -> str:
-        n, b, k = self._schema()
+        n, b, k = self._participation()
         spent = "" if self.epsilon is None else f", epsilon {up(self.epsilon)} at {self.delta:g}"
         return (
             f"<Figures of {self.strategy.kind}, rounds {n:,}, min-sep {b:,}, participations {k:,}: "
@@ -107,9 +107,10 @@ class Figures:
         sensitivity = self.loss.sensitivity
         return {
             "kind": self.strategy.kind,
-            "rounds": self.schema.rounds,
-            "min_sep": self.schema.min_sep,
-            "max_participations": self.schema.max_participations,
+            "paper": self.strategy.paper,
+            "rounds": self.participation.rounds,
+            "min_sep": self.participation.min_sep,
+            "max_participations": self.participation.max_participations,
             "sensitivity": sensitivity.value,
             "sensitivity_is_exact": sensitivity.is_exact,
             "sensitivity_theorem": sensitivity.theorem,
@@ -128,50 +129,6 @@ class Figures:
             "parameters": self.parameters(),
         }
 
-    def rows(self) -> list[tuple[str, str]]:
-        """What is printed: (what, value)."""
-        sensitivity = self.loss.sensitivity
-        claim = (
-            "exact"
-            if sensitivity.is_exact
-            else f"upper bound; at least {down(sensitivity.lower_bound, 6)}"
-        )
-        return [
-            ("kind", f"{self.strategy.kind} ({self.strategy.paper})"),
-            (
-                "rounds n, min-sep b, max participations k",
-                ", ".join(f"{each:,}" for each in self._schema()),
-            ),
-            ("sensitivity", f"{up(sensitivity.value, 6)} ({claim})"),
-            ("by", sensitivity.theorem),
-            ("a worst pattern of rounds", _shortened(sensitivity.worst_pattern)),
-            (
-                "error of prefix sums, max / rms",
-                f"{self.loss.max_error:.6f} / {self.loss.rms_error:.6f}",
-            ),
-            ("MaxLoss / RmsLoss", f"{self.loss.max_loss:.6f} / {self.loss.rms_loss:.6f}"),
-            *self._privacy_rows(),
-            *((name, _shortened(value)) for name, value in self.parameters().items()),
-        ]
-
-    def _privacy_rows(self) -> list[tuple[str, str]]:
-        if self.mu is None or self.rho is None or self.epsilon is None:
-            return []
-        rows = [
-            ("noise multiplier", repr(self.noise_multiplier)),
-            ("mu, rho", f"{up(self.mu, 6)}, {up(self.rho, 6)}"),
-            (f"epsilon at delta {self.delta:g}", up(self.epsilon)),
-        ]
-        if self.amplified_epsilon is not None and self.amplified_renyi_epsilon is not None:
-            rows.append(
-                (
-                    "hypothetical epsilon, sampled",
-                    f"at most {up(self.amplified_epsilon)} ({HYPOTHETICAL}); by Renyi DP, as other "
-                    f"tools have it, {up(self.amplified_renyi_epsilon)}",
-                )
-            )
-        return rows
-
     def _amplified(self) -> dict[str, Any]:
         if self.sampling is None:
             return {}
@@ -188,13 +145,17 @@ class Figures:
             }
         }
 
-    def _schema(self) -> tuple[int, int, int]:
-        return self.schema.rounds, self.schema.min_sep, self.schema.max_participations
+    def _participation(self) -> tuple[int, int, int]:
+        return (
+            self.participation.rounds,
+            self.participation.min_sep,
+            self.participation.max_participations,
+        )
 
 
 def mechanism_figures(
     strategy: Strategy,
-    schema: MinSep,
+    participation: MinSep,
     noise_multiplier: float | None,
     delta: float,
     sampling: PoissonSampling | None = None,
@@ -204,14 +165,16 @@ def mechanism_figures(
     check_delta(delta)
     if noise_multiplier is not None:
         check_noise_multiplier(noise_multiplier)
-    figures = Figures(strategy, schema, loss(strategy, schema), noise_multiplier, delta, sampling)
+    figures = Figures(
+        strategy, participation, loss(strategy, participation), noise_multiplier, delta, sampling
+    )
     _ = figures.epsilon, figures.amplified_epsilon  # what cannot be computed is refused here
     return figures
 
 
 def calibrated_figures(
     strategy: Strategy,
-    schema: MinSep,
+    participation: MinSep,
     delta: float,
     *,
     epsilon: float | None = None,
@@ -223,7 +186,7 @@ def calibrated_figures(
 
     Args:
         strategy: the mechanism.
-        schema: (rounds, min-sep, max participations) that are enforced.
+        participation: (rounds, min-sep, max participations) that are enforced.
         delta: of epsilon.
         epsilon: at delta. Give this or rho.
         rho: zCDP.
@@ -243,7 +206,7 @@ def calibrated_figures(
             raise InputError(
                 f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
             )
-        z = noise_multiplier_for_rho(loss(strategy, schema).sensitivity.value, rho)
+        z = noise_multiplier_for_rho(loss(strategy, participation).sensitivity.value, rho)
     elif sampling is not None:
         assert epsilon is not None
         z = least_noise_multiplier(
@@ -251,16 +214,7 @@ def calibrated_figures(
         )
     else:
         assert epsilon is not None
-        z = noise_multiplier_for_epsilon(loss(strategy, schema).sensitivity.value, epsilon, delta)
-    return mechanism_figures(strategy, schema, z, delta, sampling=sampling)
-
-
-def _shortened(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        shown = [str(each) for each in value[:8]]
-        return (
-            ", ".join(shown) + (f", ... ({len(value)})" if len(value) > 8 else "")
-            if value
-            else "none"
+        z = noise_multiplier_for_epsilon(
+            loss(strategy, participation).sensitivity.value, epsilon, delta
         )
-    return str(value)
+    return mechanism_figures(strategy, participation, z, delta, sampling=sampling)

@@ -34,11 +34,14 @@ class Loss:
         return self.sensitivity.value * self.rms_error
 
 
-def loss(strategy: Strategy, schema: MinSep) -> Loss:
-    """Of a strategy under a schema. Raises InputError where the strategy has fewer rounds than the
-    schema."""
-    max_error, rms_error = prefix_errors(strategy, schema.rounds)
-    return Loss(strategy.schema_sensitivity(schema), max_error, rms_error)
+def loss(strategy: Strategy, participation: MinSep) -> Loss:
+    """Computes the loss of a strategy under a participation.
+
+    Raises:
+        InputError: if the strategy has fewer rounds than the participation.
+    """
+    max_error, rms_error = prefix_errors(strategy, participation.rounds)
+    return Loss(strategy.participation_sensitivity(participation), max_error, rms_error)
 
 
 def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:

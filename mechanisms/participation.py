@@ -1,4 +1,4 @@
-"""Participation schemas: which patterns of rounds a device may show."""
+"""Participation: which patterns of rounds a device may show."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -207,11 +207,12 @@ def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: in
     return float(np.linalg.norm(strategy_matrix(strategy, rounds)[:, list(pattern)].sum(axis=1)))
 
 
-def schema_sensitivity(strategy: Strategy, schema: MinSep) -> float:
-    """Largest pattern sensitivity over every pattern the schema permits, one by one."""
-    C = strategy_matrix(strategy, schema.rounds)
+def participation_sensitivity(strategy: Strategy, participation: MinSep) -> float:
+    """Largest pattern sensitivity over every pattern the participation permits, one by one."""
+    C = strategy_matrix(strategy, participation.rounds)
     return max(
-        float(np.linalg.norm(C[:, list(pattern)].sum(axis=1))) for pattern in schema.patterns()
+        float(np.linalg.norm(C[:, list(pattern)].sum(axis=1)))
+        for pattern in participation.patterns()
     )
 
 

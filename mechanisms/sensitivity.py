@@ -1,4 +1,4 @@
-"""Sensitivity of a strategy: of one pattern, of many (a trace), and of all that a (b, k) schema
+"""Sensitivity of a strategy: of one pattern, of many (a trace), and of all that a (b, k)
 permits. At clip norm 1.
 
 One device with pattern pi contributes unit vectors u_i, i in pi, and changes C X by a norm whose
@@ -264,14 +264,16 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
     return float(np.sqrt(max(lower, upper))), float(np.sqrt(lower))
 
 
-def orthogonal_sensitivity(squared_norms: NDArray[np.float64], schema: MinSep) -> Sensitivity:
+def orthogonal_sensitivity(
+    squared_norms: NDArray[np.float64], participation: MinSep
+) -> Sensitivity:
     """Exact where columns at least b apart are orthogonal, as with at most b bands; squared_norms
     [n] are G's diagonal.
 
     f(i, j) = max(f(i+1, j), G[i, i] + f(i+b, j-1)) (Choquette-Choo et al. 2023, Theorem 2,
     Algorithms 3 and 5).
     """
-    square, pattern = _best_pattern(squared_norms, schema)
+    square, pattern = _best_pattern(squared_norms, participation)
     value = square**0.5
     return Sensitivity(
         value,
@@ -283,7 +285,7 @@ def orthogonal_sensitivity(squared_norms: NDArray[np.float64], schema: MinSep) -
 
 
 @lru_cache(maxsize=1)  # an audit asks for the same one several times
-def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivity:
+def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sensitivity:
     """Upper bound for any C, and a lower bound; exact for one participation, and where the two
     agree.
 
@@ -291,19 +293,18 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     most the largest sum of r_i over a pattern's rounds i (Choquette-Choo et al. 2023, Theorem 3 and
     Algorithm 4; up to 5 % loose on dense C).
     """
-    n = schema.rounds
+    n = participation.rounds
     strategy.check_rounds(n)
     steps = (
-        1 if schema.min_sep == 1 else schema.max_participations - 1
+        1 if participation.min_sep == 1 else participation.max_participations - 1
     )  # without a min-sep, the largest of a row are taken
     if n > ANY_STRATEGY_ROUNDS or n * n * steps > ANY_STRATEGY_OPERATIONS:
         raise SensitivityUnknown(
             f"rounds={n}: no theorem gives this {strategy.kind} strategy's sensitivity under "
-            f"(min_sep={schema.min_sep}, "
-            f"max_participations={schema.max_participations}); the bound for any C takes at most "
-            f"{ANY_STRATEGY_ROUNDS} rounds and, for a min_sep above 1, {ANY_STRATEGY_OPERATIONS:g} "
-            "products of rounds, rounds and "
-            "participations"
+            f"(min_sep={participation.min_sep}, "
+            f"max_participations={participation.max_participations}); the bound for any C "
+            f"takes at most {ANY_STRATEGY_ROUNDS} rounds and, for a min_sep above 1, "
+            f"{ANY_STRATEGY_OPERATIONS:g} products of rounds, rounds and participations"
         )
     table = strategy.gram_table(n) if n <= GRAM_TABLE_ROUNDS else None
     diagonal = (
@@ -311,7 +312,7 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
         if table is not None
         else strategy.gram_entries(np.arange(n), np.arange(n), n)
     )
-    if schema.max_participations == 1:
+    if participation.max_participations == 1:
         worst = int(diagonal.argmax())
         value = float(diagonal[worst]) ** 0.5
         return Sensitivity(
@@ -324,8 +325,8 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
     row_sums = np.empty(n)
     for start in range(0, n, ROWS_TOGETHER):
         index = np.arange(start, min(start + ROWS_TOGETHER, n))
-        row_sums[index] = _best_pattern_sums(np.abs(rows(index)), schema)
-    square, candidate = _best_pattern(row_sums, schema)
+        row_sums[index] = _best_pattern_sums(np.abs(rows(index)), participation)
+    square, candidate = _best_pattern(row_sums, participation)
     upper = square**0.5
 
     def summed_rows(pattern: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -340,7 +341,7 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
             axis=0,
         )
 
-    lower, pattern = _lower_bound(summed_rows, candidate, schema)
+    lower, pattern = _lower_bound(summed_rows, candidate, participation)
     if _agree(lower, upper, ROUNDING):
         return Sensitivity(
             upper,
@@ -361,7 +362,7 @@ def any_strategy_sensitivity(strategy: "Strategy", schema: MinSep) -> Sensitivit
 def _lower_bound(
     summed_rows: Callable[[NDArray[np.int64]], NDArray[np.float64]],
     candidate: tuple[int, ...],
-    schema: MinSep,
+    participation: MinSep,
 ) -> tuple[float, tuple[int, ...]]:
     """The best pattern found: regular ones (McMahan, Xu, Zhang 2024, Remark 3.2) and the bound's
     own, each improved.
@@ -369,7 +370,7 @@ def _lower_bound(
     x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx
     is no worse than x.
     """
-    n, b, longest = schema.rounds, schema.min_sep, schema.max_participations
+    n, b, longest = participation.rounds, participation.min_sep, participation.max_participations
     last_start = n - 1 - (longest - 1) * b
     starts = (
         np.unique(np.linspace(0, last_start, 16).astype(int)) if last_start >= 0 else np.array([0])
@@ -387,34 +388,36 @@ def _lower_bound(
             square = float(weights[chosen].sum())
             if square > best:
                 best, best_pattern = square, tuple(pattern)
-            pattern = _best_pattern(weights, schema)[1]
+            pattern = _best_pattern(weights, participation)[1]
     return best**0.5, best_pattern
 
 
-def _best_pattern_sums(weights: NDArray[np.float64], schema: MinSep) -> NDArray[np.float64]:
+def _best_pattern_sums(weights: NDArray[np.float64], participation: MinSep) -> NDArray[np.float64]:
     """Largest sum over a pattern, for each row of weights [R, n], none negative: f(i, j) =
     max(f(i+1, j), w_i + f(i+b, j-1))."""
     rows, n = weights.shape
-    if schema.min_sep == 1:  # any rounds make a pattern
-        return np.partition(weights, n - schema.max_participations, axis=1)[
-            :, n - schema.max_participations :
+    if participation.min_sep == 1:  # any rounds make a pattern
+        return np.partition(weights, n - participation.max_participations, axis=1)[
+            :, n - participation.max_participations :
         ].sum(axis=1)
-    values, taken = np.zeros((rows, n + schema.min_sep)), np.empty((rows, n))
-    for _ in range(schema.max_participations):
-        np.add(weights, values[:, schema.min_sep :], out=taken)
+    values, taken = np.zeros((rows, n + participation.min_sep)), np.empty((rows, n))
+    for _ in range(participation.max_participations):
+        np.add(weights, values[:, participation.min_sep :], out=taken)
         np.maximum.accumulate(taken[:, ::-1], axis=1, out=values[:, n - 1 :: -1])
     return values[:, 0]
 
 
-def _best_pattern(weights: NDArray[np.float64], schema: MinSep) -> tuple[float, tuple[int, ...]]:
+def _best_pattern(
+    weights: NDArray[np.float64], participation: MinSep
+) -> tuple[float, tuple[int, ...]]:
     """The same dynamic program over weights [n], with the pattern that attains it."""
-    n, b = weights.size, schema.min_sep
+    n, b = weights.size, participation.min_sep
     if b == 1:
-        best = np.sort(np.argsort(-weights, kind="stable")[: schema.max_participations])
+        best = np.sort(np.argsort(-weights, kind="stable")[: participation.max_participations])
         best = best[weights[best] > 0]
         return float(weights[best].sum()), tuple(best.tolist())
     values, gains, taken = np.zeros(n + b), [], []
-    for _ in range(schema.max_participations):
+    for _ in range(participation.max_participations):
         with_this = weights + values[b:]
         layer = np.zeros(n + b)
         layer[:n] = np.maximum.accumulate(with_this[::-1])[::-1]
@@ -425,7 +428,7 @@ def _best_pattern(weights: NDArray[np.float64], schema: MinSep) -> tuple[float, 
         taken.append(np.packbits(with_this >= layer[:n]))  # and its place can be here
         values = layer
     pattern: list[int] = []
-    position, left = 0, schema.max_participations
+    position, left = 0, participation.max_participations
     while left and position < n:
         if not _bit(gains[left - 1], position):
             left -= 1

@@ -16,8 +16,8 @@ from mechanisms.participation import MinSep
 
 
 class SensitivityUnknown(InputError):
-    """No theorem gives the sensitivity under this schema within reason. That of a trace, pattern by
-    pattern, may still be known."""
+    """No theorem gives the sensitivity under this participation within reason. That of a trace,
+    pattern by pattern, may still be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,12 @@ class Strategy(Explained, ABC):
         return None
 
     @abstractmethod
-    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        """Largest sensitivity of any pattern that the schema permits; `SensitivityUnknown` where
-        none can be had."""
+    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+        """Largest sensitivity of any pattern that the participation permits.
+
+        Raises:
+            SensitivityUnknown: if none can be had.
+        """
 
     @abstractmethod
     def error_variances(self, rounds: int) -> NDArray[np.float64]:

@@ -74,9 +74,13 @@ class ToeplitzStrategy(Strategy):
         column = _summed_columns(c, pattern)
         return float(column @ column)
 
-    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        c, b, n = self.first_column(schema.rounds), schema.min_sep, schema.rounds
-        pattern = tuple(range(0, schema.max_participations * b, b))
+    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+        c, b, n = (
+            self.first_column(participation.rounds),
+            participation.min_sep,
+            participation.rounds,
+        )
+        pattern = tuple(range(0, participation.max_participations * b, b))
         if self.is_non_increasing(n):
             value = float(np.linalg.norm(_summed_columns(c, np.array(pattern))))
             return Sensitivity(
@@ -91,7 +95,7 @@ class ToeplitzStrategy(Strategy):
             value = float(np.cumsum(c * c)[::-1][list(pattern)].sum()) ** 0.5
             theorem = "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)"
             return Sensitivity(value, True, theorem, value, pattern)
-        return any_strategy_sensitivity(self, schema)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
+        return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
 
 class Toeplitz(ToeplitzStrategy):

@@ -99,25 +99,25 @@ def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
     return G
 
 
-def forest_sensitivity(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
+def forest_sensitivity(trees: tuple[Subtree, ...], participation: MinSep) -> Sensitivity:
     """Exact: the largest sum over nodes of (participations under the node)^2 (Kairouz et al. 2021,
     appendix D)."""
-    if schema.max_participations > PROGRAM_PARTICIPATIONS:
-        return _counted_bound(trees, schema)
-    best = _largest_square(trees, schema.min_sep, schema.max_participations)
+    if participation.max_participations > PROGRAM_PARTICIPATIONS:
+        return _counted_bound(trees, participation)
+    best = _largest_square(trees, participation.min_sep, participation.max_participations)
     value = best.square**0.5
     theorem = "Kairouz et al. 2021, appendix D (dynamic program over the tree)"
     return Sensitivity(value, True, theorem, value, tuple(best.rounds()))
 
 
-def _counted_bound(trees: tuple[Subtree, ...], schema: MinSep) -> Sensitivity:
+def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensitivity:
     """Upper bound: of each height, no node has more participations under it than have room, and all
     together have k."""
-    k, square = schema.max_participations, 0
+    k, square = participation.max_participations, 0
     for height in range(max(tree.height for tree in trees) + 1):
         room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
-        square += k * min(k, -(-room // schema.min_sep))
-    pattern = np.arange(k) * schema.min_sep
+        square += k * min(k, -(-room // participation.min_sep))
+    pattern = np.arange(k) * participation.min_sep
     theorem = (
         "by counting, height by height (upper bound; the exact program takes at most "
         f"{PROGRAM_PARTICIPATIONS} participations)"
@@ -209,8 +209,8 @@ class Tree(Strategy):
     def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
         return _square_of(self.forest(rounds), pattern)
 
-    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        return forest_sensitivity(tuple(self.forest(schema.rounds)), schema)
+    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+        return forest_sensitivity(tuple(self.forest(participation.rounds)), participation)
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
         """Variance of each prefix's estimate: a sum over its dyadic parts and the finished trees,

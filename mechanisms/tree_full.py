@@ -38,14 +38,14 @@ class TreeFull(TriangularStrategy):
     def matrix(self) -> NDArray[np.float64]:
         return _factor(self.rounds, self.completion)
 
-    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
+    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         """By the tree's own program, where the whole run is asked for; else as for any matrix."""
-        self.check_rounds(schema.rounds)
-        if schema.rounds == self.rounds:
+        self.check_rounds(participation.rounds)
+        if participation.rounds == self.rounds:
             return forest_sensitivity(
-                tuple(forest([Segment(0, self.rounds, self.completion)])), schema
+                tuple(forest([Segment(0, self.rounds, self.completion)])), participation
             )
-        return super().schema_sensitivity(schema)
+        return super().participation_sensitivity(participation)
 
 
 @lru_cache(maxsize=4)

@@ -109,12 +109,12 @@ class TriangularStrategy(Strategy):
         """Whether no entry of C is below zero."""
         return float(self.matrix.min()) >= 0.0
 
-    def schema_sensitivity(self, schema: MinSep) -> Sensitivity:
-        self.check_rounds(schema.rounds)
-        if self.bands <= schema.min_sep:
-            C = self.matrix[: schema.rounds, : schema.rounds]
-            return orthogonal_sensitivity(np.einsum("ij,ij->j", C, C), schema)
-        return any_strategy_sensitivity(self, schema)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
+    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+        self.check_rounds(participation.rounds)
+        if self.bands <= participation.min_sep:
+            C = self.matrix[: participation.rounds, : participation.rounds]
+            return orthogonal_sensitivity(np.einsum("ij,ij->j", C, C), participation)
+        return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
         """From the columns of A C^-1, by forward substitution."""

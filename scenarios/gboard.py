@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fedray.errors import InputError
 from mechanisms.participation import gap_of
 
 FOLDER = Path(__file__).resolve().parent / "gboard"
@@ -76,7 +77,7 @@ def published_runs() -> list[PublishedRun]:
 
 def select(names: str | None) -> list[PublishedRun]:
     """The rows whose name or locale is among a comma-separated list; all for None. Raises
-    ValueError for what is neither."""
+    InputError for what is neither."""
     runs = published_runs()
     if names is None:
         return runs
@@ -86,7 +87,7 @@ def select(names: str | None) -> list[PublishedRun]:
             known = ", ".join(
                 dict.fromkeys([*(run.locale for run in runs), *(run.name for run in runs)])
             )
-            raise ValueError(
+            raise InputError(
                 f"rows: {name!r} is none of the published runs; the locales and rows are {known}"
             )
     chosen = [
@@ -95,7 +96,7 @@ def select(names: str | None) -> list[PublishedRun]:
         if any(name.lower() in (run.name.lower(), run.locale.lower()) for name in wanted)
     ]
     if not chosen:
-        raise ValueError(
+        raise InputError(
             "rows: the list is empty; name a locale such as en-GB, or leave it out for all rows"
         )
     return chosen

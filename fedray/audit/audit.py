@@ -41,7 +41,7 @@ from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
-from fedray.rounding import shown_min_sep, up
+from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
@@ -71,6 +71,7 @@ class MechanismAudit:
     """
 
     strategy: Strategy
+    """The mechanism."""
     is_own: bool
     noise_multiplier: float | None
     trace: TraceSensitivity
@@ -119,9 +120,13 @@ class Audit:
     """What a trace shows. Printed, it is a table; `to_json` has the same figures unrounded."""
 
     path: Path
+    """Directory of the trace."""
     digest: str
+    """The trace's digest."""
     ended: str
+    """How the run ended: completed, or why it did not; "imported" for a log."""
     patterns: Patterns
+    """Every device's rounds."""
     mechanisms: tuple[MechanismAudit, ...]
     """Those that are asked about; empty for a log of which no mechanism is known."""
     findings: tuple[Finding, ...]
@@ -135,6 +140,7 @@ class Audit:
     scenario: Scenario | None
     """What was run; None for an imported log."""
     claim: Claim | None
+    """What was claimed; None without a claim."""
     assumptions: tuple[str, ...]
     """What the figures rest on, in plain words."""
 
@@ -233,23 +239,23 @@ class Audit:
         """The mechanisms, and independent noise and the tree, by their error at equal privacy;
         least error first.
 
-        Sensitivity and loss are of one schema: the enforced one where it is known, else the
-        observed one. The common rho is that of the first mechanism there. Empty where there is no
-        noise or no such schema.
+        Sensitivity and loss are under one participation: the enforced one where it is known, else
+        the observed one. The common rho is that of the first mechanism there. Empty where there is
+        no noise or no such participation.
         """
         basis = self.utility_basis
         if basis is None or basis.rho is None or basis.rho <= 0.0:
             return []
-        schema = basis.participation
-        assert schema is not None
+        participation = basis.participation
+        assert participation is not None
         strategies = [each.strategy for each in self.mechanisms]
         kinds = {strategy.kind for strategy in strategies}
         strategies += [other for other in (Identity(), Tree()) if other.kind not in kinds]
         rows = []
         for strategy in strategies:
             try:
-                sensitivity = strategy.schema_sensitivity(schema).value
-                rows.append(utility(strategy, schema.rounds, sensitivity, basis.rho))
+                sensitivity = strategy.participation_sensitivity(participation).value
+                rows.append(utility(strategy, participation.rounds, sensitivity, basis.rho))
             except ValueError:  # what nothing is proven for has no place in the comparison
                 continue
         return sorted(rows, key=lambda row: row.rms_prefix_error)
@@ -280,11 +286,7 @@ class Audit:
             "trace": str(self.path),
             "digest": self.digest,
             "ended": self.ended,
-            "rounds": self.rounds,
-            "devices": self.devices,
-            "participations": self.participations,
-            "min_sep": self.min_sep,
-            "max_participations": self.max_participations,
+            **self.participation_json(),
             "participations_per_device": {
                 str(k): v for k, v in self.participation_histogram().items()
             },
@@ -318,47 +320,15 @@ class Audit:
             "ledger": [asdict(entry) for entry in self.ledger],
         }
 
-    def participation_rows(self) -> list[tuple[str, str]]:
-        """What is printed of participation: (what, value)."""
-        return [
-            ("rounds (committed)", f"{self.rounds:,}"),
-            ("devices (took part)", f"{self.devices:,}"),
-            ("participations (accepted)", f"{self.participations:,}"),
-            ("min-sep b (rounds)", shown_min_sep(self.min_sep)),
-            ("max participations k", f"{self.max_participations:,}"),
-        ]
-
-    def guarantee_rows(self, mechanism: MechanismAudit) -> list[list[str]]:
-        """What is printed of a mechanism's guarantees: a heading, then a row each. Privacy is
-        rounded up."""
-        named = [
-            ("observed", mechanism.observed),
-            ("observed limits", mechanism.observed_limits),
-            ("enforced", mechanism.enforced),
-        ]
-        if self.claim is not None:
-            named.append(("claimed", mechanism.claimed))
-        heads = ["guarantee", "min-sep", "part.", "sensitivity", "rho", "epsilon"]
-        return [heads, *([name, *_guarantee_cells(each)] for name, each in named)]
-
-    def utility_rows(self) -> list[list[str]]:
-        """What is printed of mechanisms side by side: a heading, then a row each, least error
-        first."""
-        heads = ["mechanism", "rms error", "max error", "RmsLoss", "MaxLoss", "noise multiplier"]
-        return [
-            heads,
-            *(
-                [
-                    row.name,
-                    f"{row.rms_prefix_error:.4f}",
-                    f"{row.max_prefix_error:.4f}",
-                    f"{row.rms_loss:.4f}",
-                    f"{row.max_loss:.4f}",
-                    up(row.noise_multiplier),
-                ]
-                for row in self.utility
-            ),
-        ]
+    def participation_json(self) -> dict[str, int | None]:
+        """What the trace shows of participation, as in `to_json`."""
+        return {
+            "rounds": self.rounds,
+            "devices": self.devices,
+            "participations": self.participations,
+            "min_sep": self.min_sep,
+            "max_participations": self.max_participations,
+        }
 
     def __repr__(self) -> str:
         spent = [
@@ -379,30 +349,16 @@ class Audit:
 
     def _tables(self) -> list[list[list[str]]]:
         """Participation, then each mechanism; a row of one cell is a title."""
-        tables = [[[what, value] for what, value in self.participation_rows()]]
-        return tables + [
-            [[f"{each.name}:"], *self.guarantee_rows(each)] for each in self.mechanisms
+        from fedray.report.text.audits import guarantee_rows, participation_rows
+
+        has_claim = self.claim is not None
+        return [
+            participation_rows(self.participation_json()),
+            *(
+                [[f"{each.name}:"], *guarantee_rows(each.to_json(), has_claim)]
+                for each in self.mechanisms
+            ),
         ]
-
-
-def _guarantee_cells(guarantee: Guarantee) -> list[str]:
-    schema, sensitivity = guarantee.participation, guarantee.sensitivity
-    if schema is None and sensitivity is None:
-        return ["unknown", "", "", "", ""]
-    limits = (
-        ["-", "-"]
-        if schema is None
-        else [shown_min_sep(guarantee.min_sep), f"{schema.max_participations:,}"]
-    )
-    if sensitivity is None:
-        return [*limits, "nothing proven", "", ""]
-    rho, epsilon = guarantee.rho, guarantee.epsilon
-    return [
-        *limits,
-        f"{up(sensitivity.value, 6)} {'exact' if sensitivity.is_exact else 'bound'}",
-        "-" if rho is None else up(rho, 6),
-        "-" if epsilon is None else up(epsilon),
-    ]
 
 
 def _aligned(rows: list[list[str]]) -> str:
@@ -587,10 +543,12 @@ def _audit_mechanism(
     z, delta = used.noise_multiplier, used.delta
     n, k = patterns.committed_rounds, patterns.max_participations
     if patterns.min_sep:
-        schema = MinSep(n, patterns.min_sep, k)
-        limits = Limits(schema, "the least gap and the most participations that this trace shows")
+        participation = MinSep(n, patterns.min_sep, k)
+        limits = Limits(
+            participation, "the least gap and the most participations that this trace shows"
+        )
     else:
-        schema = None
+        participation = None
         limits = Limits(None, REPEATED)
     trace = trace_sensitivity(strategy, patterns)
     return MechanismAudit(
@@ -599,7 +557,7 @@ def _audit_mechanism(
         noise_multiplier=z,
         trace=trace,
         binding_device=names.of(trace.device_id),
-        observed=observed(trace, schema, z, delta),
+        observed=observed(trace, participation, z, delta),
         observed_limits=of_limits("observed", limits, strategy, z, delta, False),
         enforced=of_limits("enforced", enforced, strategy, z, delta, True),
         claimed=of_limits("claimed", claimed, strategy, z, delta, _is_ensured(claimed, enforced)),
@@ -636,9 +594,9 @@ def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
     """Whether the claimed participation is no tighter than what was enforced."""
-    if claimed.schema is None or enforced.schema is None:
+    if claimed.participation is None or enforced.participation is None:
         return False
-    a, b = claimed.schema, enforced.schema
+    a, b = claimed.participation, enforced.participation
     return (
         a.rounds == b.rounds
         and a.min_sep <= b.min_sep

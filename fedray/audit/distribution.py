@@ -43,7 +43,9 @@ class Quantile:
 
     share: float
     sensitivity: float
+    """What their sensitivities do not exceed, at clip norm 1."""
     rho: float
+    """zCDP of that sensitivity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,10 @@ class DevicePrivacy:
     """
 
     quantiles: tuple[Quantile, ...]
+    """At a few shares of the devices, from the least."""
     curve: tuple[float, ...]
     mean_rho: float
+    """Mean over the devices that took part."""
     is_exact: bool
 
     @classmethod
@@ -88,29 +92,33 @@ class DevicePrivacy:
 @dataclass(frozen=True, slots=True)
 class FrontierEntry:
     """Devices with fewest .. most participations: their least gap, the least span of 2, 3, ..
-    consecutive participations, and the sensitivity of the (least gap, most) schema that they all
+    consecutive participations, and the sensitivity under (least gap, most), which they all
     obey."""
 
     fewest: int
     most: int
     devices: int
+    """How many devices have so many participations."""
     min_sep: int
+    """b: least gap of these devices, in rounds."""
     spans: tuple[int, ...]
-    schema: Sensitivity
+    """Least rounds between the first and the last of 2, 3, .. consecutive participations."""
+    sensitivity: Sensitivity
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Every device obeys the schema of its entry, so the largest of their sensitivities bounds the
+    """Every device obeys the limits of its entry, so the largest of their sensitivities bounds the
     trace's; it is never more than that of the one (b, k) pair, whose b may be one device's and k
     another's."""
 
     entries: tuple[FrontierEntry, ...]
+    """From the most participations to the fewest."""
 
     @property
     def sensitivity(self) -> float:
         """An upper bound of the trace's sensitivity."""
-        return max(entry.schema.value for entry in self.entries)
+        return max(entry.sensitivity.value for entry in self.entries)
 
     def to_json(self) -> dict[str, Any]:
         """The bound and the entries."""
@@ -121,8 +129,8 @@ class Frontier:
                 "devices": entry.devices,
                 "min_sep": entry.min_sep,
                 "spans": list(entry.spans),
-                "sensitivity": entry.schema.value,
-                "is_exact": entry.schema.is_exact,
+                "sensitivity": entry.sensitivity.value,
+                "is_exact": entry.sensitivity.is_exact,
             }
             for entry in self.entries
         ]
@@ -130,7 +138,12 @@ class Frontier:
 
 
 def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
-    """An entry per number of participations, from the most."""
+    """Groups devices by their number of participations, from the most, and bounds each group.
+
+    Args:
+        strategy: the mechanism.
+        patterns: every device's rounds; none may repeat a round.
+    """
     n = patterns.committed_rounds
     counts = np.flatnonzero(np.bincount(patterns.counts))
     most = (
@@ -145,8 +158,8 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
         spans = _least_spans(patterns, fewest, most)
         least = spans[0] if spans else n
         devices = int(((patterns.counts >= fewest) & (patterns.counts <= most)).sum())
-        schema = strategy.schema_sensitivity(MinSep(n, least, most))
-        entries.append(FrontierEntry(fewest, most, devices, least, spans, schema))
+        sensitivity = strategy.participation_sensitivity(MinSep(n, least, most))
+        entries.append(FrontierEntry(fewest, most, devices, least, spans, sensitivity))
     return Frontier(tuple(entries))
 
 

@@ -55,6 +55,7 @@ class Evidence:
     device: str
     rounds: tuple[int, ...]
     shows: str
+    """What the rounds show, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,12 @@ class Finding:
 
     statement: str
     verdict: Verdict
+    """What became of the statement."""
     claimed: float | str | None
     found: float | str | None
     should_say: str
     explanation: str
+    """Why, in words."""
     broken_by: int = 0
     evidence: tuple[Evidence, ...] = ()
 
@@ -103,6 +106,7 @@ class Summary:
 
     verdict: Verdict
     text: str
+    """The verdict as a sentence."""
 
     @classmethod
     def of(cls, what: str, findings: Sequence[Finding]) -> "Summary | None":
@@ -157,15 +161,23 @@ def check_claim(
     limits: Limits,
     name_of: Callable[[int], str],
 ) -> tuple[Finding, ...]:
-    """A finding for everything that is claimed.
-
-    used: what was run; None for a log. found: of the claimed mechanism on this trace. limits: what
-        was enforced.
-    name_of: how a device is shown. Raises ValueError for claims that are impossible.
+    """Finds out what becomes of everything that is claimed.
 
     A claim of rho or epsilon holds if it follows from limits: from those that were enforced, joined
     with those that are claimed and not broken. A claim that says less of participation therefore
     never holds more easily.
+
+    Args:
+        claim: what is claimed.
+        used: what was run; None for a log.
+        trace: of which it is claimed.
+        patterns: every device's rounds.
+        found: sensitivity of the claimed mechanism on this trace.
+        limits: what was enforced.
+        name_of: how a device is shown.
+
+    Raises:
+        ValueError: if the claim is impossible.
     """
     subject = _Subject(trace, patterns, name_of)
     noise = _check_noise(claim, used)
@@ -254,27 +266,29 @@ def _basis(
     broken = {finding.statement: None for finding in findings if finding.verdict is Verdict.BROKEN}
     claimed = claimed_limits(claim.model_copy(update=broken), trace)
     limits = joined(enforced, claimed, trace.committed_rounds)
-    rules = enforced.schema
+    rules = enforced.participation
     if (
         isinstance(trace, Trace)
         and rules is not None
-        and limits.schema is not None
-        and limits.schema.rounds == rules.rounds
+        and limits.participation is not None
+        and limits.participation.rounds == rules.rounds
     ):
         # The rules are known, and what they do not ensure is no limit, however often it is claimed.
         limits = enforced
-    schema = limits.schema
-    assert schema is not None
+    participation = limits.participation
+    assert participation is not None
     separation = (
-        "no device twice" if schema.max_participations == 1 else f"min-sep {schema.min_sep:,}"
+        "no device twice"
+        if participation.max_participations == 1
+        else f"min-sep {participation.min_sep:,}"
     )
     said = (
-        f"{separation} and at most {schema.max_participations:,} participations in "
-        f"{schema.rounds:,} rounds ({limits.reason})"
+        f"{separation} and at most {participation.max_participations:,} participations in "
+        f"{participation.rounds:,} rounds ({limits.reason})"
     )
     try:
-        claim.mechanism.check_rounds(schema.rounds)
-        return _Basis(claim.mechanism.schema_sensitivity(schema), said)
+        claim.mechanism.check_rounds(participation.rounds)
+        return _Basis(claim.mechanism.participation_sensitivity(participation), said)
     except ValueError as error:
         return _Basis(None, f"{said}; {error}")
 

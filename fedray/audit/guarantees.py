@@ -49,15 +49,14 @@ REPEATED = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The participation that a set of rules allows: a (min-sep, max participations) schema, and
-    why.
+    """The participation that a set of rules allows: (min-sep, max participations), and why.
 
-    schema: None where nothing is known of the rules.
-    reason: one sentence; why the schema holds, or why there is none.
-    assumptions: what the schema rests on.
+    participation: None where nothing is known of the rules.
+    reason: one sentence; why it holds, or why there is none.
+    assumptions: what it rests on.
     """
 
-    schema: MinSep | None
+    participation: MinSep | None
     reason: str
     assumptions: tuple[str, ...] = ()
 
@@ -67,7 +66,7 @@ class Guarantee:
     """One of the three guarantees for one mechanism.
 
     name: "observed", "enforced" or "claimed"; `SCOPES` says what each is a statement about.
-    participation: the (b, k) schema; of the observed guarantee, the one that the trace obeys.
+    participation: (b, k); of the observed guarantee, the one that the trace obeys.
     sensitivity: at clip norm 1; None where it is not known, and `reason` says why.
     noise_multiplier: None where the trace does not tell and none was given; then mu, rho and
         epsilon are None.
@@ -80,9 +79,11 @@ class Guarantee:
     sensitivity: Sensitivity | None
     noise_multiplier: float | None
     delta: float
+    """Of epsilon."""
     may_rest_on: bool
     reason: str
     assumptions: tuple[str, ...] = ()
+    """What the guarantee rests on, in sentences."""
 
     @property
     def scope(self) -> str:
@@ -107,8 +108,12 @@ class Guarantee:
     @property
     def min_sep(self) -> int | None:
         """b; None where nobody takes part twice (k = 1), or where nothing is known."""
-        schema = self.participation
-        return None if schema is None or schema.max_participations == 1 else schema.min_sep
+        participation = self.participation
+        return (
+            None
+            if participation is None or participation.max_participations == 1
+            else participation.min_sep
+        )
 
     def _spent(self, figure: Any) -> float | None:
         if self.sensitivity is None or self.noise_multiplier is None:
@@ -117,16 +122,16 @@ class Guarantee:
 
     def to_json(self) -> dict[str, Any]:
         """Every figure with its scope; None where it is not known."""
-        sensitivity, schema = self.sensitivity, self.participation
+        sensitivity, participation = self.sensitivity, self.participation
         return {
             "name": self.name,
             "scope": self.scope,
             "is_known": sensitivity is not None,
             "reason": self.reason,
             "may_rest_on": self.may_rest_on,
-            "rounds": schema.rounds if schema else None,
+            "rounds": participation.rounds if participation else None,
             "min_sep": self.min_sep,
-            "max_participations": schema.max_participations if schema else None,
+            "max_participations": participation.max_participations if participation else None,
             "sensitivity": sensitivity.value if sensitivity else None,
             "is_exact": sensitivity.is_exact if sensitivity else None,
             "theorem": sensitivity.theorem if sensitivity else None,
@@ -139,9 +144,19 @@ class Guarantee:
 
 
 def observed(
-    found: TraceSensitivity, schema: MinSep | None, noise_multiplier: float | None, delta: float
+    found: TraceSensitivity,
+    participation: MinSep | None,
+    noise_multiplier: float | None,
+    delta: float,
 ) -> Guarantee:
-    """The guarantee of the trace itself."""
+    """Returns the guarantee of the trace itself.
+
+    Args:
+        found: the sensitivity of the trace.
+        participation: (n, b, k) that the trace obeys; None if a device repeats a round.
+        noise_multiplier: z; None where it is not known.
+        delta: of epsilon.
+    """
     pattern = found.rounds
     sensitivity = Sensitivity(
         found.value,
@@ -152,7 +167,7 @@ def observed(
     )
     return Guarantee(
         "observed",
-        schema,
+        participation,
         sensitivity,
         noise_multiplier,
         delta,
@@ -169,17 +184,26 @@ def of_limits(
     delta: float,
     may_rest_on: bool,
 ) -> Guarantee:
-    """The guarantee of every pattern that the limits allow."""
+    """Returns the guarantee of every pattern that limits allow.
+
+    Args:
+        name: "observed", "enforced" or "claimed".
+        limits: the participation that is allowed, and why.
+        strategy: the mechanism.
+        noise_multiplier: z; None where it is not known.
+        delta: of epsilon.
+        may_rest_on: whether a DP guarantee may rest on it if the sensitivity is known.
+    """
     sensitivity, reason = None, limits.reason
-    if limits.schema is not None:
+    if limits.participation is not None:
         try:
-            strategy.check_rounds(limits.schema.rounds)
-            sensitivity = strategy.schema_sensitivity(limits.schema)
+            strategy.check_rounds(limits.participation.rounds)
+            sensitivity = strategy.participation_sensitivity(limits.participation)
         except ValueError as error:  # what nothing is proven for
             reason = f"{limits.reason}; {error}"
     return Guarantee(
         name,
-        limits.schema,
+        limits.participation,
         sensitivity,
         noise_multiplier,
         delta,
@@ -203,24 +227,24 @@ def enforced_limits(
     else:
         assert scenario is not None
         limits = _limits_of_run(trace, scenario)
-    schema = limits.schema
-    if schema is None or _is_kept(schema, patterns):
+    participation = limits.participation
+    if participation is None or _is_kept(participation, patterns):
         return limits
     if patterns.min_sep == 0:
         return Limits(None, REPEATED)
     return Limits(
         None,
         "devices of this trace took part more often, or closer together, than the rules allow "
-        f"(min-sep {patterns.min_sep:,} for {schema.min_sep:,}, {patterns.max_participations:,} "
-        "participations for "
-        f"{schema.max_participations:,}), so the rules were not kept",
+        f"(min-sep {patterns.min_sep:,} for {participation.min_sep:,}, "
+        f"{patterns.max_participations:,} participations for "
+        f"{participation.max_participations:,}), so the rules were not kept",
     )
 
 
-def _is_kept(schema: MinSep, patterns: Patterns) -> bool:
+def _is_kept(participation: MinSep, patterns: Patterns) -> bool:
     return (
-        patterns.min_sep >= schema.min_sep
-        and patterns.max_participations <= schema.max_participations
+        patterns.min_sep >= participation.min_sep
+        and patterns.max_participations <= participation.max_participations
     )
 
 
@@ -261,28 +285,28 @@ def allowed(
     k, at = 1, int(following[0])
     while at < n:
         k, at = k + 1, int(following[at])
-    return _schema(n, b, k if most is None else min(k, most))
+    return _participation(n, b, k if most is None else min(k, most))
 
 
 def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
-    participation, n = scenario.participation, trace.committed_rounds
+    given, n = scenario.participation, trace.committed_rounds
     times = round_times(trace)
     assert times is not None
-    keeps_timer = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
-    timer = 3600.0 * participation.timer_hours if keeps_timer else 0.0
-    most = participation.max_participations
-    schema = allowed(*times, timer, participation.round_separation, most)
+    keeps_timer = given.timer_violators == 0.0 and given.clock_skew_hours == 0.0
+    timer = 3600.0 * given.timer_hours if keeps_timer else 0.0
+    most = given.max_participations
+    participation = allowed(*times, timer, given.round_separation, most)
     rules, unkept = [], ""
     if timer > 0:
         rules.append(
-            f"a timer of {participation.timer_hours:g} h from each "
-            f"{_RESET[participation.timer_resets_on]}, and the times "
+            f"a timer of {given.timer_hours:g} h from each "
+            f"{_RESET[given.timer_resets_on]}, and the times "
             "at which rounds started"
         )
-    elif participation.timer_hours > 0:
+    elif given.timer_hours > 0:
         unkept = "the timer ensures nothing, since some devices ignore it or have wrong clocks"
-    if participation.round_separation > 0:
-        rules.append(f"a separation of {participation.round_separation:,} rounds")
+    if given.round_separation > 0:
+        rules.append(f"a separation of {given.round_separation:,} rounds")
     if most is not None:
         rules.append(f"at most {most:,} participations of a device")
     assumptions = [
@@ -299,7 +323,7 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
             f"each of the {n:,} rounds"
         )
     reason = "; ".join(reasons)
-    return Limits(schema, reason, tuple(assumptions))
+    return Limits(participation, reason, tuple(assumptions))
 
 
 _RESET = {
@@ -385,44 +409,49 @@ def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     if implied is not None and implied.rounds == n:
         b, k = max(b, implied.min_sep), min(k, implied.max_participations)
         reason += f" (that timer alone ensures {described(implied)} at these times of the rounds)"
-    return Limits(_schema(n, b, k), reason)
+    return Limits(_participation(n, b, k), reason)
 
 
-def described(schema: MinSep) -> str:
-    """A schema in words."""
-    if schema.max_participations == 1:
+def described(participation: MinSep) -> str:
+    """A participation in words."""
+    if participation.max_participations == 1:
         return "each device at most once"
     return (
-        f"min-sep {shown_min_sep(schema.min_sep)} and at most {schema.max_participations:,} "
-        "participations"
+        f"min-sep {shown_min_sep(participation.min_sep)} and at most "
+        f"{participation.max_participations:,} participations"
     )
 
 
 def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
-    """What holds if both hold. Enforced limits speak of the recorded rounds, and are no help for a
-    claim of more.
+    """Returns what holds if both limits hold. Enforced limits speak of the recorded rounds, and are
+    no help for a claim of more.
 
-    rounds: that were recorded; without any limits a device may take part in each of them.
+    Args:
+        enforced: what the rules in force allowed.
+        claimed: what somebody states.
+        rounds: how many were recorded; without any limits a device may take part in each of them.
     """
-    schema = claimed.schema
-    if schema is None:
+    participation = claimed.participation
+    if participation is None:
         return (
             enforced
-            if enforced.schema is not None
+            if enforced.participation is not None
             else Limits(
                 MinSep(rounds, 1, rounds),
                 "neither the rules nor any claim that this trace leaves unbroken limits "
                 "participation",
             )
         )
-    if enforced.schema is None or enforced.schema.rounds != schema.rounds:
+    if enforced.participation is None or enforced.participation.rounds != participation.rounds:
         return claimed
-    b = max(schema.min_sep, enforced.schema.min_sep)
-    k = min(schema.max_participations, enforced.schema.max_participations)
-    return Limits(_schema(schema.rounds, b, k), f"{claimed.reason}; enforced: {enforced.reason}")
+    b = max(participation.min_sep, enforced.participation.min_sep)
+    k = min(participation.max_participations, enforced.participation.max_participations)
+    return Limits(
+        _participation(participation.rounds, b, k), f"{claimed.reason}; enforced: {enforced.reason}"
+    )
 
 
-def _schema(rounds: int, min_sep: int, most: int) -> MinSep:
+def _participation(rounds: int, min_sep: int, most: int) -> MinSep:
     k = min(most, -(-rounds // min_sep))
     return MinSep(rounds, rounds if k == 1 else min_sep, k)
 

@@ -29,7 +29,15 @@ class LedgerEntry:
 def privacy_over_rounds(
     strategy: Strategy, patterns: Patterns, noise_multiplier: float, delta: float, entries: int = 12
 ) -> list[LedgerEntry]:
-    """Entries at evenly spaced numbers of rounds, the last at the end of the trace."""
+    """Computes what had been spent at evenly spaced numbers of rounds, the last at the end.
+
+    Args:
+        strategy: the mechanism.
+        patterns: every device's rounds.
+        noise_multiplier: z.
+        delta: of epsilon.
+        entries: at how many numbers of rounds; fewer if there are fewer rounds.
+    """
     n = patterns.committed_rounds
     ledger, sensitivities = [], PatternSensitivities(strategy, n, most_rounds=n)
     for rounds in np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist():

@@ -17,6 +17,7 @@ class DeviceNames:
 
     trace: Trace | ImportedTrace
     is_shown: bool = False
+    """Whether devices of a log are called as the log calls them."""
 
     def of(self, device_id: int) -> str:
         """What a device is called."""

@@ -25,6 +25,7 @@ class Patterns:
     """
 
     committed_rounds: int
+    """n: rounds that released a model."""
     device_ids: NDArray[np.uint64]
     counts: NDArray[np.int64]
     rounds: NDArray[np.uint32]

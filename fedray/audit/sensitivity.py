@@ -20,12 +20,12 @@ MOST_CERTIFICATES = 200
 """Patterns with negative Gram entries whose bound is made exact; were more needed, the bound
 stands."""
 MOST_COMPARED = 256
-"""Participations up to which the schema's sensitivity is asked for, to stop early."""
+"""Participations up to which the sensitivity under (b, k) is asked for, to stop early."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSensitivity:
-    """At clip norm 1; no (b, k) schema that this trace obeys gives less. With a device and the
+    """At clip norm 1; no (b, k) that this trace obeys gives less. With a device and the
     rounds that attain it.
 
     is_exact: False marks an upper bound, which only strategies with negative Gram entries can
@@ -33,8 +33,10 @@ class TraceSensitivity:
     """
 
     value: float
+    """The sensitivity, or an upper bound of it."""
     is_exact: bool
     device_id: int
+    """The device that attains it."""
     rounds: tuple[int, ...]
 
 
@@ -45,9 +47,9 @@ def trace_sensitivity(
     participations, device id).
 
     Devices are looked at by number of participations, most first. Devices with c participations
-    obey the (b, c) schema, so once its sensitivity is no larger than one already found, neither
+    obey (b, c), so once its sensitivity is no larger than one already found, neither
     theirs nor those of devices with fewer can be. (Of whole matrices, of Toeplitz ones outside
-    Theorem 3.1, and of many participations, the schema's bound costs more than looking at every
+    Theorem 3.1, and of many participations, the bound under (b, k) costs more than looking at every
     device. Where no theorem gives it, every device is looked at.)
 
     Args:
@@ -72,7 +74,7 @@ def trace_sensitivity(
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:
-                if strategy.schema_sensitivity(MinSep(n, b, int(count))).value <= best.value:
+                if strategy.participation_sensitivity(MinSep(n, b, int(count))).value <= best.value:
                     break
             except SensitivityUnknown:
                 can_stop = False

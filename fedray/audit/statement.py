@@ -289,10 +289,10 @@ def _shortened(value: Any) -> str:
 
 
 def _limits_text(guarantee: Guarantee) -> str:
-    schema = guarantee.participation
-    if schema is None:
+    participation = guarantee.participation
+    if participation is None:
         return "a unit may contribute more than once to a round, so no min-sep describes it"
-    return described(schema)
+    return described(participation)
 
 
 def _rests(stated: Guarantee) -> str:

@@ -10,9 +10,8 @@ from fedray.commands.output import (
     JsonFlag,
     TraceArgument,
     TrustFlag,
-    print_audit,
     print_json,
-    print_text,
+    print_pieces,
     status_line,
 )
 from fedray.errors import InputError
@@ -86,8 +85,8 @@ def audit(
         written["report"] = str(write_report(opened, result, out))
     if figures is not None:
         written["figures"] = _write_figures(opened, result, figures)
+    document = result.to_json_in_full() if claim is not None else result.to_json()
     if as_json:
-        document = result.to_json_in_full() if claim is not None else result.to_json()
         print_json(
             {
                 **document,
@@ -97,8 +96,10 @@ def audit(
             }
         )
     else:
-        print_audit(result)
-        print_text("  * ", opened.integrity)
+        from fedray.report.text import Paragraph
+        from fedray.report.text.audits import audit_text
+
+        print_pieces([*audit_text(document), Paragraph("  * ", opened.integrity)])
         if verify:
             typer.echo(f"every column has its recorded digest; the trace is {result.digest}")
         for what, path in written.items():
@@ -259,8 +260,8 @@ def canary(
 ) -> None:
     """Check by experiment that the aggregator's noise is what is claimed: canaries in the real
     aggregator. Exit code 1 if not."""
-    from fedray.canary import CONFIDENCE, run_canary
     from fedray.scenario import Scenario
+    from fedray.studies.canary import run_canary
 
     if verify is not None and trace is None:
         raise InputError(
@@ -274,25 +275,8 @@ def canary(
     if as_json:
         print_json(result.to_json())
     else:
-        typer.echo(
-            f"mechanism  {result.mechanism}, noise multiplier {result.noise_multiplier:g}, "
-            f"{result.rounds:,} rounds"
-        )
-        typer.echo(f"pattern    rounds {', '.join(map(str, result.pattern))}")
-        typer.echo(
-            f"mu         claimed {result.claimed_mu:.4f}, expected of the released rounds "
-            f"{result.expected_mu:.4f}"
-        )
-        typer.echo(
-            f"           measured {result.mu:.4f} [{result.mu_low:.4f}, {result.mu_high:.4f}] "
-            f"({100 * CONFIDENCE:g} %)"
-        )
-        typer.echo(f"signal     {result.signal:.4f} of what it should be; noise {result.noise:.4f}")
-        typer.echo(
-            f"p-values   size of the noise {result.noise_p:.3g}, independence of rounds "
-            f"{result.independence_p:.3g}"
-        )
-        for problem in result.problems:
-            typer.echo(f"WRONG      {problem}")
+        from fedray.report.text.studies import canary_lines
+
+        print_pieces(canary_lines(result.to_json()))
     if result.problems:
         raise typer.Exit(1)

@@ -1,11 +1,11 @@
 """Logs of somebody else's system: import."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from fedray.commands.output import JsonFlag, print_json, status_line
+from fedray.commands.output import JsonFlag, print_json, print_rows, status_line
 
 _ROUNDS = "Which rounds released a model (one of the three)"
 _ROWS = "Which rows are participations"
@@ -170,44 +170,6 @@ def import_(
     if as_json:
         print_json({name: value for name, value in trace.run.items() if name != "parts"})
         return
-    for what, text in _rows(trace):
-        typer.echo(f"{what:<15} {text}")
+    from fedray.report.text.traces import import_rows
 
-
-def _rows(trace: Any) -> list[tuple[str, str]]:
-    """What is printed of an import: (what, in words)."""
-    import numpy as np
-
-    from fedray.trace.log_times import shown_range
-
-    run = trace.run
-    rows = [
-        (
-            "participations",
-            f"{run['rows']:,} of {run['devices']:,} devices, from {run['rows_read']:,} rows",
-        ),
-        ("unit", f"one {trace.unit}"),
-        (
-            "rounds",
-            f"{run['rounds']:,}, the log's {trace.round_label(0)} to "
-            f"{trace.round_label(run['rounds'] - 1)}",
-        ),
-        *(
-            [("filtered", f"{run['filtered_rows']:,} rows without {' and '.join(run['where'])}")]
-            if run["where"]
-            else []
-        ),
-        *[
-            ("left out", f"{each.rows:,} rows: {each.reason}, such as {each.example}")
-            for each in trace.left_out
-        ],
-    ]
-    times = trace.round_times()
-    if times is not None:
-        form = run["times"]["form"] or run["times"]["rounds_file_form"]
-        known = np.concatenate(times)
-        known = run["times"]["origin"] + known[np.isfinite(known)]
-        first, last = shown_range(known.min(), known.max())
-        rows.append(("times", f"{form}; from {first} to {last}"))
-    rows += [("rests on", text) for text in trace.assumptions]
-    return [*rows, ("trace", str(trace.path))]
+    print_rows(import_rows(trace), 15)

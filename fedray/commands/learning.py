@@ -10,10 +10,8 @@ import typer
 from fedray.commands.output import (
     JsonFlag,
     TrustFlag,
-    print_guarantees,
     print_json,
-    print_table,
-    print_text,
+    print_pieces,
 )
 from fedray.errors import RunFailed
 
@@ -116,6 +114,8 @@ def train(
     from fedray.learning import train as train_on
     from fedray.placement import Placement
     from fedray.report.progress import run_progress
+    from fedray.report.text import Paragraph, TextTable
+    from fedray.report.text.audits import guarantees_text
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
 
@@ -143,12 +143,18 @@ def train(
             opened, value, placement, out, on_progress, is_resumed=resume, trust_code=trust_code
         )
     privacy = value.privacy
-    audit = audit_trace(opened, privacy.noise_multiplier, privacy.delta, privacy.mechanism)
+    audit = audit_trace(
+        opened, privacy.noise_multiplier, privacy.delta, privacy.mechanism
+    ).to_json()
     document = trained.to_json()
     if as_json:
-        print_json({**document, "audit": audit.to_json()})
+        print_json({**document, "audit": audit})
         return
-    print_table(f"Trained on {trace}", trained.rows(), first_is_head=False)
-    print_guarantees(audit)
-    print_text("", "`fedray audit` says what these guarantees rest on.")
+    print_pieces(
+        [
+            TextTable(f"Trained on {trace}", trained.rows(), has_heading=False),
+            *guarantees_text(audit["mechanisms"]),
+            Paragraph("", "`fedray audit` says what these guarantees rest on."),
+        ]
+    )
     typer.echo(f"model   {trained.path}")

@@ -79,9 +79,9 @@ def optimize(
     if as_json:
         print_json({**found.to_json(), "seconds": round(time.perf_counter() - started, 3)})
         return
-    print_figures(found.figures)
+    print_figures(found.figures.to_json())
     for other in found.others:
-        print_figures(other)
+        print_figures(other.to_json())
     if out is not None:
         typer.echo(f"mechanism  {out}")
 
@@ -132,10 +132,8 @@ def mechanism(
     figures = evaluate_mechanism(
         file, rounds, min_sep, max_participations, noise_multiplier, delta, sampling, partitions
     )
-    if as_json:
-        print_json(figures.to_json())
-    else:
-        print_figures(figures)
+    show = print_json if as_json else print_figures
+    show(figures.to_json())
 
 
 def calibrate(
@@ -164,7 +162,5 @@ def calibrate(
     figures = calibrate_mechanism(
         file, rounds, min_sep, max_participations, delta, epsilon, rho, sampling, partitions
     )
-    if as_json:
-        print_json(figures.to_json())
-    else:
-        print_figures(figures)
+    show = print_json if as_json else print_figures
+    show(figures.to_json())

@@ -24,8 +24,8 @@ from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
     TrustFlag,
-    print_audit,
     print_json,
+    print_pieces,
     print_table,
     status_line,
 )
@@ -72,6 +72,8 @@ def run(
     from fedray.placement import Placement
     from fedray.report.page import write_report
     from fedray.report.progress import run_progress
+    from fedray.report.text import TextTable
+    from fedray.report.text.audits import audit_text
     from fedray.scenario import Scenario
     from fedray.trace.schema import REPORT_FILE
 
@@ -125,8 +127,8 @@ def run(
         print_json(document)
     else:
         if trace.trained is not None:
-            print_table("Training", trace.trained.rows()[:-1], first_is_head=False)
-        print_audit(audit)
+            print_table(TextTable("Training", trace.trained.rows()[:-1], has_heading=False))
+        print_pieces(audit_text(audit.to_json()))
         use = ", ".join(f"{each['peak_mebibytes']:,.0f} MiB" for each in trace.run["shard_use"])
         driver = f"{trace.run['driver_peak_mebibytes']:,.0f} MiB"
         typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {driver}")
@@ -191,8 +193,10 @@ def reproduce(
     from fedray.placement import Placement
     from fedray.report.files import write_figure_files
     from fedray.report.page import render_reproduction, reproduction_figures, write_page
-    from fedray.reproduce import GAP_NOTE, reproduce_gboard, table_rows
+    from fedray.report.text import TextTable
+    from fedray.report.text.studies import reproduction_rows
     from fedray.rounding import shown_min_sep
+    from fedray.studies.reproduce import GAP_NOTE, reproduce_gboard
 
     if what == "gboard-privacy":
         if (overrides, out, figures, shards, address) != (None, None, None, None, None):
@@ -220,7 +224,8 @@ def reproduce(
             on_status(
                 f"{results[-1].name} done, min-sep {shown_min_sep(results[-1].min_sep.observed)}"
             )
-            documents[:], table[:] = [result.to_json() for result in results], table_rows(results)
+            documents[:] = [result.to_json() for result in results]
+            table[:] = reproduction_rows(documents)
             if out is not None:
                 note = (
                     "Full-size simulations of the published federated runs of Gboard's "
@@ -239,25 +244,25 @@ def reproduce(
     if as_json:
         print_json({"runs": documents})
     else:
-        print_table("Observed / published (Xu et al. 2023)", table)
+        print_table(TextTable("Observed / published (Xu et al. 2023)", table))
         typer.echo(GAP_NOTE)
         if out is not None:
             typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
 
 
 def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
-    from fedray.reproduce import GAP_NOTE, TREE_NOTE, privacy_table, published_privacy
+    from fedray.report.text import TextTable
+    from fedray.report.text.studies import published_privacy_rows
+    from fedray.studies.published_privacy import TREE_NOTE, published_privacy
+    from fedray.studies.reproduce import GAP_NOTE
 
     results = published_privacy(rows)
+    documents = [result.to_json() for result in results]
     if as_json:
-        print_json(
-            {"note": f"{GAP_NOTE} {TREE_NOTE}", "rows": [result.to_json() for result in results]}
-        )
+        print_json({"note": f"{GAP_NOTE} {TREE_NOTE}", "rows": documents})
     else:
-        print_table(
-            "Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)",
-            privacy_table(results),
-        )
+        title = "Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)"
+        print_table(TextTable(title, published_privacy_rows(documents)))
         typer.echo(f"{GAP_NOTE}\n{TREE_NOTE}")
     if not all(result.agrees for result in results):
         raise typer.Exit(1)
@@ -315,7 +320,9 @@ def fit(
     as_json: JsonFlag = False,
 ) -> None:
     """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
-    from fedray.fit import fit_min_sep, scenario_to_fit
+    from fedray.report.text import TextTable
+    from fedray.report.text.studies import fit_rows, fitted_min_sep
+    from fedray.studies.fit import fit_min_sep, scenario_to_fit
     from mechanisms.participation import gap_of
 
     if (min_sep is None) == (rounds_between is None):
@@ -335,21 +342,15 @@ def fit(
             keys[vary],
             scale,
             tolerance,
-            on_run=lambda run: on_status(f"{run.value:g} gives min-sep {run.shown_min_sep}"),
-        )
-    if as_json:
-        print_json({**found.to_json(), "scale": scale})
-        return
-    print_table(
-        "Runs",
-        [
-            [keys[vary], "min-sep (gap)", "max part."],
-            *(
-                [f"{r.value:g}", r.shown_min_sep, str(r.max_participations or "-")]
-                for r in found.runs
+            on_run=lambda run: on_status(
+                f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
             ),
-        ],
-    )
+        )
+    document = {**found.to_json(), "scale": scale}
+    if as_json:
+        print_json(document)
+        return
+    print_table(TextTable("Runs", fit_rows(document)))
     typer.echo(
         f"{found.key}={found.best.value:g}  gives min-sep {found.best.min_sep} for {gap} "
         f"({100 * found.relative_error:+.1f} %)"

@@ -47,7 +47,7 @@ def stress(
     """Sweep settings or simulated runs, and see how mechanisms fare that were made for a guess. May
     be interrupted, and goes on."""
     from fedray.placement import Placement
-    from fedray.stress.sweep import Sweep, find_sweep, shipped_sweeps
+    from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
 
     if sweep is None:
         for name, path in shipped_sweeps().items():
@@ -59,15 +59,10 @@ def stress(
             f"output {str(out)!r} exists already; name a new directory, or remove it first"
         )
     from fedray.report.files import write_figure_files
-    from fedray.stress.page import (
-        crossing_rows,
-        sweep_constants,
-        sweep_figures,
-        sweep_notes,
-        sweep_page,
-        sweep_rows,
-    )
-    from fedray.stress.run import run_sweep, write_results
+    from fedray.report.text import TextTable
+    from fedray.report.text.studies import crossing_rows, sweep_constants, sweep_rows
+    from fedray.studies.sweep.page import sweep_figures, sweep_notes, sweep_page
+    from fedray.studies.sweep.run import run_sweep, write_results
 
     with status_line(f"sweeping {value.name}") as on_status, contextlib.redirect_stdout(sys.stderr):
         result = run_sweep(value, scenario, Placement(address=address), has_cache, on_status)
@@ -77,14 +72,15 @@ def stress(
         write_results(result, out, sweep_page(result))
     if figures is not None:
         write_figure_files(sweep_figures(result), figures)
+    document = result.to_json()
     if as_json:
-        print_json(result.to_json())
+        print_json(document)
         return
-    print_table(value.name, sweep_rows(result, is_brief=True))
-    crossings = crossing_rows(result)
+    print_table(TextTable(value.name, sweep_rows(document, is_brief=True)))
+    crossings = crossing_rows(document)
     if len(crossings) > 1:
-        print_table("Crossings", crossings)
-    for line in (sweep_constants(result), *sweep_notes(result)):
+        print_table(TextTable("Crossings", crossings))
+    for line in (sweep_constants(document), *sweep_notes(result)):
         typer.echo(line)
     if out is not None:
         typer.echo(f"report  {out / 'report.html'}\ntable   {out / 'results.parquet'}")
@@ -153,16 +149,12 @@ def plan(
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1
     if nothing meets it."""
     from fedray.atomic import write_directory
-    from fedray.fit import scenario_to_fit
     from fedray.report.files import write_figure_files
-    from fedray.stress.plan import PlanTarget, make_plan
-    from fedray.stress.plan_page import (
-        plan_figure,
-        plan_files,
-        plan_rows,
-        plan_sentence,
-        timer_rows,
-    )
+    from fedray.report.text import TextTable
+    from fedray.report.text.studies import plan_rows, timer_rows
+    from fedray.studies.fit import scenario_to_fit
+    from fedray.studies.plan import PlanTarget, make_plan
+    from fedray.studies.plan_page import plan_figure, plan_files, plan_sentence
 
     try:
         hours = [float(each) for each in timers.split(",")]
@@ -201,11 +193,12 @@ def plan(
         write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
     if figures is not None:
         write_figure_files([plan_figure(found)], figures)
+    document = found.to_json()
     if as_json:
-        print_json(found.to_json())
+        print_json(document)
     else:
-        print_table("Candidates", plan_rows(found, is_brief=True))
-        print_table("What a longer timer costs", timer_rows(found))
+        print_table(TextTable("Candidates", plan_rows(document, is_brief=True)))
+        print_table(TextTable("What a longer timer costs", timer_rows(document)))
         for line in (plan_sentence(found), *found.warnings):
             typer.echo(line)
         if out is not None:

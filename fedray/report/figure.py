@@ -34,6 +34,7 @@ class Axis:
 
     title: str
     is_log: bool = False
+    """Whether the axis is logarithmic."""
     starts_at_zero: bool = True
     decimals: int | None = None
 
@@ -99,6 +100,7 @@ class Mark:
 
     at: float
     text: str
+    """What stands beside it."""
     axis: Literal["x", "y"] = "x"
     until: float | None = None
 
@@ -109,11 +111,16 @@ class Figure:
 
     name: str
     title: str
+    """What stands above it."""
     note: str
     x: Axis
+    """The horizontal axis."""
     y: Axis
+    """The vertical axis."""
     series: tuple[Series, ...]
+    """What is drawn."""
     marks: tuple[Mark, ...] = ()
+    """Lines and zones across the figure."""
 
     def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
         """Where its logarithmic axis has numbers. Bars are drawn from below one, so that theirs
@@ -169,8 +176,11 @@ class Plane:
     computed."""
 
     name: str
+    """Of its files, and its id in the page."""
     title: str
+    """What stands above it."""
     note: str
+    """What is to be known to read it."""
     x: Axis
     y: Axis
     z: Axis

@@ -189,8 +189,15 @@ def gaps(audit: Audit) -> Figure | None:
 def gap_bins(
     values: NDArray[np.int64], most: int = MOST_BINS
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(edges [m + 1], counts [m]): bins [edge, next edge) of equal whole width, the first starting
-    at the least value."""
+    """Counts whole values in bins [edge, next edge) of equal whole width.
+
+    Args:
+        values: [N] whole numbers; the first bin starts at the least.
+        most: how many bins there may be.
+
+    Returns:
+        (edges [m + 1], counts [m]).
+    """
     if not values.size:
         return np.array([0, 1]), np.array([0])
     low, high = int(values.min()), int(values.max())
@@ -259,7 +266,14 @@ def device_privacy(audit: Audit) -> Figure:
 def observed_beside_published(
     results: list[dict[str, Any]], figure_name: str, title: str, note: str
 ) -> Figure:
-    """One point per reproduced run, with the line of agreement; logarithmic axes."""
+    """Draws one point per reproduced run, with the line of agreement; logarithmic axes.
+
+    Args:
+        results: documents of the runs.
+        figure_name: which of their figures, such as "min_sep".
+        title: what stands above the plot.
+        note: what is to be known to read it.
+    """
     points = [
         (each["name"], each[figure_name]["published"], each[figure_name]["observed"])
         for each in results

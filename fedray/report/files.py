@@ -19,16 +19,37 @@ from fedray.trace.reader import Trace
 
 
 def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of every figure of a trace's page; their paths. Raises
-    InputError."""
+    """Writes NAME.svg and NAME.csv of every figure of a trace's page.
+
+    Args:
+        trace: what was audited.
+        audit: of that trace.
+        directory: made if it is not there.
+
+    Returns:
+        Paths of the files.
+
+    Raises:
+        InputError: if one cannot be written.
+    """
     from fedray.report.figures import figures_of
 
     return write_figure_files(figures_of(trace, audit), directory)
 
 
 def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[Path]:
-    """Writes NAME.svg and NAME.csv of each into a directory, which is made if it is not there;
-    their paths. Raises InputError."""
+    """Writes NAME.svg and NAME.csv of figures.
+
+    Args:
+        figures: what is drawn.
+        directory: made if it is not there.
+
+    Returns:
+        Paths of the files.
+
+    Raises:
+        InputError: if one cannot be written.
+    """
     place = Path(directory)
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -31,8 +31,19 @@ PLOTLY_FILE = "plotly-basic.min.js"
 
 
 def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) -> Path:
-    """Writes the page to `out`, whole or not at all; its path. Raises InputError when it cannot be
-    written."""
+    """Writes the page of an audit, whole or not at all.
+
+    Args:
+        trace: what was audited.
+        audit: of that trace.
+        out: the file.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
     return write_page(render(trace, audit), out)
 
 
@@ -65,13 +76,19 @@ class About:
     """
 
     title: str
+    """Heading of the page."""
     description: str
+    """What was run or imported, in words."""
     seed: int | None
+    """Of the run; None for a log."""
     written: str
+    """When the trace was written, ISO 8601."""
     packages: dict[str, str]
+    """Versions of packages that made the trace, by name."""
     run: dict[str, Any]
     outcomes: dict[str, int]
     scenario_toml: str | None
+    """The scenario as TOML; None for a log."""
     integrity: str
 
 
@@ -115,8 +132,17 @@ def render_audit(
     about: About,
     statement: Sequence[dict[str, str]] = (),
 ) -> str:
-    """The page of an audit's document (`Audit.to_json_in_full`) as text. statement: its lines, or
-    none."""
+    """Makes the page of an audit.
+
+    Args:
+        audit: as `Audit.to_json_in_full` gives it.
+        figures: what is drawn, in order.
+        about: what the page says of the trace beside the audit.
+        statement: lines of the privacy statement; empty for none.
+
+    Returns:
+        The page as text.
+    """
     used = audit["mechanisms"][0] if audit["mechanisms"] else None
     shown = []
     if statement:
@@ -172,8 +198,17 @@ def _mechanism_note(used: dict[str, Any], about: About, is_claimed: bool) -> str
 def render_reproduction(
     title: str, note: str, rows: list[list[str]], results: list[dict[str, Any]]
 ) -> str:
-    """The page of reproduced runs as text: plots, a table (heading first), and `results` as
-    JSON."""
+    """Makes the page of reproduced runs.
+
+    Args:
+        title: its heading.
+        note: what the page shows.
+        rows: its table, heading first.
+        results: documents of the runs, which are drawn, and are in the page as JSON.
+
+    Returns:
+        The page as text.
+    """
     table = PageTable("Observed / published", rows)
     return render_study(title, note, reproduction_figures(results), [table], results)
 
@@ -199,9 +234,18 @@ def render_study(
     results: Any,
     assumptions: Sequence[str] = (),
 ) -> str:
-    """A page of figures and tables as text, with `results` as JSON.
+    """Makes a page of figures and tables.
 
-    note: what the page shows. assumptions: what its figures rest on.
+    Args:
+        title: its heading.
+        note: what the page shows.
+        figures: what is drawn, in order.
+        tables: in order.
+        results: is in the page as JSON.
+        assumptions: what the figures rest on, in sentences.
+
+    Returns:
+        The page as text.
     """
     given = {
         "note": note,

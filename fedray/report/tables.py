@@ -31,8 +31,11 @@ class PageTable:
     """
 
     title: str
+    """What stands above it; empty for nothing."""
     rows: list[list[str]]
+    """Cells, row by row; the first row is the heading."""
     note: str = ""
+    """What is to be known to read it."""
     row_styles: Sequence[str] = ()
 
     @property

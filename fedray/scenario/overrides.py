@@ -21,7 +21,7 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
     names = [name.strip() for name in key.split(".")]
     if not separator or not all(names):
         raise ScenarioError(
-            f"--set {shown(override)}: must read table.key=value, for example "
+            f"override {shown(override)} must read table.key=value, for example "
             "rounds.report_goal=3000"
         )
     table = tables
@@ -29,8 +29,8 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             raise ScenarioError(
-                f"--set {shown(override)}: {shown(name)} is a value, not a table; name one of its "
-                "own keys"
+                f"override {shown(override)}: {shown(name)} is a value, not a table; name one of "
+                "its own keys"
             )
     value = _parse_value(text.strip(), override)
     kinds = _KINDS.get(tuple(names), {})
@@ -61,7 +61,7 @@ def _parse_value(text: str, override: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text  # a bare word, such as timer_resets_on=selected
     except ValueError as error:
-        raise ScenarioError(f"--set {shown(override)}: {error}; give a simpler value") from None
+        raise ScenarioError(f"override {shown(override)}: {error}; give a simpler value") from None
 
 
 def _classes(union: Any) -> list[type[BaseModel]]:

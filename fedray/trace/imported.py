@@ -55,7 +55,7 @@ _WITH_NAME = re.compile(
 )
 """The device of an example as earlier imports recorded it, by its name."""
 AS_THEY_ARE, BY_RANK, BY_LIST = "as they are", "by rank", "by list"
-"""How the log's round numbers became ours: `--rounds`, `--renumber`, `--rounds-file`."""
+"""How the log's round numbers became ours: by `rounds`, `renumber` or `rounds_file`."""
 LOG_ROUNDS_FILE = "log_rounds.parquet"
 LOG_ROUNDS_SCHEMA = pa.schema(
     [
@@ -84,8 +84,11 @@ class LeftOut:
     """
 
     reason: str
+    """Why, in words."""
     rows: int
+    """How many."""
     example: str
+    """One of them, its device by a hash of its name."""
     may_be_participation: bool = True
 
 
@@ -248,7 +251,7 @@ class ImportedTrace:
 
     @property
     def filtered_rows(self) -> int:
-        """Rows that did not meet the conditions (`--where`), and so are no participations."""
+        """Rows that did not meet the conditions (`where`), and so are no participations."""
         return self.run.get("filtered_rows", 0)
 
     @property
@@ -402,7 +405,7 @@ class ImportedTrace:
             raise TraceCorrupt(
                 f"{file} does not have the digest that run.json records; it was changed, or is "
                 "another trace's: import the log "
-                "again, or leave digests unchecked (--no-verify)"
+                "again, or leave digests unchecked (verify=False)"
             )
         first, end = part["first_device"], part["end_device"]
         distinct = device_ids, rounds
@@ -498,12 +501,15 @@ def name_text(value: object) -> str:
 
 
 def hashed_name(value: object, devices_digest: str) -> str:
-    """What a device is called where its name is not to be read: `#` and twelve hex digits of
-    BLAKE2b over the name.
+    """Returns what a device is called where its name is not to be read: `#` and twelve hex digits
+    of BLAKE2b over the name.
 
-    The digest of the trace's list of devices is the key. Whoever holds the trace can find the
-    device again; whoever sees the hash alone cannot try names, unless the whole list of devices can
-    be guessed.
+    Whoever holds the trace can find the device again; whoever sees the hash alone cannot try names,
+    unless the whole list of devices can be guessed.
+
+    Args:
+        value: the name.
+        devices_digest: of the trace's list of devices; the key of the hash.
     """
     key = devices_digest.encode()[:64]
     return f"#{hashlib.blake2b(name_text(value).encode(), key=key, digest_size=6).hexdigest()}"

@@ -117,11 +117,11 @@ def import_log(
     """
     if not LEAST_MEMORY <= memory_mebibytes <= 1 << 20:
         raise InputError(
-            f"--memory={memory_mebibytes} must be from {LEAST_MEMORY} to {1 << 20} MiB; "
+            f"memory_mebibytes={memory_mebibytes} must be from {LEAST_MEMORY} to {1 << 20} MiB; "
             f"{USUAL_MEMORY} is usual"
         )
     if repeats not in REPEATS:
-        raise InputError(f"--repeats={repeats!r} is none of {', '.join(REPEATS)}")
+        raise InputError(f"repeats={repeats!r} is none of {', '.join(REPEATS)}")
     _check_name(out)
     layout = LogLayout(
         devices=(device_column,) if isinstance(device_column, str) else tuple(device_column),
@@ -153,9 +153,8 @@ def import_log(
             raise InputError(
                 f"log {str(log)!r} has {parts.repeated:,} rows of {REPEATED} (such as "
                 f"{parts.example}), each of which may count: "
-                "give --repeats once if they are repeated records of one contribution, or "
-                "--repeats each if a device contributed "
-                "more than once to a round"
+                "give repeats='once' if they are repeated records of one contribution, or "
+                "repeats='each' if a device contributed more than once to a round"
             )
         rounds_digest = parts.write_rounds(
             released.seconds - origin
@@ -221,15 +220,14 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
     )
     if source.out_of_range:
         remedy = (
-            "they are participations like others, so they are not left out: correct --rounds, or "
-            "number the rounds that occur by "
-            "--renumber, or list those that released a model by --rounds-file released.csv"
+            "they are participations like others, so they are not left out: correct the "
+            "number of rounds, or number the rounds that occur by renumber=True, or list those "
+            "that released a model by rounds_file='released.csv'"
         )
     else:
         remedy = (
-            "correct the log; or leave them out, reported, by --leave-out-invalid, and what rests "
-            "on the trace is unchecked, since "
-            "they may be participations"
+            "correct the log; or leave them out, reported, by leave_out_invalid=True, and what "
+            "rests on the trace is unchecked, since they may be participations"
         )
     raise InputError(f"log {str(source.path)!r} has rows that cannot be used: {reasons}; {remedy}")
 
@@ -295,7 +293,7 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
         raise RunFailed(
             f"sorting in {shown_path(folder)} failed ({first_line(error)}); free disk space there, "
             "or give more than "
-            f"--memory={memory_mebibytes}"
+            f"memory_mebibytes={memory_mebibytes}"
         ) from None
 
 

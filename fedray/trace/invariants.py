@@ -18,7 +18,15 @@ from fedray.errors import TraceCorrupt
 
 
 def check_rounds(columns: dict[str, NDArray], source: str) -> None:
-    """Invariants 1 to 3. Raises TraceCorrupt."""
+    """Checks invariants 1 to 3.
+
+    Args:
+        columns: of rounds.parquet, by name.
+        source: the file, for messages.
+
+    Raises:
+        TraceCorrupt: if a round breaks them.
+    """
     committed = columns["state"] == 0
     expected = np.concatenate([[0], np.cumsum(committed)[:-1]]) if committed.size else np.empty(0)
     _demand(
@@ -51,8 +59,18 @@ def check_rounds(columns: dict[str, NDArray], source: str) -> None:
 def check_rows(
     columns: dict[str, NDArray], first_device: int, end_device: int, last_round: int, source: str
 ) -> None:
-    """Invariant 4 for all rows of a part; `last_round` is the largest number of an attempt. Raises
-    TraceCorrupt."""
+    """Checks invariant 4 for all rows of a part.
+
+    Args:
+        columns: of the part, by name.
+        first_device: least id that the part may have.
+        end_device: one above the largest.
+        last_round: the largest number of an attempt.
+        source: the file, for messages.
+
+    Raises:
+        TraceCorrupt: if a row breaks it.
+    """
     device_ids, times = columns["device_id"], columns["checkin_time"]
     if not device_ids.size:
         return
@@ -77,8 +95,19 @@ def check_accepted(
     count: int,
     source: str,
 ) -> None:
-    """Invariants 4 and 5 for the accepted rows of a part; `count` is the number of committed
-    rounds. Raises TraceCorrupt."""
+    """Checks invariants 4 and 5 for the accepted rows of a part.
+
+    Args:
+        device_ids: [A] of the rows, in order.
+        rounds: [A] of the rows.
+        first_device: least id that the part may have.
+        end_device: one above the largest.
+        count: the number of committed rounds.
+        source: the file, for messages.
+
+    Raises:
+        TraceCorrupt: if a row breaks them.
+    """
     if not device_ids.size:
         return
     _demand(
@@ -102,8 +131,16 @@ def check_accepted(
 def check_totals(
     accepted_rows: NDArray[np.int64], columns: dict[str, NDArray], source: str
 ) -> None:
-    """Invariant 6; accepted_rows [committed rounds] counts the accepted rows of each round. Raises
-    TraceCorrupt."""
+    """Checks invariant 6.
+
+    Args:
+        accepted_rows: [committed rounds] counts the accepted rows of each round.
+        columns: of rounds.parquet, by name.
+        source: the file, for messages.
+
+    Raises:
+        TraceCorrupt: if a round has another number of rows.
+    """
     stated = columns["accepted"][columns["state"] == 0]
     wrong = np.flatnonzero(accepted_rows != stated)
     if wrong.size:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from fedray.errors import InputError, RunFailed
+from fedray.errors import InputError, RunFailed, shown
 from fedray.trace.files import first_line
 from fedray.trace.imported import AS_THEY_ARE, LeftOut, hashed_name
 from fedray.trace.log_rounds import Numbering, ReleasedRounds, plain_list, read_released
@@ -50,27 +50,29 @@ class LogLayout:
 
     devices: tuple[str, ...]
     round: str
+    """Column of the round."""
     time: str | None = None
     time_unit: str | None = None
     where: tuple[str, ...] = ()
     file_format: str | None = None
+    """csv or parquet; None: by the suffix."""
     delimiter: str | None = None
 
     def __post_init__(self) -> None:
         if not self.devices:
-            raise InputError("--device-column is missing; name the column of the device")
+            raise InputError("device_column=() names no column; name the column of the device")
         chosen = [*self.devices, self.round, *([self.time] if self.time is not None else [])]
         twice = next((name for name, count in Counter(chosen).items() if count > 1), None)
         if twice is not None:
             raise InputError(
-                f"column {twice!r} is named twice among --device-column, --round-column and "
-                "--time-column; name others"
+                f"column {twice!r} is named twice among those of device, round and time; "
+                "name others"
             )
         if self.file_format is not None and self.file_format not in ("csv", "parquet"):
-            raise InputError(f"--format={self.file_format!r} is not csv or parquet")
+            raise InputError(f"file_format={self.file_format!r} is not csv or parquet")
         if len(self.separator) != 1 or self.separator in '"\r\n' or not self.separator.isascii():
             raise InputError(
-                f"--delimiter={self.delimiter!r} must be one character, such as ';' or tab"
+                f"delimiter={self.delimiter!r} must be one character, such as ';' or tab"
             )
         wrong = next(
             (
@@ -81,7 +83,7 @@ class LogLayout:
             None,
         )
         if wrong is not None:
-            raise InputError(f"--where={wrong!r} must be COLUMN=VALUE, such as outcome=accepted")
+            raise InputError(f"where={wrong!r} must be COLUMN=VALUE, such as outcome=accepted")
 
     @property
     def separator(self) -> str:
@@ -99,13 +101,13 @@ class LogLayout:
 
     @property
     def columns(self) -> dict[str, str]:
-        """All columns that are read, by the option that names them first."""
-        named = dict.fromkeys(self.conditions, "--where")
+        """All columns that are read, by the argument that names them first."""
+        named = dict.fromkeys(self.conditions, "where")
         if self.time is not None:
-            named[self.time] = "--time-column"
-        named[self.round] = "--round-column"
+            named[self.time] = "time_column"
+        named[self.round] = "round_column"
         return {
-            **dict.fromkeys(self.devices, "--device-column"),
+            **dict.fromkeys(self.devices, "device_column"),
             **{k: v for k, v in named.items() if k not in self.devices},
         }
 
@@ -115,6 +117,7 @@ class Example:
     """A row of the log; round: as it is shown."""
 
     device: pa.Scalar
+    """The log's value, which may be missing."""
     round: str
 
     def __str__(self) -> str:
@@ -135,8 +138,11 @@ class Unused:
     """Rows of a log that are no participation, by the reason, and one of them."""
 
     reason: str
+    """Why, in words."""
     rows: int
+    """How many."""
     example: Example
+    """One of them."""
 
     def recorded(self, devices_digest: str, may_be_participation: bool = True) -> LeftOut:
         """As the trace has it."""
@@ -172,7 +178,7 @@ class Log:
         self._format = _format_of(self._files[0], layout.file_format)
         if self._format != "csv" and layout.delimiter is not None:
             raise InputError(
-                f"--delimiter={layout.delimiter!r} is for CSV, and log {shown_path(path)} is "
+                f"delimiter={layout.delimiter!r} is for CSV, and log {shown_path(path)} is "
                 "Parquet; leave it out"
             )
         self._types = self._checked_columns()
@@ -214,9 +220,9 @@ class Log:
                 "wanted"
             )
         return (
-            f"--where leaves none of the {self.rows:,} rows of log {shown_path(self.path)}: "
-            f"{'; '.join(met)}; values must be "
-            "equal to the letter, and all columns must match in one row"
+            f"where={shown(list(self.layout.where))} leaves none of the {self.rows:,} rows of log "
+            f"{shown_path(self.path)}: {'; '.join(met)}; values must be equal to the letter, and "
+            "all columns must match in one row"
         )
 
     def _checked_columns(self) -> dict[str, pa.DataType]:
@@ -231,21 +237,21 @@ class Log:
                 f"log {shown_path(file)} has a first line that is not UTF-8 ({first_line(error)}); "
                 "convert it, as by iconv"
             ) from None
-        for column, option in given.items():
+        for column, argument in given.items():
             if names.count(column) > 1:
                 raise InputError(
-                    f"{option}={column!r} is the name of {names.count(column)} columns of "
+                    f"{argument}={column!r} is the name of {names.count(column)} columns of "
                     f"{shown_path(self.path)}; "
                     "rename one of them"
                 )
             if column not in names:
                 hint = (
-                    f" (read as parted by {self.layout.separator!r}; --delimiter tells another)"
+                    f" (read as parted by {self.layout.separator!r}; delimiter=',' tells another)"
                     if len(names) == 1
                     else ""
                 )
                 raise InputError(
-                    f"{option}={column!r} is not a column of {shown_path(self.path)}; it has "
+                    f"{argument}={column!r} is not a column of {shown_path(self.path)}; it has "
                     f"{', '.join(names[:20])[:400]}{hint}"
                 )
         return {
@@ -323,8 +329,8 @@ class Log:
             return kinds[0]
         if pa.binary() in kinds:
             raise InputError(
-                "several --device-column must be whole numbers or strings, not bytes; write bytes "
-                "as hexadecimal text"
+                f"device_column={shown(self.layout.devices)} must be whole numbers or strings, "
+                "not bytes; write bytes as hexadecimal text"
             )
         return pa.string()
 
@@ -343,8 +349,7 @@ class Log:
         ):
             return pa.binary()
         raise InputError(
-            f"--device-column={name!r} is of type {kind}; devices are whole numbers, strings or "
-            "bytes"
+            f"device_column={name!r} is of type {kind}; devices are whole numbers, strings or bytes"
         )
 
     def _valid(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -427,7 +432,7 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
     Raises InputError."""
     if not file.is_file():
         raise InputError(
-            f"--rounds-file={str(file)!r} is not there; name a file that lists the rounds that "
+            f"rounds_file={str(file)!r} is not there; name a file that lists the rounds that "
             "released a model"
         )
     try:
@@ -445,7 +450,7 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
             )
     except _DAMAGE as error:  # names of columns that are not UTF-8 too
         raise InputError(
-            f"--rounds-file={str(file)!r} cannot be read ({first_line(error)}); correct it"
+            f"rounds_file={str(file)!r} cannot be read ({first_line(error)}); correct it"
         ) from None
     return read_released(file, table, layout.round, layout.time, layout.time_unit)
 
@@ -525,7 +530,7 @@ def _whole_numbers(rounds: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]
         is_whole = _COMPUTE.match_substring_regex(trimmed, r"^-?[0-9]{1,18}$")
         numbers = _COMPUTE.if_else(is_whole, trimmed, "-1").cast(pa.int64())
         return numbers.to_numpy(zero_copy_only=False), is_whole.to_numpy(zero_copy_only=False)
-    raise InputError(f"--round-column={name!r} is of type {kind}; rounds are whole numbers")
+    raise InputError(f"round_column={name!r} is of type {kind}; rounds are whole numbers")
 
 
 def _files(path: Path) -> list[Path]:
@@ -568,7 +573,7 @@ def _format_of(file: Path, given: str | None) -> str:
     found = given or _FORMATS.get(file.suffix.lower())
     if found is None:
         raise InputError(
-            f"log {shown_path(file)} has no suffix that tells its format; give --format csv or "
-            "--format parquet"
+            f"log {shown_path(file)} has no suffix that tells its format; give "
+            "file_format='csv' or file_format='parquet'"
         )
     return found

@@ -48,24 +48,23 @@ class Numbering:
     ) -> None:
         if rounds is not None and not 1 <= rounds <= MOST_ROUNDS:
             raise InputError(
-                f"--rounds={rounds} must be from 1 to {MOST_ROUNDS}; it is how many rounds "
+                f"rounds={rounds} must be from 1 to {MOST_ROUNDS}; it is how many rounds "
                 "released a model"
             )
         if has_ranks and released is not None:
             raise InputError(
-                "--renumber and --rounds-file both say which rounds released a model; give one of "
-                "them"
+                "renumber=True and rounds_file=FILE both say which rounds released a model; give "
+                "one of them"
             )
         if rounds is None and not has_ranks and released is None:
             raise InputError(
-                "say which rounds released a model: --rounds N for all of 0 .. N-1, --renumber for "
-                "all that occur in the log, "
-                "or --rounds-file FILE, which lists them"
+                "say which rounds released a model: rounds=N for all of 0 .. N-1, renumber=True "
+                "for all that occur in the log, or rounds_file=FILE, which lists them"
             )
         if released is not None and rounds not in (None, released.numbers.size):
             raise InputError(
-                f"--rounds={rounds}, but the rounds file lists {released.numbers.size:,}; leave "
-                "out --rounds"
+                f"rounds={rounds}, but the rounds file lists {released.numbers.size:,}; leave "
+                "the number out"
             )
         self.how = BY_RANK if has_ranks else BY_LIST if released is not None else AS_THEY_ARE
         self.released = released
@@ -115,10 +114,10 @@ class Numbering:
         if self.how == BY_RANK:
             if self._rounds not in (None, self._seen.size):
                 raise InputError(
-                    f"--rounds={self._rounds}, but participations of log {log!r} are in "
+                    f"rounds={self._rounds}, but participations of log {log!r} are in "
                     f"{self._seen.size:,} rounds, which is what "
-                    "--renumber counts; leave out --rounds, or list the rounds that released a "
-                    "model by --rounds-file"
+                    "renumber=True counts; leave the number out, or list the rounds that "
+                    "released a model by rounds_file=FILE"
                 )
             return self._seen
         assert self._rounds is not None
@@ -129,8 +128,8 @@ class Numbering:
                 f"{self._rounds - 1} (such as "
                 f"{_listed(self.missing(), empty)}): if those released nothing, participations "
                 "look further apart than they are. "
-                "Number the rounds that occur by --renumber, or list those that released a model "
-                "by --rounds-file released.csv"
+                "Number the rounds that occur by renumber=True, or list those that released a "
+                "model by rounds_file='released.csv'"
             )
         return self._seen
 
@@ -155,9 +154,19 @@ class Numbering:
 def read_released(
     file: Path, table: pa.Table, round_column: str, time_column: str | None, unit: str | None
 ) -> ReleasedRounds:
-    """The rounds that a table lists. Its rounds are in `round_column`, `round`, or its only column;
-    its times, if it has any, in `time_column` or `time`. Raises InputError unless rounds are
-    distinct whole numbers in order."""
+    """Reads the rounds that a table lists.
+
+    Args:
+        file: where the table is from, for messages.
+        table: its rounds are in `round_column`, `round`, or its only column; its times, if it has
+            any, in `time_column` or `time`.
+        round_column: the log's column of the round.
+        time_column: the log's column of times; None if it has none.
+        unit: of times that are numbers, where it is known.
+
+    Raises:
+        InputError: unless rounds are distinct whole numbers in order.
+    """
     names = table.column_names
     round_name = next(
         (name for name in (round_column, "round") if name in names),
@@ -165,12 +174,12 @@ def read_released(
     )
     if round_name is None:
         raise InputError(
-            f"--rounds-file={str(file)!r} has the columns {', '.join(names[:20])}; "
+            f"rounds_file={str(file)!r} has the columns {', '.join(names[:20])}; "
             f"call that of the rounds {round_column!r} or 'round'"
         )
     if len(set(names)) < len(names):
         raise InputError(
-            f"--rounds-file={str(file)!r} has two columns of one name; rename one of them"
+            f"rounds_file={str(file)!r} has two columns of one name; rename one of them"
         )
     numbers = _whole(table.column(round_name).combine_chunks(), file)
     time_name = next(
@@ -178,7 +187,7 @@ def read_released(
     )
     seconds, form = None, ""
     if time_name is not None:
-        reader = TimeReader(f"column {time_name!r} of --rounds-file={str(file)!r}", unit)
+        reader = TimeReader(f"column {time_name!r} of rounds_file={str(file)!r}", unit)
         seconds, form = reader.seconds(table.column(time_name).combine_chunks()), reader.form
     _check_order(numbers, seconds, file)
     return ReleasedRounds(numbers, seconds, form)
@@ -194,13 +203,13 @@ def plain_list(file: Path) -> pa.Table | None:
             rest = [line.strip() for line in [first, *lines] if line.strip()]
     except OSError as error:
         raise InputError(
-            f"--rounds-file={str(file)!r} cannot be read ({error.strerror}); name a CSV or Parquet "
+            f"rounds_file={str(file)!r} cannot be read ({error.strerror}); name a CSV or Parquet "
             "file"
         ) from None
     wrong = next((line for line in rest if not line.removeprefix(b"-").isdigit()), None)
     if wrong is not None:
         raise InputError(
-            f"--rounds-file={str(file)!r} begins with a number, so it has one per line, but one "
+            f"rounds_file={str(file)!r} begins with a number, so it has one per line, but one "
             f"line is {wrong[:60]!r}; "
             "give it one number per line, or a first line with the columns' names"
         )
@@ -212,24 +221,22 @@ def _whole(column: pa.Array, file: Path) -> NDArray[np.int64]:
         numbers = column.cast(pa.int64())
     except pa.ArrowException as error:
         raise InputError(
-            f"--rounds-file={str(file)!r} has rounds that are no whole numbers "
-            f"({first_line(error)})"
+            f"rounds_file={str(file)!r} has rounds that are no whole numbers ({first_line(error)})"
         ) from None
     if not len(numbers):
         raise InputError(
-            f"--rounds-file={str(file)!r} lists no round; nothing was released that could be "
-            "audited"
+            f"rounds_file={str(file)!r} lists no round; nothing was released that could be audited"
         )
     if numbers.null_count:
         raise InputError(
-            f"--rounds-file={str(file)!r} has {numbers.null_count:,} lines without a round; "
+            f"rounds_file={str(file)!r} has {numbers.null_count:,} lines without a round; "
             "correct them"
         )
     found = numbers.to_numpy(zero_copy_only=False)
     if found.min() < 0 or found.max() >= LARGEST_NUMBER:
         wrong = found.min() if found.min() < 0 else found.max()
         raise InputError(
-            f"--rounds-file={str(file)!r} has round {wrong}; rounds are numbers from 0 to 10^18, "
+            f"rounds_file={str(file)!r} has round {wrong}; rounds are numbers from 0 to 10^18, "
             "correct it"
         )
     return found
@@ -242,7 +249,7 @@ def _check_order(
     distinct, counts = np.unique(numbers, return_counts=True)
     if distinct.size < numbers.size:
         raise InputError(
-            f"--rounds-file={str(file)!r} lists round {distinct[counts.argmax()]} more than once; "
+            f"rounds_file={str(file)!r} lists round {distinct[counts.argmax()]} more than once; "
             "drop repeats"
         )
     falls = np.flatnonzero(np.diff(numbers if seconds is None else seconds) < 0)
@@ -254,7 +261,7 @@ def _check_order(
             else "sort it in order of release, or add a column 'time' that shows it"
         )
         raise InputError(
-            f"--rounds-file={str(file)!r} must list rounds in order of release, but {after} comes "
+            f"rounds_file={str(file)!r} must list rounds in order of release, but {after} comes "
             f"after {before}; {remedy}"
         )
 

@@ -42,7 +42,7 @@ class TimeReader:
 
     def __init__(self, where: str, unit: str | None) -> None:
         if unit is not None and unit not in UNITS:
-            raise InputError(f"--time-unit={unit!r} is none of {', '.join(UNITS)}")
+            raise InputError(f"time_unit={unit!r} is none of {', '.join(UNITS)}")
         self._where, self._unit, self._has_given_unit = where, unit, unit is not None
         self._text_type: pa.DataType | None = None
         self.form = ""
@@ -93,8 +93,8 @@ class TimeReader:
     def _of_timestamps(self, column: pa.Array, what: str) -> NDArray[np.float64]:
         if self._has_given_unit:
             raise InputError(
-                f"{self._where} has {what}, whose unit is known; --time-unit is for numbers, leave "
-                "it out"
+                f"{self._where} has {what}, whose unit is known; time_unit={self._unit!r} is for "
+                "numbers, leave it out"
             )
         self.form = (
             f"{what} in UTC"
@@ -115,7 +115,7 @@ class TimeReader:
             if not units:
                 raise self._refused(
                     f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit; say what "
-                    "the numbers are by --time-unit"
+                    "the numbers are, as by time_unit='seconds'"
                 )
             self._unit = units[0]
         seconds = values / UNITS[self._unit]
@@ -127,7 +127,7 @@ class TimeReader:
         if outside.size:
             raise self._refused(
                 f"{values[outside[0]]:.15g} beside Unix {self._unit}; correct it, or say what the "
-                "numbers are by --time-unit"
+                "numbers are, as by time_unit='seconds'"
             )
         return seconds
 

@@ -127,8 +127,8 @@ class PartialDirectory:
             if not is_resumed:
                 if has_checkpoint(self.partial):
                     raise InputError(
-                        f"output {output!r} has an unfinished run in {str(self.partial)!r}; go on "
-                        f"with it by --resume {self.directory.name}, or remove it"
+                        f"output {output!r} has an unfinished run in {str(self.partial)!r}; resume "
+                        "it, or remove it"
                     )
                 self._made = [path for path in self.partial.parents if not path.exists()]
             self.partial.mkdir(parents=True, exist_ok=True)

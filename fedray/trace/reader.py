@@ -43,7 +43,9 @@ class AcceptedPart:
     each."""
 
     device_ids: NDArray[np.uint64]
+    """Who took part, in order."""
     rounds: NDArray[np.uint32]
+    """In which committed round."""
 
 
 class Trace:
@@ -231,12 +233,17 @@ class Trace:
                 f"{self.path / where} does not have the digest that {RUN_FILE} records; it was "
                 "changed, or is another "
                 "trace's: take the trace from its source again, or leave digests unchecked "
-                "(--no-verify)"
+                "(verify=False)"
             )
 
 
 def integrity(is_verified: bool, has_document_digest: bool) -> str:
-    """What protects the figures of a trace against damage: a sentence."""
+    """Says in a sentence what protects the figures of a trace against damage.
+
+    Args:
+        is_verified: whether digests are checked as columns are read.
+        has_document_digest: whether run.json has a digest of itself.
+    """
     if not is_verified:
         return "Digests were not checked: damage or a change of the trace may have gone unnoticed."
     if has_document_digest:
@@ -254,8 +261,8 @@ def read_document(directory: Path) -> dict[str, Any]:
     check_name(directory)
     if not directory.is_dir():
         raise TraceError(
-            f"trace {str(directory)!r} is not a directory; give the directory that `fedray run "
-            "--out` wrote"
+            f"trace {str(directory)!r} is not a directory; give the directory that `fedray run` "
+            "wrote"
         )
     try:
         run = parse_json(file.read_bytes())
@@ -281,7 +288,7 @@ def check_document(run: dict[str, Any], directory: Path) -> None:
         raise TraceCorrupt(
             f"{directory / RUN_FILE} does not have the digest that it records of itself; it was "
             "changed: take the trace from its "
-            "source again, or leave digests unchecked (--no-verify)"
+            "source again, or leave digests unchecked (verify=False)"
         )
 
 

@@ -112,6 +112,10 @@ def document_digest(document: Mapping[str, Any]) -> str:
 
 
 def run_digest(part_digests: list[str], rounds_digest: str) -> str:
-    """Digest of all result columns: the parts' digests in order of device, then that of the
-    rounds."""
+    """Digests all result columns.
+
+    Args:
+        part_digests: of the parts, in order of device.
+        rounds_digest: of rounds.parquet.
+    """
     return hashlib.sha256("\n".join([*part_digests, rounds_digest]).encode()).hexdigest()

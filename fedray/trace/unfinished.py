@@ -187,7 +187,7 @@ def read_unfinished(directory: Path) -> tuple[Path, dict[str, Any], str]:
     raise CheckpointError(
         f"{str(directory)!r} has no unfinished run beside it "
         f"({partial_directory(directory).name}); "
-        "name the --out of a run that was interrupted"
+        "name the directory of a run that was interrupted"
     )
 
 

@@ -36,8 +36,13 @@ ROW_GROUP = 1 << 20
 
 
 def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArray]) -> ShardPart:
-    """One part as Parquet bytes. Columns as in PARTICIPATION_SCHEMA, in its order, outcomes as
-    codes, NaN for no report."""
+    """Encodes one part as Parquet bytes.
+
+    Args:
+        first_device: least id that the part may have.
+        end_device: one above the largest.
+        columns: as in PARTICIPATION_SCHEMA, in its order, outcomes as codes, NaN for no report.
+    """
     ordered = {name: columns[name] for name in PARTICIPATION_SCHEMA.names}
     table = pa.table(
         [_to_arrow(ordered[field.name], field) for field in PARTICIPATION_SCHEMA],

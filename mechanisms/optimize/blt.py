@@ -54,7 +54,7 @@ def optimize_blt(
     value_and_gradient = LogLoss(targets, objective)
     found = []
     for number, start in enumerate(
-        _starts(max(target.schema.rounds for target in targets), buffers), 1
+        _starts(max(target.participation.rounds for target in targets), buffers), 1
     ):
         found.append(_descend(value_and_gradient, start, iterations=30))
         if on_progress:
@@ -121,7 +121,7 @@ def _is_confirmed(
     weights = sum(target.weight for target in targets)
     value = 0.0
     for target in targets:
-        measured = loss(blt, target.schema)
+        measured = loss(blt, target.participation)
         if not measured.sensitivity.is_exact or measured.rms_loss > measured.max_loss * (1 + 1e-12):
             return False
         value += (
@@ -138,7 +138,9 @@ class LogLoss:
     def __init__(self, targets: Sequence[Target], objective: Objective) -> None:
         self._targets = targets
         self._objective: Objective = objective
-        self._rounds = np.arange(max(target.schema.rounds for target in targets), dtype=np.float64)
+        self._rounds = np.arange(
+            max(target.participation.rounds for target in targets), dtype=np.float64
+        )
         self._weight = sum(target.weight for target in targets)
 
     def __call__(self, p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -172,7 +174,11 @@ class LogLoss:
         """The objective and its derivatives by the coefficients c and beta."""
         value, by_c, by_beta = 0.0, np.zeros_like(c), np.zeros_like(beta)
         for target in self._targets:
-            n, b, k = target.schema.rounds, target.schema.min_sep, target.schema.max_participations
+            n, b, k = (
+                target.participation.rounds,
+                target.participation.min_sep,
+                target.participation.max_participations,
+            )
             share = target.weight / self._weight
             column = _shifted_sum(c[:n], b, k)
             squared_sensitivity = float(np.sum(column * column))

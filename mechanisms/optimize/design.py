@@ -1,5 +1,5 @@
-"""One entry for every kind of mechanism: builds it, or optimises it for a schema, or finds it in
-the cache.
+"""One entry for every kind of mechanism: builds it, or optimises it for a participation, or finds
+it in the cache.
 
 The cache (`$XDG_CACHE_HOME/fedray/designs`, else `~/.cache/fedray/designs`) is keyed by every input
 and by what computes. An entry holds that key and a digest of the mechanism; one that has others, or
@@ -40,11 +40,11 @@ class MechanismRequest:
     buffers: of a BLT, 4. bands: of a banded kind, min_sep; of band-fhu and bisr, the number of
         least loss.
     objective: "max" for a BLT, "rms" for others, as in their papers. targets: outcomes for a BLT,
-        in place of one schema.
+        in place of one participation.
     """
 
     kind: Kind
-    schema: MinSep
+    participation: MinSep
     buffers: int | None = None
     bands: int | None = None
     objective: Objective | None = None
@@ -66,10 +66,10 @@ class MechanismRequest:
             raise InputError(
                 f"bands={self.bands}: {self.kind} has no bands to choose; leave it out"
             )
-        if self.bands is not None and not 1 <= self.bands <= self.schema.rounds:
+        if self.bands is not None and not 1 <= self.bands <= self.participation.rounds:
             raise InputError(
-                f"bands={self.bands} must be from 1 to rounds={self.schema.rounds}; there are no "
-                "more diagonals"
+                f"bands={self.bands} must be from 1 to rounds={self.participation.rounds}; "
+                "there are no more diagonals"
             )
         if self.objective not in (None, "max", "rms"):
             raise InputError(f"objective={self.objective!r} must be max or rms")
@@ -138,26 +138,28 @@ def default_cache() -> Path:
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:
     """The strategy asked for; deterministic. Raises InputError for impossible requests,
     OptimizationFailed if none validates."""
-    schema, objective = request.schema, request.used_objective
-    bands = min(schema.min_sep, schema.rounds) if request.bands is None else request.bands
+    participation, objective = request.participation, request.used_objective
+    bands = (
+        min(participation.min_sep, participation.rounds) if request.bands is None else request.bands
+    )
     match request.kind:
         case "identity":
             return Identity()
         case "tree":
             return Tree()
         case "tree-full":
-            return TreeFull(rounds=schema.rounds)
+            return TreeFull(rounds=participation.rounds)
         case "band-fhu" | "bisr":
             kind = BandFHU if request.kind == "band-fhu" else BISR
             return (
                 kind(bands=request.bands)
                 if request.bands is not None
-                else _best_bands(kind, schema, objective, on_progress)
+                else _best_bands(kind, participation, objective, on_progress)
             )
         case "blt":
             from mechanisms.optimize.blt import optimize_blt
 
-            targets = request.targets or (Target(schema),)
+            targets = request.targets or (Target(participation),)
             return optimize_blt(
                 targets,
                 DEFAULT_BUFFERS if request.buffers is None else request.buffers,
@@ -167,19 +169,22 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
         case "banded-toeplitz":
             from mechanisms.optimize.toeplitz import optimize_toeplitz
 
-            return optimize_toeplitz(schema, bands, objective, on_progress)
+            return optimize_toeplitz(participation, bands, objective, on_progress)
         case "banded":
             from mechanisms.optimize.gram import optimize_banded
 
-            return optimize_banded(schema, bands, objective, on_progress)
+            return optimize_banded(participation, bands, objective, on_progress)
         case "dense":
             from mechanisms.optimize.gram import optimize_dense
 
-            return optimize_dense(schema, objective, on_progress)
+            return optimize_dense(participation, objective, on_progress)
 
 
 def _best_bands(
-    kind: type[BandFHU | BISR], schema: MinSep, objective: Objective, on_progress: Progress | None
+    kind: type[BandFHU | BISR],
+    participation: MinSep,
+    objective: Objective,
+    on_progress: Progress | None,
 ) -> BandFHU | BISR:
     """Of least loss: the best of 24 spaced geometrically, then steps that halve until neither
     neighbour is better."""
@@ -187,15 +192,16 @@ def _best_bands(
 
     def value(bands: int) -> float:
         if bands not in known:
-            figures = loss(kind(bands=bands), schema)
+            figures = loss(kind(bands=bands), participation)
             known[bands] = figures.max_loss if objective == "max" else figures.rms_loss
             if on_progress:
                 on_progress(f"bands {bands}: loss {known[bands]:.6f}")
         return known[bands]
 
-    n = schema.rounds
+    n = participation.rounds
     grid = sorted(
-        {min(n, max(1, round(n ** (place / 23)))) for place in range(24)} | {min(n, schema.min_sep)}
+        {min(n, max(1, round(n ** (place / 23)))) for place in range(24)}
+        | {min(n, participation.min_sep)}
     )
     best = min(grid, key=value)
     step = n

@@ -37,7 +37,10 @@ worst round p ends at 512: the largest variance is then at most n^(1/512) times 
 
 
 def optimize_banded(
-    schema: MinSep, bands: int, objective: Objective = "rms", on_progress: Progress | None = None
+    participation: MinSep,
+    bands: int,
+    objective: Objective = "rms",
+    on_progress: Progress | None = None,
 ) -> Banded:
     """The banded C of unit columns of least error, from the best banded Toeplitz one; validated by
     the slow path.
@@ -46,16 +49,16 @@ def optimize_banded(
     2). With more, the error is minimised all the same, and the sensitivity is known by an upper
     bound only. Raises InputError, OptimizationFailed.
     """
-    n = _check(schema, bands)
-    toeplitz = optimize_toeplitz(schema, min(bands, schema.min_sep), objective)
+    n = _check(participation, bands)
+    toeplitz = optimize_toeplitz(participation, min(bands, participation.min_sep), objective)
     C = _unit_columns(toeplitz.first_column(n))
     lags = np.subtract.outer(np.arange(n), np.arange(n))
     problem = _UnitDiagonal((lags > 0) & (lags < bands))
-    return _solved(Banded, problem, C.T @ C, schema, objective, on_progress)
+    return _solved(Banded, problem, C.T @ C, participation, objective, on_progress)
 
 
 def optimize_dense(
-    schema: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
+    participation: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
 ) -> Dense:
     """The C of least loss for devices that take part at most k times, exactly b apart; validated by
     the slow path.
@@ -65,40 +68,45 @@ def optimize_dense(
     With one participation this is the optimum of Denisov et al. 2022. For gaps of more than b an
     upper bound says what holds. Raises InputError, OptimizationFailed.
     """
-    n = _check(schema, schema.rounds)
-    free = _free_of_devices(schema)
-    takes_every_turn = schema.max_participations == -(-n // schema.min_sep) > 1
-    problem = _FreeNorms(free, schema.min_sep) if takes_every_turn else _UnitDiagonal(free)
-    return _solved(Dense, problem, _start(free, n), schema, objective, on_progress)
+    n = _check(participation, participation.rounds)
+    free = _free_of_devices(participation)
+    takes_every_turn = participation.max_participations == -(-n // participation.min_sep) > 1
+    problem = _FreeNorms(free, participation.min_sep) if takes_every_turn else _UnitDiagonal(free)
+    return _solved(Dense, problem, _start(free, n), participation, objective, on_progress)
 
 
 def optimize_dense_unit_columns(
-    schema: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
+    participation: MinSep, objective: Objective = "rms", on_progress: Progress | None = None
 ) -> Dense:
     """As `optimize_dense`, but all columns of unit norm: every round protected alike, at a percent
     more loss."""
-    n = _check(schema, schema.rounds)
-    free = _free_of_devices(schema)
-    return _solved(Dense, _UnitDiagonal(free), _start(free, n), schema, objective, on_progress)
+    n = _check(participation, participation.rounds)
+    free = _free_of_devices(participation)
+    return _solved(
+        Dense, _UnitDiagonal(free), _start(free, n), participation, objective, on_progress
+    )
 
 
-def _check(schema: MinSep, bands: int) -> int:
-    if not 1 <= bands <= schema.rounds:
+def _check(participation: MinSep, bands: int) -> int:
+    if not 1 <= bands <= participation.rounds:
         raise InputError(
-            f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more diagonals"
+            f"bands={bands} must be from 1 to rounds={participation.rounds}; there are no more "
+            "diagonals"
         )
-    if schema.rounds > MOST_ROUNDS:
+    if participation.rounds > MOST_ROUNDS:
         raise InputError(
-            f"rounds={schema.rounds} is more than {MOST_ROUNDS}; use banded-toeplitz or blt for so "
-            "many"
+            f"rounds={participation.rounds} is more than {MOST_ROUNDS}; use banded-toeplitz or blt "
+            "for so many"
         )
-    return schema.rounds
+    return participation.rounds
 
 
-def _free_of_devices(schema: MinSep) -> NDArray[np.bool_]:
+def _free_of_devices(participation: MinSep) -> NDArray[np.bool_]:
     """Entries below the diagonal of rounds that no device joins, [n, n]."""
-    lags = np.subtract.outer(np.arange(schema.rounds), np.arange(schema.rounds))
-    joined = (lags % schema.min_sep == 0) & (lags < schema.max_participations * schema.min_sep)
+    lags = np.subtract.outer(np.arange(participation.rounds), np.arange(participation.rounds))
+    joined = (lags % participation.min_sep == 0) & (
+        lags < participation.max_participations * participation.min_sep
+    )
     return (lags > 0) & ~joined
 
 
@@ -202,7 +210,7 @@ def _solved(
     kind: type[Kind],
     problem: _UnitDiagonal,
     X: NDArray[np.float64],
-    schema: MinSep,
+    participation: MinSep,
     objective: Objective,
     on_progress: Progress | None,
 ) -> Kind:
@@ -213,23 +221,23 @@ def _solved(
     C = lower_factor(lower + np.tril(lower, -1).T).copy()
     C *= np.sqrt(np.diag(lower)) / np.linalg.norm(C, axis=0)  # the last digit of each norm
     strategy = kind.from_matrix(C, f"{kind.model_fields['kind'].default}.npy")
-    _validate(strategy, problem, x, schema)
+    _validate(strategy, problem, x, participation)
     return strategy
 
 
 def _validate(
-    strategy: MatrixFile, problem: _UnitDiagonal, x: NDArray[np.float64], schema: MinSep
+    strategy: MatrixFile, problem: _UnitDiagonal, x: NDArray[np.float64], participation: MinSep
 ) -> None:
     """Columns have the norms asked for, and forward substitution finds the error that was
     minimised."""
     claimed = _Evaluation(problem, x).variances
-    measured = strategy.error_variances(schema.rounds)
+    measured = strategy.error_variances(participation.rounds)
     if not np.allclose(measured, claimed, rtol=1e-7):
         raise OptimizationFailed(
             f"the optimum claims a mean variance of {claimed.mean():.9g}, the slow path finds "
             f"{measured.mean():.9g}"
         )
-    figures = loss(strategy, schema)
+    figures = loss(strategy, participation)
     if not figures.rms_loss <= figures.max_loss * (1 + 1e-12):
         raise OptimizationFailed(
             f"rms loss {figures.rms_loss} above max loss {figures.max_loss}; this is a bug"

@@ -1,4 +1,4 @@
-"""What an optimisation is for: one participation schema, or weighted outcomes."""
+"""What an optimisation is for: one participation, or weighted outcomes."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,8 @@ Progress = Callable[[str], None]
 class Target:
     """One outcome to be good at, and its weight among others."""
 
-    schema: MinSep
+    participation: MinSep
+    """(n, b, k) of the outcome."""
     weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -26,7 +26,10 @@ LEAST_LOG_RATIO = -30.0
 
 
 def optimize_toeplitz(
-    schema: MinSep, bands: int, objective: Objective = "rms", on_progress: Progress | None = None
+    participation: MinSep,
+    bands: int,
+    objective: Objective = "rms",
+    on_progress: Progress | None = None,
 ) -> Toeplitz:
     """The Toeplitz strategy of so many coefficients, c_0 = 1, of least loss; validated by the slow
     path.
@@ -35,16 +38,16 @@ def optimize_toeplitz(
     Theorem 3.1's. Raises InputError for impossible arguments, OptimizationFailed if the result does
     not validate.
     """
-    if not 1 <= bands <= schema.rounds:
+    if not 1 <= bands <= participation.rounds:
         raise InputError(
-            f"bands={bands} must be from 1 to rounds={schema.rounds}; there are no more "
+            f"bands={bands} must be from 1 to rounds={participation.rounds}; there are no more "
             "coefficients"
         )
     if bands == 1:
         return Toeplitz(coefficients=(1.0,))
     with jax.enable_x64(True):
         compiled = jax.jit(
-            jax.value_and_grad(partial(_log_loss, schema=schema, objective=objective))
+            jax.value_and_grad(partial(_log_loss, participation=participation, objective=objective))
         )
 
         def value_and_gradient(p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -55,7 +58,7 @@ def optimize_toeplitz(
             if on_progress:
                 on_progress(f"loss {math.exp(intermediate_result.fun):.6f}")
 
-        is_held = bands > schema.min_sep
+        is_held = bands > participation.min_sep
         start = BandFHU(bands=bands).first_column(bands)
         result = minimize(
             value_and_gradient,
@@ -72,12 +75,14 @@ def optimize_toeplitz(
             np.minimum.accumulate(coefficients).tolist() if is_held else coefficients.tolist()
         )
     )
-    _validate(strategy, float(result.fun), schema, objective)
+    _validate(strategy, float(result.fun), participation, objective)
     return strategy
 
 
-def _validate(strategy: Toeplitz, claimed: float, schema: MinSep, objective: Objective) -> None:
-    measured = loss(strategy, schema)
+def _validate(
+    strategy: Toeplitz, claimed: float, participation: MinSep, objective: Objective
+) -> None:
+    measured = loss(strategy, participation)
     value = math.log(measured.max_loss if objective == "max" else measured.rms_loss)
     if not (
         measured.sensitivity.is_exact
@@ -95,9 +100,9 @@ def _coefficients(p, is_held: bool):
     return jnp.concatenate([jnp.ones(1), jnp.exp(jnp.cumsum(p)) if is_held else p])
 
 
-def _log_loss(p, *, schema: MinSep, objective: Objective):
+def _log_loss(p, *, participation: MinSep, objective: Objective):
     """log(sensitivity x error)."""
-    n, b, k = schema.rounds, schema.min_sep, schema.max_participations
+    n, b, k = participation.rounds, participation.min_sep, participation.max_participations
     is_held = p.size >= b
     c = _coefficients(p, is_held)
     starts = b * np.arange(k)

@@ -1,6 +1,8 @@
 """The house keeps its walls: import contracts, packages that are ours, names that do not collide."""
 
+import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +63,32 @@ def test_no_public_function_shares_its_modules_name() -> None:
     fedray = importlib.import_module("fedray")
     modules = {path.stem for path in (ROOT / "fedray").iterdir()}
     assert not modules & set(fedray.__all__)
+
+
+SPEAK_OF_FLAGS = (ROOT / "fedray" / "commands", ROOT / "fedray" / "cli.py")
+OF_RAY = "`ray start --head`"
+
+
+def strings_of(source: str) -> list[str]:
+    """All strings of a program but those that stand alone, which are docstrings."""
+    tree = ast.parse(source)
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
+    ]
+
+
+def test_the_library_names_arguments_and_never_flags_of_the_command() -> None:
+    """`fedray/commands/flags.py` has the flags."""
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    library = [file for file in files if not any(map(file.is_relative_to, SPEAK_OF_FLAGS))]
+    assert len(library) > 100
+    found = [
+        f"{file.relative_to(ROOT)}: {text!r}"
+        for file in library
+        for text in strings_of(file.read_text())
+        if re.search(r"--[a-z]", text.replace(OF_RAY, ""))
+    ]
+    assert not found

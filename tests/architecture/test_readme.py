@@ -45,6 +45,7 @@ def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> 
     from clients.tasks.custom import CustomTask
     from fedray.pipeline import run_scenario
     from fedray.placement import Placement
+    from fedray.scenario import CustomTask as CustomTable
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_task.py").write_text(block("python", "Training"))
@@ -57,8 +58,16 @@ def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> 
         "population.devices=20_000",
     )
     scenario = Scenario.from_toml(QUICKSTART, [*small, *quiet]).with_overrides(*overrides)
+    table = scenario.training.task
+    assert isinstance(table, CustomTable)
+
+    def made(seed: int):
+        task = CustomTask(table, seed, {})
+        assert task.source is not None
+        return task, task.source
+
     for check in CHECKS:
-        check(lambda seed: CustomTask(scenario.training, seed))  # pyright: ignore[reportArgumentType]
+        check(made)
     trained = run_scenario(scenario, Placement(1, "in-process"), tmp_path / "t").trained
     assert trained is not None
     accuracy = trained.metrics["evaluation_accuracy"]

@@ -90,14 +90,16 @@ def test_trace_sensitivity_is_the_largest_over_every_device(trace, strategy) -> 
 def test_no_trace_exceeds_its_own_schema(trace, strategy) -> None:
     rounds, patterns = trace
     found = as_patterns(patterns, rounds)
-    schema = MinSep(rounds, found.min_sep, found.max_participations)
-    assert max(map(len, patterns)) <= schema.max_participations
+    participation = MinSep(rounds, found.min_sep, found.max_participations)
+    assert max(map(len, patterns)) <= participation.max_participations
     assert all(
-        b - a >= schema.min_sep for each in patterns for a, b in itertools.pairwise(sorted(each))
+        b - a >= participation.min_sep
+        for each in patterns
+        for a, b in itertools.pairwise(sorted(each))
     )
-    assert trace_sensitivity(strategy, found).value <= strategy.schema_sensitivity(schema).value * (
-        1 + 1e-12
-    )
+    assert trace_sensitivity(strategy, found).value <= strategy.participation_sensitivity(
+        participation
+    ).value * (1 + 1e-12)
 
 
 @given(traces())

@@ -38,8 +38,8 @@ def run(small, trace_of):
 
 
 def test_an_honest_claim_holds(run, tmp_path: Path) -> None:
-    schema = Tree().schema_sensitivity(MinSep(17, 1, 7)).value
-    rho = schema**2 / (2 * 9.0)
+    sensitivity = Tree().participation_sensitivity(MinSep(17, 1, 7)).value
+    rho = sensitivity**2 / (2 * 9.0)
     audit = claimed(run(PATTERNS, 17), tmp_path, HONEST + f"rho = {rho!r}\ntimer_hours = 0.01\n")
     assert audit.claim_holds
     statements = [
@@ -98,7 +98,7 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
     )
     own = audit.mechanisms[0]
     least = (
-        Identity().schema_sensitivity(MinSep(17, 1, 17)).value
+        Identity().participation_sensitivity(MinSep(17, 1, 17)).value
     )  # every limit that is claimed is broken
     assert found["rho"].found == pytest.approx(least**2 / 50)
     assert found["epsilon"].found > own.epsilon
@@ -139,7 +139,7 @@ def test_more_participations_than_the_claimed_min_sep_permits_are_those_it_permi
             run([[0, 7, 15], *([i] for i in range(17) if i not in (0, 7, 15))], 17), tmp_path, text
         )
     )
-    expected = Tree().schema_sensitivity(MinSep(17, 7, 3)).value ** 2 / 18
+    expected = Tree().participation_sensitivity(MinSep(17, 7, 3)).value ** 2 / 18
     assert found["rho"].found == pytest.approx(expected)
 
 
@@ -291,15 +291,15 @@ def test_a_bound_above_the_claim_is_unproven_not_broken(trace_of, tmp_path: Path
     )
     strategy = Banded.from_matrix(matrix, "m.npy")
     write_strategy(strategy, tmp_path / "m.json")
-    schema = strategy.schema_sensitivity(MinSep(8, 2, 3))
-    assert not schema.is_exact
-    between = (schema.value + schema.lower_bound) / 2
+    under = strategy.participation_sensitivity(MinSep(8, 2, 3))
+    assert not under.is_exact
+    between = (under.value + under.lower_bound) / 2
     text = f'mechanism = "m.json"\nnoise_multiplier = 1.0\nmin_sep = 2\nmax_participations = 3\nrho = {between**2 / 2}\n'
     found = by_statement(
         claimed(trace_of([[0], [1, 6], [2], [3], [4], [5], [7]], 8), tmp_path, text)
     )
     assert found["rho"].verdict == Verdict.UNPROVEN
-    low = text.replace(str(between**2 / 2), str(schema.lower_bound**2 / 2 * 0.99))
+    low = text.replace(str(between**2 / 2), str(under.lower_bound**2 / 2 * 0.99))
     found = by_statement(
         claimed(trace_of([[0], [1, 6], [2], [3], [4], [5], [7]], 8), tmp_path, low)
     )

@@ -65,7 +65,7 @@ def as_patterns(patterns: list[list[int]]) -> Patterns:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.kind)
 def test_random_traces_against_brute_force(strategy: Strategy) -> None:
     """Every device's value, the trace's, and the bounds above it: trace <= frontier <= one (b, k) pair."""
-    C, schemas = reference.strategy_matrix(strategy, ROUNDS), {}
+    C, participations = reference.strategy_matrix(strategy, ROUNDS), {}
     generator = np.random.default_rng(11)
     for _ in range(TRACES):
         patterns = random_patterns(generator)
@@ -78,15 +78,15 @@ def test_random_traces_against_brute_force(strategy: Strategy) -> None:
         assert trace.is_exact
         assert trace.value == pytest.approx(max(each), rel=1e-12)
         key = found.min_sep, found.max_participations
-        if key not in schemas:
-            schemas[key] = strategy.schema_sensitivity(MinSep(ROUNDS, *key))
+        if key not in participations:
+            participations[key] = strategy.participation_sensitivity(MinSep(ROUNDS, *key))
         bound = frontier(strategy, found).sensitivity
         assert trace.value <= bound * (1 + 1e-12)
-        assert bound <= schemas[key].value * (1 + 1e-12)
-    for (b, k), schema in schemas.items():
-        largest = reference.schema_sensitivity(strategy, MinSep(ROUNDS, b, k))
-        assert schema.lower_bound <= largest * (1 + 1e-12)
-        assert largest <= schema.value * (1 + 1e-12)
+        assert bound <= participations[key].value * (1 + 1e-12)
+    for (b, k), participation in participations.items():
+        largest = reference.participation_sensitivity(strategy, MinSep(ROUNDS, b, k))
+        assert participation.lower_bound <= largest * (1 + 1e-12)
+        assert largest <= participation.value * (1 + 1e-12)
 
 
 def test_the_frontier_has_the_least_gap_and_spans_of_each_number_of_participations() -> None:

@@ -120,7 +120,7 @@ def test_the_trace_is_exact_where_no_theorem_gives_the_schema() -> None:
     with pytest.raises(
         SensitivityUnknown, match="no theorem gives this toeplitz strategy's sensitivity"
     ):
-        ODD.schema_sensitivity(MinSep(25_000, patterns.min_sep, patterns.max_participations))
+        ODD.participation_sensitivity(MinSep(25_000, patterns.min_sep, patterns.max_participations))
     found = trace_sensitivity(ODD, patterns)
     assert found.is_exact
     # Columns (1, 0.2, 0.4) of rounds 0 and 2 overlap in one place, the others in none.
@@ -131,11 +131,14 @@ def test_many_participations_under_a_tree_have_a_bound_above_the_exact_program()
     from mechanisms.tree import Subtree, _counted_bound, forest_sensitivity
 
     trees = (Subtree(0, 6, 64), Subtree(64, 4, 16))
-    for schema in (MinSep(80, 1, 80), MinSep(80, 3, 20), MinSep(80, 7, 5)):
-        exact, bound = forest_sensitivity(trees, schema), _counted_bound(trees, schema)
+    for participation in (MinSep(80, 1, 80), MinSep(80, 3, 20), MinSep(80, 7, 5)):
+        exact, bound = (
+            forest_sensitivity(trees, participation),
+            _counted_bound(trees, participation),
+        )
         assert bound.lower_bound <= exact.value <= bound.value * (1 + 1e-12)
         assert not bound.is_exact
-    assert not Tree().schema_sensitivity(MinSep(2000, 2, 800)).is_exact
+    assert not Tree().participation_sensitivity(MinSep(2000, 2, 800)).is_exact
 
 
 BLOCKS = 1100
@@ -205,7 +208,7 @@ def test_without_a_min_sep_the_bound_takes_the_largest_of_every_row_however_many
     """Refused before, as n^2 k products of 8,000 rounds would be; every row's sum is that of its k largest."""
     rng = np.random.default_rng(7)
     C = np.tril(rng.normal(size=(60, 60))) + 3 * np.eye(60)
-    found = Matrix.from_matrix(C, "x").schema_sensitivity(MinSep(60, 1, 25))
+    found = Matrix.from_matrix(C, "x").participation_sensitivity(MinSep(60, 1, 25))
     sums = np.sort(np.abs(C.T @ C), axis=1)[:, -25:].sum(axis=1)
     assert found.value == pytest.approx(np.sort(sums)[-25:].sum() ** 0.5, rel=1e-12)
     chosen = np.array(found.worst_pattern)

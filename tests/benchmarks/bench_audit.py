@@ -81,8 +81,8 @@ print(json.dumps({"seconds": time.perf_counter() - start, "min_sep": audit.min_s
 SWEEP = """
 import json, sys, time
 from fedray.placement import Placement
-from fedray.stress.run import run_sweep
-from fedray.stress.sweep import Sweep
+from fedray.studies.sweep.run import run_sweep
+from fedray.studies.sweep.sweep import Sweep
 from pathlib import Path
 sweep, _ = Sweep.from_toml(Path(sys.argv[1], "sweep.toml"))
 start = time.perf_counter()

@@ -45,12 +45,12 @@ def bench_blt(is_small: bool) -> None:
         if is_small
         else [(MinSep(2052, 342, 6), 2), (MinSep(2052, 342, 6), 4), (MinSep(20_000, 1000, 20), 2)]
     )
-    for schema, buffers in cases:
-        n, b, k = schema.rounds, schema.min_sep, schema.max_participations
+    for participation, buffers in cases:
+        n, b, k = participation.rounds, participation.min_sep, participation.max_participations
         ours = []
         for _ in range(1 if is_small else 3):
             started = time.perf_counter()
-            optimize_blt([Target(schema)], buffers)
+            optimize_blt([Target(participation)], buffers)
             ours.append(time.perf_counter() - started)
         jax.clear_caches()
         started = time.perf_counter()
@@ -67,9 +67,9 @@ def bench_blt(is_small: bool) -> None:
             ** 0.5
         )
         their_seconds = time.perf_counter() - started
-        our_loss = loss(optimize_blt([Target(schema)], buffers), schema).max_loss
+        our_loss = loss(optimize_blt([Target(participation)], buffers), participation).max_loss
         print(
-            f"blt: {schema}, {buffers} buffers: {statistics.median(ours):.2f} s (MaxLoss {our_loss:.6f}); jax-privacy "
+            f"blt: {participation}, {buffers} buffers: {statistics.median(ours):.2f} s (MaxLoss {our_loss:.6f}); jax-privacy "
             f"{their_seconds:.2f} s ({their_loss:.6f}); ratio {statistics.median(ours) / their_seconds:.3f}",
             flush=True,
         )
@@ -77,19 +77,21 @@ def bench_blt(is_small: bool) -> None:
 
 def bench_banded(is_small: bool) -> None:
     """Banded at n = 2052 with 342 bands: seconds until RmsLoss 8.600, and to the end of the search."""
-    schema, goal = (MinSep(64, 16, 4), math.inf) if is_small else (MinSep(2052, 342, 6), 8.600)
+    participation, goal = (
+        (MinSep(64, 16, 4), math.inf) if is_small else (MinSep(2052, 342, 6), 8.600)
+    )
     started, reached = time.perf_counter(), []
 
     def watch(message: str) -> None:
         error = float(message.rpartition("error ")[2]) if "error" in message else math.inf
-        if error * math.sqrt(schema.max_participations) <= goal:
+        if error * math.sqrt(participation.max_participations) <= goal:
             reached.append(time.perf_counter() - started)
 
-    strategy = optimize_banded(schema, schema.min_sep, "rms", watch)
+    strategy = optimize_banded(participation, participation.min_sep, "rms", watch)
     total = time.perf_counter() - started
     first = f"{reached[0]:.0f} s" if reached else "not reported"
     print(
-        f"banded: {schema}, RmsLoss {goal:.3f} after {first}; {loss(strategy, schema).rms_loss:.4f} after {total:.0f} s",
+        f"banded: {participation}, RmsLoss {goal:.3f} after {first}; {loss(strategy, participation).rms_loss:.4f} after {total:.0f} s",
         flush=True,
     )
 

@@ -21,7 +21,7 @@ from mechanisms.optimize.blt import optimize_blt
 from mechanisms.optimize.objective import Objective, Target
 from mechanisms.participation import MinSep
 
-SCHEMAS = [
+PARTICIPATIONS = [
     (64, 8, 8),
     (256, 256, 1),
     (256, 16, 4),
@@ -32,29 +32,29 @@ SCHEMAS = [
 ]
 GRID: list[tuple[tuple[int, int, int], int, Objective]] = [
     *(
-        (schema, buffers, objective)
-        for schema in SCHEMAS[:5]
+        (participation, buffers, objective)
+        for participation in PARTICIPATIONS[:5]
         for buffers in (1, 2, 4)
         for objective in ("max", "rms")
     ),
 ]
 GRID = [
     *GRID[:26],
-    (SCHEMAS[5], 3, "max"),
-    (SCHEMAS[5], 2, "rms"),
-    (SCHEMAS[6], 2, "max"),
-    (SCHEMAS[6], 4, "rms"),
+    (PARTICIPATIONS[5], 3, "max"),
+    (PARTICIPATIONS[5], 2, "rms"),
+    (PARTICIPATIONS[6], 2, "max"),
+    (PARTICIPATIONS[6], 4, "rms"),
 ]
 
 
-def ours(schema: MinSep, buffers: int, objective: Objective) -> BLT:
+def ours(participation: MinSep, buffers: int, objective: Objective) -> BLT:
     """Ours."""
-    return optimize_blt([Target(schema)], buffers, objective)
+    return optimize_blt([Target(participation)], buffers, objective)
 
 
-def theirs(schema: MinSep, buffers: int, objective: Objective, steps: int) -> BLT | None:
+def theirs(participation: MinSep, buffers: int, objective: Objective, steps: int) -> BLT | None:
     """Theirs; None where it is no BLT of ours (merged or negative buffers)."""
-    n, b, k = schema.rounds, schema.min_sep, schema.max_participations
+    n, b, k = participation.rounds, participation.min_sep, participation.max_participations
     error = "max" if objective == "max" else "mean"
     target = buffered_toeplitz.LossFn.build_min_sep(
         n=n, error=error, min_sep=b, max_participations=k
@@ -70,11 +70,11 @@ def theirs(schema: MinSep, buffers: int, objective: Objective, steps: int) -> BL
         return None
 
 
-def value(blt: BLT | None, schema: MinSep, objective: Objective) -> float:
+def value(blt: BLT | None, participation: MinSep, objective: Objective) -> float:
     """The loss asked for; NaN for none."""
     if blt is None:
         return math.nan
-    found = loss(blt, schema)
+    found = loss(blt, participation)
     return found.max_loss if objective == "max" else found.rms_loss
 
 
@@ -93,16 +93,16 @@ def main() -> None:
     arguments = parser.parse_args()
     excesses, ratios = [], []
     for (n, b, k), buffers, objective in GRID[: arguments.first]:
-        schema, results, seconds = MinSep(n, b, k), [], []
+        participation, results, seconds = MinSep(n, b, k), [], []
         for is_ours in (True, False):
             jax.clear_caches()
             started = time.perf_counter()
             found = (
-                ours(schema, buffers, objective)
+                ours(participation, buffers, objective)
                 if is_ours
-                else theirs(schema, buffers, objective, arguments.steps)
+                else theirs(participation, buffers, objective, arguments.steps)
             )
-            results.append(value(found, schema, objective))
+            results.append(value(found, participation, objective))
             seconds.append(time.perf_counter() - started)
         excesses.append(results[0] - results[1])
         ratios.append(seconds[0] / seconds[1])

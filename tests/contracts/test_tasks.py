@@ -321,7 +321,7 @@ def test_code_that_a_trace_names_by_a_path_is_not_ones_own(tmp_path: Path) -> No
     scenario = own(tmp_path, PLAIN)
     trace = simulate(scenario, HERE, tmp_path / "t")
     trace.run["scenario"]["training"]["task"].update(file=str(tmp_path / "my_task.py"), sha256="")
-    with pytest.raises(InputError, match="--trust-code"):
+    with pytest.raises(InputError, match="trust_code=True"):
         train(trace, None, HERE, tmp_path / "m")
 
 
@@ -332,12 +332,12 @@ def test_a_resumed_run_asks_before_it_runs_a_task(tmp_path: Path, monkeypatch) -
     document = {"scenario_digest": scenario.digest, "scenario": scenario.to_tables()}
     monkeypatch.setattr(simulation, "read_unfinished", lambda directory: (partial, document, "run"))
     (partial / f"{scenario.training.task.sha256}.py").write_text("raise SystemExit('executed')")  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(InputError, match="--trust-code"):
+    with pytest.raises(InputError, match="trust_code=True"):
         resume_run(tmp_path / "t", HERE)
     _, kept, _ = read_unfinished_scenario(tmp_path / "t", None)
     assert kept == scenario
     whole = simulate(scenario, HERE, tmp_path / "w")  # its training was not begun
-    with pytest.raises(InputError, match="--trust-code"):
+    with pytest.raises(InputError, match="trust_code=True"):
         resume_run(whole.path, HERE)
 
 

@@ -26,11 +26,11 @@ def tree(tmp_path: Path) -> str:
 def test_the_least_noise_multiplier_meets_its_target_and_a_little_less_does_not(
     target: dict[str, float],
 ) -> None:
-    schema = MinSep(60, 20, 3)
+    participation = MinSep(60, 20, 3)
     for strategy in (Tree(), Identity(), BLT(theta=(0.9,), omega=(0.3,))):
-        found = calibrated_figures(strategy, schema, 1e-8, **target)
+        found = calibrated_figures(strategy, participation, 1e-8, **target)
         assert found.noise_multiplier is not None
-        less = mechanism_figures(strategy, schema, found.noise_multiplier * (1 - 1e-6), 1e-8)
+        less = mechanism_figures(strategy, participation, found.noise_multiplier * (1 - 1e-6), 1e-8)
         for name, most in target.items():
             assert getattr(found, name) <= most < getattr(less, name)
 

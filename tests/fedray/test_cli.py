@@ -141,7 +141,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (["audit", "missing"], "is not a directory"),
         (["audit", "FULL"], "has no run.json"),
-        (["audit", "TRACE", "--noise-multiplier", "0"], "noise_multiplier=0.0 must be from 0.01"),
+        (["audit", "TRACE", "--noise-multiplier", "0"], "--noise-multiplier=0.0 must be from 0.01"),
         (["audit", "TRACE", "--delta", "2"], "delta=2.0 must be from 1e-30 to below 1"),
         (["audit", "TRACE", "--delta", "tiny"], "--delta"),
         (["report", "TRACE", "--out", "missing/page.html"], "cannot be written"),
@@ -163,7 +163,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["run", "GOOD.toml", "--checkpoint-seconds", "-1"],
-            "checkpoint_seconds=-1.0 must not be negative",
+            "--checkpoint-seconds=-1.0 must not be negative",
         ),
         (
             ["run", "GOOD.toml", "--set", "availability.model=nope"],
@@ -195,10 +195,10 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
         (["reproduce", "gboard-privacy", "--figures", "f"], "leave out --set, --out, --figures"),
-        (["fit", "--min-sep", "20"], "--population, --timer, --rounds missing"),
+        (["fit", "--min-sep", "20"], "--population, --timer, --rounds must be given"),
         (
             ["fit", "GOOD.toml", "--min-sep", "0"],
-            "min_sep=0 must be at least 1 and less than the 12 rounds",
+            "--min-sep=0 must be at least 1 and less than the 12 rounds",
         ),
         (["fit", "GOOD.toml", "--min-sep", "5", "--vary", "luck"], "is not one of reach, checkins"),
         (["fit", "GOOD.toml", "--min-sep", "5", "--scale", "0.01"], "leaves a report goal of 2"),

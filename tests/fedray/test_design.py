@@ -146,7 +146,7 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
         (["blt", "--rounds", "60", "--min-sep", "12"], "--max-participations must be given"),
         (
             ["blt", "--rounds", "60", "--min-sep", "0", "--max-participations", "1"],
-            "min_sep=0 must be at least 1",
+            "--min-sep=0 must be at least 1",
         ),
         (
             ["blt", "--rounds", "60", "--min-sep", "12", "--max-participations", "6"],
@@ -157,12 +157,12 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
             "Invalid value for '--rounds'",
         ),
         (["blt", *SETTING, "--buffers", "0"], "buffers=0 must be from 1 to 10"),
-        (["banded", *SETTING, "--bands", "61"], "bands=61 must be from 1 to rounds=60"),
+        (["banded", *SETTING, "--bands", "61"], "--bands=61 must be from 1 to --rounds=60"),
         (["banded", *SETTING, "--objective", "mean"], "must be max or rms"),
         (["tree", *SETTING, "--bands", "3"], "tree has no bands to choose"),
         (
             ["identity", *SETTING, "--noise-multiplier", "0"],
-            "noise_multiplier=0.0 must be from 0.01",
+            "--noise-multiplier=0.0 must be from 0.01",
         ),
         (["identity", *SETTING, "--delta", "2"], "delta=2.0 must be from"),
         (
@@ -171,7 +171,7 @@ def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> N
         ),
         (["identity", *SETTING, "--out", "m.npy"], "choose another suffix"),
         (["blt", "--targets", "/nowhere.json"], "cannot be read"),
-        (["blt", *SETTING, "--targets", "/nowhere.json"], "leave out the options of these names"),
+        (["blt", *SETTING, "--targets", "/nowhere.json"], "leave out the three beside it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -16,8 +16,9 @@ from pydantic import BaseModel
 import fedray
 from fedray import errors
 from fedray.audit.participation import Patterns
-from fedray.stress.plan import Candidate
-from fedray.stress.run import CellResult
+from fedray.report.text.audits import guarantee_rows, participation_rows
+from fedray.studies.plan import Candidate
+from fedray.studies.sweep.run import CellResult
 
 OURS = ("fedray", "clients", "server", "mechanisms")
 FUNCTIONS = [name for name in fedray.__all__ if inspect.isfunction(getattr(fedray, name))]
@@ -327,8 +328,9 @@ def test_a_result_is_one_json_object(results, name: str) -> None:
 def test_an_audit_in_a_notebook_has_the_tables_that_are_printed(results) -> None:
     audit = results["Audit"]
     page = audit._repr_html_()
-    cells = [cell for _, cell in audit.participation_rows()]
-    cells += [cell for row in audit.guarantee_rows(audit.mechanisms[0]) for cell in row]
+    document = audit.to_json()
+    cells = [cell for _, cell in participation_rows(document)]
+    cells += [cell for row in guarantee_rows(document["mechanisms"][0], False) for cell in row]
     assert all(f"<td>{cell}</td>" in page for cell in cells)
     assert "<script" not in page
     named = dataclasses.replace(audit, path=Path("<script>"))

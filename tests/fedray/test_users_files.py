@@ -359,7 +359,7 @@ def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
         assert (code, out) == (2, "")
         assert f"(sha256 {digest})" in one_error(err)
         assert "--trust-code" in err
-    with pytest.raises(InputError, match="--trust-code"):
+    with pytest.raises(InputError, match="trust_code=True"):
         Scenario.from_toml(trace / "s.toml")
     assert Scenario.from_toml(trace / "s.toml", trust_code=True) == own
     assert (
@@ -381,7 +381,7 @@ def test_a_resumed_run_asks_before_it_runs_code(tmp_path: Path, monkeypatch) -> 
         "run",
     )
     monkeypatch.setattr(simulation, "read_unfinished", lambda directory: found)
-    with pytest.raises(InputError, match="--trust-code"):
+    with pytest.raises(InputError, match="trust_code=True"):
         simulation.resume(tmp_path / "t")
     for trusted in ({"trust_code": True}, {"scenario": own}):
         with pytest.raises(

@@ -38,7 +38,7 @@ from fedray.design import evaluate_mechanism, read_request
 from fedray.errors import FedrayError, one_line
 from fedray.messages import Outcome, RoundRecord, Settlement, TrainingMetrics
 from fedray.scenario import Scenario
-from fedray.stress.sweep import Sweep
+from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace

@@ -314,11 +314,11 @@ def test_targets_beyond_the_range_of_multipliers_are_refused() -> None:
 
 def test_the_renyi_figure_is_of_the_noise_that_the_strategy_leaves() -> None:
     """C = 2 I with noise multiplier 2 is C = I with 1: both figures follow the columns' norm."""
-    sampling, schema = PoissonSampling(50, 0.01), MinSep(50, 1, 50)
+    sampling, participation = PoissonSampling(50, 0.01), MinSep(50, 1, 50)
     doubled = mechanism_figures(
-        Toeplitz(kind="toeplitz", coefficients=(2.0,)), schema, 2.0, 1e-6, sampling
+        Toeplitz(kind="toeplitz", coefficients=(2.0,)), participation, 2.0, 1e-6, sampling
     )
-    plain = mechanism_figures(Identity(kind="identity"), schema, 1.0, 1e-6, sampling)
+    plain = mechanism_figures(Identity(kind="identity"), participation, 1.0, 1e-6, sampling)
     assert doubled.amplified_renyi_epsilon == pytest.approx(plain.amplified_renyi_epsilon)
     assert doubled.amplified_epsilon == pytest.approx(plain.amplified_epsilon)
     assert plain.amplified_epsilon < plain.amplified_renyi_epsilon

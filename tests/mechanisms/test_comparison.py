@@ -13,7 +13,7 @@ from mechanisms.loss import loss
 from mechanisms.participation import MinSep
 from mechanisms.registry import BLT, Identity, Tree
 
-SCHEMA = MinSep(200, 40, 5)
+PARTICIPATION = MinSep(200, 40, 5)
 GOLDEN = BLT(
     theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)
 )
@@ -22,15 +22,15 @@ GOLDEN = BLT(
 @pytest.mark.parametrize("strategy", [Identity(), GOLDEN, Tree()], ids=lambda s: s.kind)
 def test_the_prefix_error_is_that_of_the_noise_that_the_common_rho_needs(strategy) -> None:
     """z has the rho asked for, and z times the rows of B (materialised) has the deviations that are named."""
-    sensitivity = strategy.schema_sensitivity(SCHEMA).value
-    found = utility(strategy, SCHEMA.rounds, sensitivity, 0.4, "mine")
+    sensitivity = strategy.participation_sensitivity(PARTICIPATION).value
+    found = utility(strategy, PARTICIPATION.rounds, sensitivity, 0.4, "mine")
     assert gaussian_rho(sensitivity, found.noise_multiplier) == pytest.approx(0.4, rel=1e-14)
     deviations = found.noise_multiplier * np.sqrt(
-        reference.error_variances(strategy, SCHEMA.rounds)
+        reference.error_variances(strategy, PARTICIPATION.rounds)
     )
     assert found.max_prefix_error == pytest.approx(deviations.max(), rel=1e-9)
     assert found.rms_prefix_error == pytest.approx(math.sqrt((deviations**2).mean()), rel=1e-9)
-    losses = loss(strategy, SCHEMA)
+    losses = loss(strategy, PARTICIPATION)
     assert (found.rms_loss, found.max_loss) == (losses.rms_loss, losses.max_loss)
     assert found.name == "mine"
     assert json.loads(json.dumps(found.to_json()))["rms_prefix_error"] == found.rms_prefix_error
@@ -39,7 +39,7 @@ def test_the_prefix_error_is_that_of_the_noise_that_the_common_rho_needs(strateg
 def test_the_order_by_error_is_not_that_by_noise_multiplier() -> None:
     """Independent noise needs the smallest multiplier and gives the largest error; the sentence warns of it."""
     kinds = [
-        utility(s, SCHEMA.rounds, s.schema_sensitivity(SCHEMA).value, 0.4)
+        utility(s, PARTICIPATION.rounds, s.participation_sensitivity(PARTICIPATION).value, 0.4)
         for s in (Identity(), GOLDEN, Tree())
     ]
     assert min(kinds, key=lambda each: each.noise_multiplier).name == "identity"

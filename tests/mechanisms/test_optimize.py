@@ -82,24 +82,24 @@ def test_the_golden_blt_has_its_figures_to_the_digit() -> None:
 @pytest.mark.parametrize("objective", ["max", "rms"])
 def test_a_banded_toeplitz_optimum_is_one(bands: int, objective) -> None:
     """No coefficient changed by a thousandth either way does better; more bands than min-sep are exact, and no worse than min-sep."""
-    schema = MinSep(120, 20, 4)
+    participation = MinSep(120, 20, 4)
 
     def value(c) -> float:
         from mechanisms.toeplitz import Toeplitz
 
-        found = loss(Toeplitz(coefficients=tuple(c)), schema)
+        found = loss(Toeplitz(coefficients=tuple(c)), participation)
         assert found.sensitivity.is_exact or bands > 20
         return found.max_loss if objective == "max" else found.rms_loss
 
-    best = optimize_toeplitz(schema, bands, objective)
+    best = optimize_toeplitz(participation, bands, objective)
     c = np.array(best.coefficients)
     if bands <= 20:
         assert min(
             value(c + sign * 1e-3 * np.eye(bands)[i]) for i in range(bands) for sign in (-1, 1)
         ) >= value(c) * (1 - 1e-9)
     else:
-        shorter = value(optimize_toeplitz(schema, 20, objective).coefficients)
-        assert loss(best, schema).sensitivity.is_exact
+        shorter = value(optimize_toeplitz(participation, 20, objective).coefficients)
+        assert loss(best, participation).sensitivity.is_exact
         assert value(c) <= shorter * (1 + 1e-6)
 
 
@@ -120,10 +120,10 @@ def test_matrices_are_as_good_as_the_best_known(optimise, mean_variance: float) 
 
 
 def test_matrices_for_the_worst_round_beat_those_for_the_mean_there() -> None:
-    schema = MinSep(20, 5, 4)
+    participation = MinSep(20, 5, 4)
     for optimise in (
-        lambda o: gram.optimize_banded(schema, 5, o),
-        lambda o: gram.optimize_dense(schema, o),
+        lambda o: gram.optimize_banded(participation, 5, o),
+        lambda o: gram.optimize_dense(participation, o),
     ):
         worst, mean = optimise("max").error_variances(20), optimise("rms").error_variances(20)
         assert worst.max() < mean.max() * 0.999
@@ -131,12 +131,12 @@ def test_matrices_for_the_worst_round_beat_those_for_the_mean_there() -> None:
 
 
 def test_banded_columns_have_unit_norm_and_the_exact_sensitivity() -> None:
-    schema = MinSep(60, 10, 4)
-    strategy = gram.optimize_banded(schema, 10)
+    participation = MinSep(60, 10, 4)
+    strategy = gram.optimize_banded(participation, 10)
     np.testing.assert_allclose(np.linalg.norm(strategy.matrix, axis=0), 1.0, rtol=1e-12)
     assert strategy.bands == 10
-    assert strategy.schema_sensitivity(schema).value == pytest.approx(2.0, rel=1e-12)
-    assert not strategy.schema_sensitivity(MinSep(60, 9, 4)).is_exact
+    assert strategy.participation_sensitivity(participation).value == pytest.approx(2.0, rel=1e-12)
+    assert not strategy.participation_sensitivity(MinSep(60, 9, 4)).is_exact
 
 
 def test_fewer_participations_than_turns_leave_all_norms_equal() -> None:
@@ -155,10 +155,10 @@ def test_fewer_participations_than_turns_leave_all_norms_equal() -> None:
 def test_devices_that_return_exactly_every_b_rounds_have_sensitivity_one_in_the_dense_optimum() -> (
     None
 ):
-    schema = MinSep(40, 10, 4)
+    participation = MinSep(40, 10, 4)
     for strategy, square in (
-        (gram.optimize_dense(schema), 1.0),
-        (gram.optimize_dense_unit_columns(schema), 4.0),
+        (gram.optimize_dense(participation), 1.0),
+        (gram.optimize_dense_unit_columns(participation), 4.0),
     ):
         G = strategy.gram(40)
         squares = [G[np.ix_(range(s, 40, 10), range(s, 40, 10))].sum() for s in range(10)]
@@ -189,7 +189,11 @@ def test_the_gradient_over_decays_is_that_of_jax(objective) -> None:
 
         total = 0.0
         for target in targets:
-            n, b, k = target.schema.rounds, target.schema.min_sep, target.schema.max_participations
+            n, b, k = (
+                target.participation.rounds,
+                target.participation.min_sep,
+                target.participation.max_participations,
+            )
             c, beta = (
                 coefficients(theta, theta_hat, n),
                 jnp.cumsum(coefficients(theta_hat, theta, n)),
@@ -213,8 +217,8 @@ def test_the_gradient_over_gram_matrices_is_that_of_jax(kind: str, sharpness: in
     import jax
     import jax.numpy as jnp
 
-    n, schema = 12, MinSep(12, 3, 4)
-    free = gram._free_of_devices(schema)
+    n, participation = 12, MinSep(12, 3, 4)
+    free = gram._free_of_devices(participation)
     problem = gram._UnitDiagonal(free) if kind == "unit" else gram._FreeNorms(free, 3)
     x = problem.variables(gram._start(free, n))
     x = x + 0.01 * np.random.default_rng(0).normal(size=x.size)
@@ -242,14 +246,17 @@ def test_the_gradient_over_gram_matrices_is_that_of_jax(kind: str, sharpness: in
 def test_several_outcomes_give_a_compromise_that_weights_move() -> None:
     """Of log loss: the mixture is between the specialists on each outcome, nearer to the one that weighs more."""
     one, other = MinSep(300, 100, 3), MinSep(300, 10, 20)
-    specialist = {schema: optimize_blt([Target(schema)], 2) for schema in (one, other)}
+    specialist = {
+        participation: optimize_blt([Target(participation)], 2) for participation in (one, other)
+    }
     for weights, nearer in (((9.0, 1.0), one), ((1.0, 9.0), other)):
         mixture = optimize_blt([Target(one, weights[0]), Target(other, weights[1])], 2)
         regret = {
-            schema: np.log(
-                loss(mixture, schema).max_loss / loss(specialist[schema], schema).max_loss
+            participation: np.log(
+                loss(mixture, participation).max_loss
+                / loss(specialist[participation], participation).max_loss
             )
-            for schema in (one, other)
+            for participation in (one, other)
         }
         assert all(value >= -1e-9 for value in regret.values())
         assert regret[nearer] == min(regret.values())
@@ -262,8 +269,8 @@ def test_several_outcomes_give_a_compromise_that_weights_move() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_designed_the_same_twice_cached_and_written(kind, tmp_path: Path) -> None:
-    schema = MinSep(40, 10, 3)
-    request = MechanismRequest(kind, schema, buffers=2 if kind == "blt" else None)
+    participation = MinSep(40, 10, 3)
+    request = MechanismRequest(kind, participation, buffers=2 if kind == "blt" else None)
     messages: list[str] = []
     strategy, again = (
         optimize_mechanism(request),
@@ -275,7 +282,7 @@ def test_every_kind_is_designed_the_same_twice_cached_and_written(kind, tmp_path
     assert len(messages) == before  # found, not computed
     write_strategy(strategy, tmp_path / "found.json")
     assert read_strategy(tmp_path / "found.json") == strategy
-    shown = mechanism_figures(strategy, schema, 2.0, 1e-6)
+    shown = mechanism_figures(strategy, participation, 2.0, 1e-6)
     assert shown.loss.rms_loss <= shown.loss.max_loss
     assert json.loads(json.dumps(shown.to_json(), allow_nan=False))["kind"] == strategy.kind
 
@@ -325,18 +332,21 @@ def test_a_cached_matrix_that_was_changed_is_computed_anew(tmp_path: Path) -> No
 
 
 def test_the_cache_is_keyed_by_every_input(tmp_path: Path) -> None:
-    schema = MinSep(30, 10, 3)
+    participation = MinSep(30, 10, 3)
     requests = [
-        MechanismRequest("blt", schema, buffers=1),
-        MechanismRequest("blt", schema, buffers=2),
-        MechanismRequest("blt", schema, buffers=1, objective="rms"),
+        MechanismRequest("blt", participation, buffers=1),
+        MechanismRequest("blt", participation, buffers=2),
+        MechanismRequest("blt", participation, buffers=1, objective="rms"),
         MechanismRequest("blt", MinSep(30, 9, 3), buffers=1),
         MechanismRequest("blt", MinSep(30, 10, 2), buffers=1),
         MechanismRequest(
-            "blt", schema, buffers=1, targets=(Target(schema, 2.0), Target(MinSep(20, 5, 2)))
+            "blt",
+            participation,
+            buffers=1,
+            targets=(Target(participation, 2.0), Target(MinSep(20, 5, 2))),
         ),
-        MechanismRequest("band-fhu", schema),
-        MechanismRequest("band-fhu", schema, bands=3),
+        MechanismRequest("band-fhu", participation),
+        MechanismRequest("band-fhu", participation, bands=3),
     ]
     for number, request in enumerate(requests, 1):
         cached_mechanism(request, tmp_path)
@@ -345,10 +355,12 @@ def test_the_cache_is_keyed_by_every_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["band-fhu", "bisr"])
 def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
-    schema = MinSep(60, 15, 4)
-    best = loss(optimize_mechanism(MechanismRequest(kind, schema)), schema).rms_loss
+    participation = MinSep(60, 15, 4)
+    best = loss(optimize_mechanism(MechanismRequest(kind, participation)), participation).rms_loss
     every = [
-        loss(optimize_mechanism(MechanismRequest(kind, schema, bands=bands)), schema).rms_loss
+        loss(
+            optimize_mechanism(MechanismRequest(kind, participation, bands=bands)), participation
+        ).rms_loss
         for bands in range(1, 61)
     ]
     assert best == pytest.approx(min(every), rel=1e-12)
@@ -371,7 +383,7 @@ def test_the_number_of_bands_found_is_that_of_least_loss(kind) -> None:
 )
 def test_requests_that_make_no_sense_are_refused(arguments, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
-        MechanismRequest(schema=MinSep(30, 10, 3), **arguments)
+        MechanismRequest(participation=MinSep(30, 10, 3), **arguments)
 
 
 @pytest.mark.parametrize("buffers", [0, 11])

@@ -18,7 +18,7 @@ from mechanisms.triangular import lower_factor
 jax = pytest.importorskip("jax")
 factorization = pytest.importorskip("jax_privacy.matrix_factorization")
 pytestmark = pytest.mark.slow
-SCHEMAS = [MinSep(64, 8, 8), MinSep(200, 50, 3), MinSep(128, 1, 20), MinSep(77, 77, 1)]
+PARTICIPATIONS = [MinSep(64, 8, 8), MinSep(200, 50, 3), MinSep(128, 1, 20), MinSep(77, 77, 1)]
 THETA, OMEGA = (0.99, 0.6), (0.15, 0.3)
 
 
@@ -28,13 +28,13 @@ def _float64():
         yield
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
-def test_blt_losses_and_sensitivities(schema: MinSep) -> None:
+@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=str)
+def test_blt_losses_and_sensitivities(participation: MinSep) -> None:
     from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
 
-    n, b, k = schema.rounds, schema.min_sep, schema.max_participations
+    n, b, k = participation.rounds, participation.min_sep, participation.max_participations
     found, theirs = (
-        loss(BLT(theta=THETA, omega=OMEGA), schema),
+        loss(BLT(theta=THETA, omega=OMEGA), participation),
         buffered_toeplitz.BufferedToeplitz.build(THETA, OMEGA),
     )
     squared = toeplitz.minsep_sensitivity_squared(
@@ -51,14 +51,14 @@ def test_blt_losses_and_sensitivities(schema: MinSep) -> None:
 @pytest.mark.parametrize(
     "strategy", [BandFHU(bands=20), Toeplitz(coefficients=(0.8, 0.4, 0.1))], ids=lambda s: s.kind
 )
-@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
-def test_toeplitz_losses_and_sensitivities(strategy, schema: MinSep) -> None:
+@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=str)
+def test_toeplitz_losses_and_sensitivities(strategy, participation: MinSep) -> None:
     from jax_privacy.matrix_factorization import toeplitz
 
-    n, found = schema.rounds, loss(strategy, schema)
+    n, found = participation.rounds, loss(strategy, participation)
     c = jax.numpy.asarray(strategy.first_column(n))
     squared = toeplitz.minsep_sensitivity_squared(
-        c, min_sep=schema.min_sep, max_participations=schema.max_participations, n=n
+        c, min_sep=participation.min_sep, max_participations=participation.max_participations, n=n
     )
     variances = np.asarray(toeplitz.per_query_error(strategy_coef=c, n=n))
     assert found.sensitivity.value == pytest.approx(float(squared) ** 0.5, rel=1e-9)
@@ -66,23 +66,28 @@ def test_toeplitz_losses_and_sensitivities(strategy, schema: MinSep) -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", [MinSep(40, 8, 5), MinSep(40, 8, 3), MinSep(40, 4, 6), MinSep(40, 20, 2)], ids=str
+    "participation",
+    [MinSep(40, 8, 5), MinSep(40, 8, 3), MinSep(40, 4, 6), MinSep(40, 20, 2)],
+    ids=str,
 )
-def test_matrix_sensitivities_and_errors(schema: MinSep) -> None:
+def test_matrix_sensitivities_and_errors(participation: MinSep) -> None:
     """Exact where bands allow; else the same upper bound (Algorithm 4)."""
     from jax_privacy.matrix_factorization import dense, sensitivity
 
     lags = np.abs(np.subtract.outer(np.arange(40), np.arange(40)))
-    b, k = schema.min_sep, schema.max_participations
+    b, k = participation.min_sep, participation.max_participations
     for strategy in (
         Banded.from_matrix(
             lower_factor(np.where(lags < 8, 0.8**lags, 0.0) + np.eye(40)), "banded.npy"
         ),
         Dense.from_matrix(lower_factor(0.95**lags), "dense.npy"),
     ):
-        C, found = jax.numpy.asarray(strategy.matrix), strategy.schema_sensitivity(schema)
+        C, found = (
+            jax.numpy.asarray(strategy.matrix),
+            strategy.participation_sensitivity(participation),
+        )
         theirs = sensitivity.get_min_sep_sensitivity_upper_bound(C, min_sep=b, max_participations=k)
-        assert any_strategy_sensitivity(strategy, schema).value == pytest.approx(
+        assert any_strategy_sensitivity(strategy, participation).value == pytest.approx(
             float(theirs), rel=1e-9
         )
         if strategy.bands <= b:

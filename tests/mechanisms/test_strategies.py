@@ -1,4 +1,4 @@
-"""Every strategy against its reference: Gram, errors, pattern and schema sensitivities, worst patterns; and what is refused."""
+"""Every strategy against its reference: Gram, errors, pattern and participation sensitivities, worst patterns; and what is refused."""
 
 import itertools
 import json
@@ -175,17 +175,17 @@ def test_tabulated_and_computed_sensitivities_agree(strategy: Strategy) -> None:
 
 @given(st.sampled_from(EXAMPLES), st.integers(1, 14), st.integers(1, 14), st.integers(1, 6))
 @settings(max_examples=400, deadline=None)
-def test_schema_sensitivity_is_the_largest_over_all_patterns(
+def test_participation_sensitivity_is_the_largest_over_all_patterns(
     strategy: Strategy, rounds: int, min_sep: int, most: int
 ) -> None:
     """The brute force takes every pattern, and with negative Gram entries every choice of signs."""
-    schema = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
-    brute = reference.schema_sensitivity(strategy, schema)
+    participation = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
+    brute = reference.participation_sensitivity(strategy, participation)
     for claimed in (
-        strategy.schema_sensitivity(schema),
-        any_strategy_sensitivity(strategy, schema),
+        strategy.participation_sensitivity(participation),
+        any_strategy_sensitivity(strategy, participation),
     ):
-        assert claimed.worst_pattern in schema.patterns()
+        assert claimed.worst_pattern in participation.patterns()
         attained = reference.pattern_sensitivity(strategy, claimed.worst_pattern, rounds)
         assert claimed.lower_bound <= attained * (1 + 1e-12)
         assert claimed.lower_bound * (1 - 1e-12) <= brute <= claimed.value * (1 + 1e-12)
@@ -195,8 +195,12 @@ def test_schema_sensitivity_is_the_largest_over_all_patterns(
 
 
 def test_only_what_no_theorem_covers_lacks_an_exact_sensitivity() -> None:
-    schema = MinSep(ROUNDS, 3, 3)
-    bounds = [strategy for strategy in EXAMPLES if not strategy.schema_sensitivity(schema).is_exact]
+    participation = MinSep(ROUNDS, 3, 3)
+    bounds = [
+        strategy
+        for strategy in EXAMPLES
+        if not strategy.participation_sensitivity(participation).is_exact
+    ]
     assert bounds == [EXAMPLES[3], EXAMPLES[5], EXAMPLES[15], EXAMPLES[17]]
 
 
@@ -206,12 +210,12 @@ def test_more_bands_than_min_sep_never_use_the_banded_theorem() -> None:
         lower_factor(np.eye(8) + 0.5 * (np.eye(8, k=4) + np.eye(8, k=-4))), "C.npy"
     )
     assert strategy.bands == 5
-    assert strategy.schema_sensitivity(MinSep(8, 5, 2)).value == pytest.approx(2**0.5)
-    found = strategy.schema_sensitivity(MinSep(8, 4, 2))
+    assert strategy.participation_sensitivity(MinSep(8, 5, 2)).value == pytest.approx(2**0.5)
+    found = strategy.participation_sensitivity(MinSep(8, 4, 2))
     assert "Theorem 2" not in found.theorem
     assert (
         found.value
-        >= reference.schema_sensitivity(strategy, MinSep(8, 4, 2))
+        >= reference.participation_sensitivity(strategy, MinSep(8, 4, 2))
         == pytest.approx(3**0.5)
     )
 
@@ -220,10 +224,10 @@ def test_the_published_bound_is_loose_on_dense_matrices_and_says_so() -> None:
     """Upper bound of Algorithm 4 against brute force, n = 14: 2 % loose here (the literature has up to 5 %), never exact by name."""
     rng = np.random.default_rng(4)
     C = np.tril(rng.random((14, 14))) + 0.5 * np.eye(14)
-    strategy, schema = Dense.from_matrix(C, "dense.npy"), MinSep(14, 4, 3)
+    strategy, participation = Dense.from_matrix(C, "dense.npy"), MinSep(14, 4, 3)
     found, brute = (
-        strategy.schema_sensitivity(schema),
-        reference.schema_sensitivity(strategy, schema),
+        strategy.participation_sensitivity(participation),
+        reference.participation_sensitivity(strategy, participation),
     )
     assert not found.is_exact
     assert 1.01 * brute < found.value < 1.05 * brute
@@ -257,7 +261,7 @@ def test_columns_not_rows_of_a_factor_have_unit_norm() -> None:
 def test_tree_sensitivity_has_the_published_squares(
     rounds: int, min_sep: int, most: int, squared: int
 ) -> None:
-    found = Tree().schema_sensitivity(MinSep(rounds, min_sep, most))
+    found = Tree().participation_sensitivity(MinSep(rounds, min_sep, most))
     assert found.value**2 == pytest.approx(squared, abs=1e-9)
     assert reference.pattern_sensitivity(Tree(), found.worst_pattern, rounds) ** 2 == pytest.approx(
         squared, abs=1e-9
@@ -267,13 +271,13 @@ def test_tree_sensitivity_has_the_published_squares(
 def test_trees_that_restart_at_128_and_every_1024_rounds_have_their_square() -> None:
     """Xu et al. 2023, Algorithm 1. Squares add over the trees; the same by any C's bounds where they meet."""
     strategy = Tree(restarts=tuple(range(128, 4000, 1024)))
-    schema = MinSep(2052, 342, 6)
-    found = strategy.schema_sensitivity(schema)
+    participation = MinSep(2052, 342, 6)
+    found = strategy.participation_sensitivity(participation)
     assert found.value**2 == pytest.approx(72, abs=1e-9)
     assert reference.pattern_sensitivity(strategy, found.worst_pattern, 2052) == pytest.approx(
         found.value, rel=1e-12
     )
-    assert any_strategy_sensitivity(strategy, schema).value >= found.value * (1 - 1e-12)
+    assert any_strategy_sensitivity(strategy, participation).value >= found.value * (1 - 1e-12)
 
 
 @st.composite
@@ -292,10 +296,12 @@ def trees(draw) -> tuple[Tree, int]:
 def test_trees_with_restarts_and_completion_are_exact(tree, min_sep: int, most: int) -> None:
     """By brute force over all patterns, also where a run stopped before its planned end; and so are their errors."""
     strategy, rounds = tree
-    schema = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
-    found = strategy.schema_sensitivity(schema)
+    participation = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
+    found = strategy.participation_sensitivity(participation)
     assert found.is_exact
-    assert found.value == pytest.approx(reference.schema_sensitivity(strategy, schema), rel=1e-12)
+    assert found.value == pytest.approx(
+        reference.participation_sensitivity(strategy, participation), rel=1e-12
+    )
     assert reference.pattern_sensitivity(strategy, found.worst_pattern, rounds) == pytest.approx(
         found.value, rel=1e-12
     )
@@ -312,7 +318,7 @@ def test_what_follows_a_completed_tree_starts_at_its_real_end(
     restarts, rounds: int, min_sep: int, most: int, square: int
 ) -> None:
     """Not at the end of its virtual rounds: by hand, where that mistake gives 11 and 14."""
-    found = Tree(restarts=restarts, completion=True, rounds=rounds).schema_sensitivity(
+    found = Tree(restarts=restarts, completion=True, rounds=rounds).participation_sensitivity(
         MinSep(rounds, min_sep, most)
     )
     assert found.value**2 == pytest.approx(square, rel=1e-12)
@@ -330,15 +336,15 @@ def test_small_columns_keep_their_negative_entries_beside_large_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", [MinSep(512, 1, 512), MinSep(512, 10, 52), MinSep(700, 50, 14)], ids=str
+    "participation", [MinSep(512, 1, 512), MinSep(512, 10, 52), MinSep(700, 50, 14)], ids=str
 )
-def test_trees_stay_quick_where_devices_come_often(schema: MinSep) -> None:
-    found = Tree().schema_sensitivity(schema)
-    C = reference.strategy_matrix(Tree(), schema.rounds)
+def test_trees_stay_quick_where_devices_come_often(participation: MinSep) -> None:
+    found = Tree().participation_sensitivity(participation)
+    C = reference.strategy_matrix(Tree(), participation.rounds)
     assert found.value == pytest.approx(
         np.linalg.norm(C[:, list(found.worst_pattern)].sum(axis=1)), rel=1e-12
     )
-    assert found.value <= any_strategy_sensitivity(Tree(), schema).value * (1 + 1e-12)
+    assert found.value <= any_strategy_sensitivity(Tree(), participation).value * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -437,7 +443,7 @@ def test_strategies_of_so_many_rounds_refuse_more(strategy: Strategy) -> None:
     with pytest.raises(
         ValueError, match=f"rounds={ROUNDS + 1} is more than this {strategy.kind} strategy has"
     ):
-        strategy.schema_sensitivity(MinSep(ROUNDS + 1, 2, 2))
+        strategy.participation_sensitivity(MinSep(ROUNDS + 1, 2, 2))
     with pytest.raises(ValueError, match="is more than this"):
         strategy.error_variances(ROUNDS + 1)
 

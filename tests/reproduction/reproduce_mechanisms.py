@@ -25,7 +25,7 @@ from mechanisms.participation import MinSep
 from mechanisms.registry import BandFHU, Identity, Tree, TreeFull
 from mechanisms.strategy import Strategy
 
-SCHEMA, ONCE = MinSep(2052, 342, 6), MinSep(2052, 342, 1)
+PARTICIPATION, ONCE = MinSep(2052, 342, 6), MinSep(2052, 342, 1)
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,34 @@ ROWS = [
         is_optimised=False,
     ),
     Row("band-fhu, 342 bands", lambda: BandFHU(bands=342), 11.05, 8.98, 2, is_optimised=False),
-    Row("banded-toeplitz, 342 bands, rms", lambda: optimize_toeplitz(SCHEMA, 342), 10.53, 8.80, 2),
+    Row(
+        "banded-toeplitz, 342 bands, rms",
+        lambda: optimize_toeplitz(PARTICIPATION, 342),
+        10.53,
+        8.80,
+        2,
+    ),
     Row("blt, 2 buffers, max at k = 1", lambda: optimize_blt([Target(ONCE)], 2), 11.80, 11.15, 2),
     Row("blt, 5 buffers, max at k = 1", lambda: optimize_blt([Target(ONCE)], 5), 11.40, 10.87, 2),
-    Row("blt, 2 buffers, max", lambda: optimize_blt([Target(SCHEMA)], 2), 10.81, 9.34, 2),
-    Row("blt, 3 buffers, max", lambda: optimize_blt([Target(SCHEMA)], 3), 10.79, None, 2),
-    Row("blt, 2 buffers, rms", lambda: optimize_blt([Target(SCHEMA)], 2, "rms"), None, 9.18, 2),
-    Row("blt, 4 buffers, rms", lambda: optimize_blt([Target(SCHEMA)], 4, "rms"), None, 9.17, 2),
+    Row("blt, 2 buffers, max", lambda: optimize_blt([Target(PARTICIPATION)], 2), 10.81, 9.34, 2),
+    Row("blt, 3 buffers, max", lambda: optimize_blt([Target(PARTICIPATION)], 3), 10.79, None, 2),
+    Row(
+        "blt, 2 buffers, rms",
+        lambda: optimize_blt([Target(PARTICIPATION)], 2, "rms"),
+        None,
+        9.18,
+        2,
+    ),
+    Row(
+        "blt, 4 buffers, rms",
+        lambda: optimize_blt([Target(PARTICIPATION)], 4, "rms"),
+        None,
+        9.17,
+        2,
+    ),
     Row(
         "banded, 342 bands, rms",
-        lambda: optimize_banded(SCHEMA, 342),
+        lambda: optimize_banded(PARTICIPATION, 342),
         10.21,
         8.5953,
         4,
@@ -72,7 +90,7 @@ ROWS = [
     ),
     Row(
         "banded, 128 bands, rms",
-        lambda: optimize_banded(SCHEMA, 128),
+        lambda: optimize_banded(PARTICIPATION, 128),
         None,
         10.3157,
         4,
@@ -80,7 +98,7 @@ ROWS = [
     ),
     Row(
         "dense, rms",
-        lambda: optimize_dense(SCHEMA),
+        lambda: optimize_dense(PARTICIPATION),
         None,
         8.1526,
         4,
@@ -89,7 +107,7 @@ ROWS = [
     ),
     Row(
         "dense, unit columns, rms",
-        lambda: optimize_dense_unit_columns(SCHEMA),
+        lambda: optimize_dense_unit_columns(PARTICIPATION),
         None,
         8.1526 * 1.01,
         1,
@@ -102,7 +120,7 @@ ROWS = [
 def losses(row: Row) -> tuple[float, float]:
     """(MaxLoss, RmsLoss) of ours."""
     strategy = row.make()
-    found = loss(strategy, SCHEMA)
+    found = loss(strategy, PARTICIPATION)
     sensitivity = (
         regular_sensitivity(strategy) if row.returns_every_b_rounds else found.sensitivity.value
     )
@@ -111,8 +129,8 @@ def losses(row: Row) -> tuple[float, float]:
 
 def regular_sensitivity(strategy: Strategy) -> float:
     """Largest over devices that return exactly every b rounds."""
-    G, b = strategy.gram(SCHEMA.rounds), SCHEMA.min_sep
-    patterns = [np.arange(start, SCHEMA.rounds, b) for start in range(b)]
+    G, b = strategy.gram(PARTICIPATION.rounds), PARTICIPATION.min_sep
+    patterns = [np.arange(start, PARTICIPATION.rounds, b) for start in range(b)]
     return max(float(np.abs(G[np.ix_(pattern, pattern)]).sum()) for pattern in patterns) ** 0.5
 
 

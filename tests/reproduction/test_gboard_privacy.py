@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from fedray.reproduce import _privacy_of, published_privacy
+from fedray.studies.published_privacy import _privacy_of, published_privacy
 from scenarios.gboard import published_runs
 
 

@@ -183,7 +183,7 @@ def test_an_actor_that_keeps_dying_ends_the_run_which_can_be_resumed(
     reference: Trace, small, tmp_path: Path, actor: str, error: type
 ) -> None:
     placement = Placement(1, most_restarts=0, checkpoint_seconds=0.0)
-    with pytest.raises(error, match=r"died.*go on with: fedray run --resume"):
+    with pytest.raises(error, match=r"died.*go on with resume="):
         run_scenario(small(*OVERRIDES), placement, tmp_path / "t", Killer(actor, (12,)))
     assert_same(resume_run(tmp_path / "t", HERE), reference)
 
@@ -291,7 +291,7 @@ def test_the_command_goes_on_after_a_sigint(reference: Trace, small, tmp_path: P
     assert process.returncode == 1, err
     assert out == ""
     assert err.splitlines()[-1] == (
-        f"fedray: interrupted; the last checkpoint is kept, go on with: fedray run --resume {tmp_path / 't'}"
+        f"fedray: interrupted; the last checkpoint is kept, go on with --resume={str(tmp_path / 't')!r}"
     )
     done = subprocess.run(
         [*command, "--resume", str(tmp_path / "t"), "--json"],
@@ -356,7 +356,7 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(
 def test_an_interrupted_run_can_be_resumed(
     reference: Trace, small, tmp_path: Path, moment: int
 ) -> None:
-    with pytest.raises(KeyboardInterrupt, match="go on with: fedray run --resume"):
+    with pytest.raises(KeyboardInterrupt, match="go on with resume="):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(moment))
     assert_same(resume_run(tmp_path / "t", HERE), reference)
 
@@ -395,7 +395,7 @@ def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(
         RunFailed,
-        match=r"cannot be written \(No space left on device\); free space.*go on with: fedray run --resume",
+        match=r"cannot be written \(No space left on device\); free space.*go on with resume=",
     ) as error:
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", None)
     assert "\n" not in str(error.value)
@@ -409,7 +409,7 @@ def test_a_run_whose_trace_is_whole_goes_on_with_its_training(
     reference: Trace, small, tmp_path: Path
 ) -> None:
     """It is interrupted in the last round that is trained, when all has been simulated."""
-    with pytest.raises(KeyboardInterrupt, match="go on with: fedray run --resume"):
+    with pytest.raises(KeyboardInterrupt, match="go on with resume="):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(18, TrainingProgress))
     assert Trace.open(tmp_path / "t").trained is None
     assert_same(resume_run(tmp_path / "t", HERE), reference)
@@ -449,7 +449,7 @@ def test_another_scenario_is_refused(unfinished: Path, small, tmp_path: Path) ->
 def test_a_new_run_does_not_overwrite_an_unfinished_one(
     unfinished: Path, small, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="has an unfinished run .*--resume t"):
+    with pytest.raises(InputError, match="has an unfinished run .*; resume it, or remove it"):
         run_scenario(small(), HERE, tmp_path / "t")
     assert len(checkpoints_of(unfinished)) == 2
 

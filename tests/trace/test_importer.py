@@ -341,7 +341,7 @@ def test_files_of_other_types_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("memory", [-1, 0, 5])
 def test_memory_that_makes_no_sense_is_refused(tmp_path: Path, memory: int) -> None:
     log = write_log(tmp_path / "log", ["a"], [0], "strings")
-    with pytest.raises(InputError, match=f"--memory={memory} must be from 64"):
+    with pytest.raises(InputError, match=f"memory_mebibytes={memory} must be from 64"):
         import_log(log, "dev", "round", 5, tmp_path / "t", memory_mebibytes=memory)
 
 

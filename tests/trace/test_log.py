@@ -82,12 +82,12 @@ def test_rounds_without_a_participation_are_refused_with_both_remedies(
         f"has no participation in {61 - ATTEMPTS.size} of the rounds 0 .. 60 (such as 0, " in stderr
     )
     assert "--renumber" in stderr
-    assert "--rounds-file released.csv" in stderr
+    assert "--rounds-file='released.csv'" in stderr
     assert not (tmp_path / "t").exists()
     code, _, stderr = fedray_command("import", str(path), *columns)
     assert code == 2
     assert (
-        "--rounds N for all of 0 .. N-1, --renumber for all that occur in the log, or --rounds-file FILE"
+        "--rounds=N for all of 0 .. N-1, --renumber for all that occur in the log, or --rounds-file=FILE"
         in stderr
     )
 
@@ -197,19 +197,19 @@ def test_rounds_may_be_out_of_order_of_number_if_times_say_so(log, tmp_path: Pat
     [
         (
             {"rounds": 3, "renumber": True},
-            "--rounds=3, but participations of log .* are in 2 rounds",
+            "rounds=3, but participations of log .* are in 2 rounds",
         ),
-        ({"rounds": 0}, "--rounds=0 must be from 1"),
+        ({"rounds": 0}, "rounds=0 must be from 1"),
         ({"renumber": True, "rounds_file": True}, "give one of them"),
-        ({"rounds": 3, "rounds_file": True}, "--rounds=3, but the rounds file lists 2"),
+        ({"rounds": 3, "rounds_file": True}, "rounds=3, but the rounds file lists 2"),
         ({"rounds_file": "nowhere"}, "nowhere' is not there"),
-        ({"renumber": True, "repeats": "twice"}, "--repeats='twice' is none of refuse, once, each"),
-        ({"renumber": True, "where": ["dev"]}, "--where='dev' must be COLUMN=VALUE"),
-        ({"renumber": True, "where": ["x=1"]}, "--where='x' is not a column"),
-        ({"renumber": True, "delimiter": "ab"}, "--delimiter='ab' must be one character"),
+        ({"renumber": True, "repeats": "twice"}, "repeats='twice' is none of refuse, once, each"),
+        ({"renumber": True, "where": ["dev"]}, "where='dev' must be COLUMN=VALUE"),
+        ({"renumber": True, "where": ["x=1"]}, "where='x' is not a column"),
+        ({"renumber": True, "delimiter": "ab"}, "delimiter='ab' must be one character"),
         (
             {"renumber": True, "delimiter": ";"},
-            r"it has dev,round \(read as parted by ';'; --delimiter tells another\)",
+            r"it has dev,round \(read as parted by ';'; delimiter=',' tells another\)",
         ),
         ({"renumber": True, "time_column": "round"}, "column 'round' is named twice"),
         ({"renumber": True, "device_column": ["dev", "dev"]}, "column 'dev' is named twice"),
@@ -230,8 +230,8 @@ def test_rounds_out_of_range_are_never_left_out(log) -> None:
     with pytest.raises(InputError) as refused:
         log("dev,round\na,0\na,1\nb,2\nc,\n", 2, leave_out_invalid=True)
     assert "1 have a round beyond rounds-1=1" in str(refused.value)
-    assert "--leave-out-invalid" not in str(refused.value)
-    assert "--renumber" in str(refused.value)
+    assert "leave_out_invalid" not in str(refused.value)
+    assert "renumber=True" in str(refused.value)
     assert not log("dev,round\na,0\na,1\nb,2\nc,\n", 3, leave_out_invalid=True).is_complete
 
 
@@ -257,8 +257,8 @@ def test_repeated_rows_are_refused_until_somebody_says_what_they_are(
         str(tmp_path / "u"),
     )  # fmt: skip
     assert code == 2
-    assert "--repeats once" in stderr
-    assert "--repeats each" in stderr
+    assert "--repeats='once'" in stderr
+    assert "--repeats='each'" in stderr
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_contributions_of_their_own_all_count(log, strategy) -> None:
     assert found.value == pytest.approx(expected, rel=1e-12)
     assert found.is_exact
     once = trace_sensitivity(strategy, read_patterns(log(REPEATED_LOG, 4, repeats="once")))
-    assert once.value < found.value <= 3 * strategy.schema_sensitivity(MinSep(4, 1, 2)).value
+    assert once.value < found.value <= 3 * strategy.participation_sensitivity(MinSep(4, 1, 2)).value
 
 
 TIMES = ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.500Z", "2026-03-04T11:59:59Z"]
@@ -345,7 +345,7 @@ def test_times_of_parquet_s_own_types(tmp_path: Path, kind: pa.DataType) -> None
 DOUBTFUL = {
     "small numbers": (
         ["12", "500"],
-        "12, which is a Unix time of 2000 to 2100 in no unit; say what the numbers are by --time-unit",
+        "12, which is a Unix time of 2000 to 2100 in no unit; say what the numbers are, as by time_unit='seconds'",
     ),
     "two units": (
         [f"{START.timestamp():.0f}", f"{1e3 * START.timestamp():.0f}"],
@@ -381,7 +381,7 @@ def test_numbers_from_any_start_are_times_once_their_unit_is_told(log) -> None:
     times = trace.times(0)
     assert times is not None
     assert times.tolist() == [0.0, 90.0]
-    with pytest.raises(InputError, match="whose unit is known; --time-unit is for numbers"):
+    with pytest.raises(InputError, match="whose unit is known; time_unit='seconds' is for numbers"):
         log(f"dev,round,at\na,0,{TIMES[0]}\n", 1, time_column="at", time_unit="seconds")
 
 
@@ -425,7 +425,7 @@ def test_rows_that_do_not_meet_the_conditions_are_filtered_not_invalid(log) -> N
     assert any("os=y" in text and "; 3 other rows are none." in text for text in trace.assumptions)
     with pytest.raises(
         InputError,
-        match=r"--where leaves none of the 6 rows of log '.*log.csv': column 'outcome' has 'accepted', 'dropped', 'late', and "
+        match=r"where=\['outcome=ACCEPTED'\] leaves none of the 6 rows of log '.*log.csv': column 'outcome' has 'accepted', 'dropped', 'late', and "
         r"'ACCEPTED' is wanted; values must be equal to the letter",
     ):
         log(text, 2, where=["outcome=ACCEPTED"])
@@ -628,7 +628,7 @@ def test_a_sort_that_lacks_memory_says_so_in_one_line_and_leaves_nothing(
     text = "dev,round\n" + "".join(
         f"a rather long name of a device {place},0\n" for place in range(60_000)
     )
-    with pytest.raises(RunFailed, match="give more than --memory=1") as failed:
+    with pytest.raises(RunFailed, match="give more than memory_mebibytes=1") as failed:
         log(text, 1, memory_mebibytes=1)
     assert "\n" not in str(failed.value)
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]

@@ -14,18 +14,18 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pfl.aggregate.simulate import SimulatedBackend  # noqa: E402
-from pfl.algorithm.base import NNAlgorithmParams  # noqa: E402
-from pfl.algorithm.federated_averaging import FederatedAveraging  # noqa: E402
-from pfl.data.federated_dataset import FederatedDataset  # noqa: E402
-from pfl.data.pytorch import PyTorchTensorDataset  # noqa: E402
-from pfl.data.sampling import get_user_sampler  # noqa: E402
-from pfl.hyperparam.base import NNTrainHyperParams  # noqa: E402
-from pfl.metrics import Weighted  # noqa: E402
-from pfl.model.pytorch import PyTorchModel  # noqa: E402
-from pfl.privacy.gaussian_mechanism import GaussianMechanism  # noqa: E402
-from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism  # noqa: E402
-from settings import (  # noqa: E402
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam.base import NNTrainHyperParams
+from pfl.metrics import Weighted
+from pfl.model.pytorch import PyTorchModel
+from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
+from settings import (
     CLIP_NORM,
     DEVICES,
     NOISE_DEVIATION,

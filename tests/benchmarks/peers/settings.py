@@ -2,7 +2,7 @@
 and torch alone, so that every simulator's own environment can read it."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,7 @@ def model_of(name: str) -> nn.Module:
     return model
 
 
-@lru_cache(maxsize=None)
+@cache
 def examples_of(name: str, device: int) -> tuple[Tensor, Tensor]:
     """Inputs [N, ...] and targets [N, ...] of a device."""
     draws = torch.Generator().manual_seed(device % DEVICES)

@@ -11,7 +11,7 @@ from typing import Any
 from fedray.audit.participation import read_patterns
 from fedray.errors import FitFailed, InputError, Starved
 from fedray.placement import Placement
-from fedray.rounding import shown_min_sep
+from fedray.report.text.studies import fitted_min_sep
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 
@@ -29,22 +29,15 @@ class FittedRun:
     as too small, and the number of rounds where no device came twice, which counts as too large."""
 
     value: float
+    """What the key was set to."""
     min_sep: int | None
     max_participations: int | None
+    """k; None where the run starved."""
 
     @property
     def has_min_sep(self) -> bool:
         """Whether a device took part twice, so that there is a min-sep to compare."""
         return self.max_participations is not None and self.max_participations > 1
-
-    @property
-    def shown_min_sep(self) -> str:
-        """As in tables."""
-        return (
-            shown_min_sep(self.min_sep if self.has_min_sep else None)
-            if self.max_participations
-            else "starved"
-        )
 
     def to_json(self) -> dict[str, Any]:
         """min_sep is null where no device took part twice."""
@@ -57,14 +50,16 @@ class Fit:
     that was observed."""
 
     key: str
+    """The key of the scenario that was fitted."""
     target: int
     best: FittedRun
+    """The run whose min-sep came nearest."""
     runs: tuple[FittedRun, ...]
 
     def __repr__(self) -> str:
         return (
-            f"<Fit {self.key}={self.best.value:g}: min-sep {self.best.shown_min_sep} for "
-            f"{self.target:,}, {len(self.runs)} runs>"
+            f"<Fit {self.key}={self.best.value:g}: min-sep {fitted_min_sep(self.best.to_json())} "
+            f"for {self.target:,}, {len(self.runs)} runs>"
         )
 
     @property
@@ -93,16 +88,25 @@ def fit_min_sep(
     placement: Placement | None = None,
     on_run: Callable[[FittedRun], None] | None = None,
 ) -> Fit:
-    """Finds the value of `key` at which the run's min-sep is the one observed, within a relative
-    tolerance.
-
-    min_sep: the gap, least difference of two rounds of one device; `gap_of` converts rounds that
-        were counted in between.
+    """Finds the value of a key at which the run's min-sep is the one observed.
 
     Regula falsi in the logarithms (min-sep is nearly proportional to reach while supply is short),
-    kept within a bracket. `scale` shrinks the population and the report goal alike, which leaves
-    min-sep nearly as it is: 0.1 is ten times as fast, and off by a percent or two. Raises FitFailed
-    if no value in the range gives it, InputError for arguments that make no sense.
+    kept within a bracket.
+
+    Args:
+        scenario: everything but the key.
+        min_sep: the gap, least difference of two rounds of one device; `gap_of` converts rounds
+            that were counted in between.
+        key: what is fitted, one of `RANGES`.
+        scale: shrinks the population and the report goal alike, which leaves min-sep nearly as it
+            is: 0.1 is ten times as fast, and off by a percent or two.
+        tolerance: relative error of min-sep at which the search ends.
+        placement: where the runs happen; in this process unless given.
+        on_run: hears of every run.
+
+    Raises:
+        FitFailed: if no value in the range gives it.
+        InputError: if an argument makes no sense.
     """
     if key not in RANGES:
         raise InputError(f"key={key!r} cannot be fitted; take one of {', '.join(RANGES)}")
@@ -173,8 +177,19 @@ def scenario_to_fit(
     report_goal: int | None,
     overrides: Sequence[str] = (),
 ) -> Scenario:
-    """The scenario of a file, or one of defaults, with what is given set in it. Raises InputError
-    if something is missing."""
+    """Returns the scenario of a file, or one of defaults, with what is given set in it.
+
+    Args:
+        file: a scenario file; None for the defaults.
+        devices: population.devices.
+        timer_hours: participation.timer_hours.
+        rounds: rounds.count.
+        report_goal: rounds.report_goal; that of the published runs if there is no file.
+        overrides: further keys, as "table.key=value".
+
+    Raises:
+        InputError: if there is no file, and devices, timer_hours or rounds are not given.
+    """
     given = {
         "population.devices": devices,
         "participation.timer_hours": timer_hours,
@@ -184,17 +199,10 @@ def scenario_to_fit(
     settings = [f"{key}={value}" for key, value in given.items() if value is not None]
     if file is not None:
         return Scenario.from_toml(file, [*settings, *overrides])
-    missing = [
-        option
-        for option, value in (
-            ("--population", devices),
-            ("--timer", timer_hours),
-            ("--rounds", rounds),
-        )
-        if value is None
-    ]
+    needed = {"devices": devices, "timer_hours": timer_hours, "rounds": rounds}
+    missing = ", ".join(f"{name}=None" for name, value in needed.items() if value is None)
     if missing:
-        raise InputError(f"{', '.join(missing)} missing; give them, or a scenario file")
+        raise InputError(f"{missing} must be given, or a scenario file")
     assert devices is not None
     assert rounds is not None
     tables = {

@@ -80,10 +80,13 @@ class CanaryResult:
     """
 
     mechanism: str
+    """Kind of the mechanism."""
     rounds: int
     coordinates: int
+    """Of the model; half of them have a canary."""
     pattern: tuple[int, ...]
     noise_multiplier: float
+    """z of the run."""
     claimed_mu: float
     expected_mu: float
     mu: float
@@ -94,8 +97,10 @@ class CanaryResult:
     noise: float
     noise_p: float
     worst_round: int
+    """The round of noise_p."""
     independence_p: float
     worst_pair: tuple[int, int]
+    """The rounds of independence_p."""
 
     def __repr__(self) -> str:
         found = f"{len(self.problems)} problems" if self.problems else "no problem"
@@ -150,10 +155,20 @@ def run_canary(
     aggregator: Callable[[Scenario], Aggregates] | None = None,
     clip: Clips | None = None,
 ) -> CanaryResult:
-    """The pattern is that of the device that binds `trace`, or a simulation of the scenario. Raises
-    InputError.
+    """Sends canaries through the aggregator of a scenario, and compares what comes out with theory.
 
-    aggregator, clip: what is tested; the real ones unless given.
+    Args:
+        scenario: names mechanism, noise multiplier and clip norm.
+        trace: the canaries take part in the rounds of the device that binds it; None simulates the
+            scenario for one.
+        coordinates: parameters D of the model, from 256; half of them have a canary. More of them
+            narrow the interval.
+        aggregator: what is tested; the real one unless given.
+        clip: clips and sums updates; the real one unless given.
+
+    Raises:
+        InputError: if there are more rounds or values than fit in memory.
+        RunFailed: if the aggregator adds no noise at all.
     """
     if not 256 <= coordinates <= 1 << 20:
         raise InputError(
@@ -168,8 +183,7 @@ def run_canary(
     if rounds * coordinates > MOST_VALUES:
         raise InputError(
             f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; "
-            "take --coordinates "
-            f"{MOST_VALUES // rounds} or fewer"
+            f"take coordinates={MOST_VALUES // rounds} or fewer"
         )
     return check_aggregator(scenario, pattern, rounds, coordinates, aggregator, clip)
 
@@ -182,7 +196,19 @@ def check_aggregator(
     aggregator: Callable[[Scenario], Aggregates] | None = None,
     clip: Clips | None = None,
 ) -> CanaryResult:
-    """As `run_canary`, for a given pattern within so many rounds."""
+    """Does what `run_canary` does, for a given pattern.
+
+    Args:
+        scenario: names mechanism, noise multiplier and clip norm.
+        pattern: the rounds, in order, in which the canaries take part.
+        rounds: n, rounds that are released.
+        coordinates: parameters D of the model; half of them have a canary.
+        aggregator: what is tested; the real one unless given.
+        clip: clips and sums updates; the real one unless given.
+
+    Raises:
+        RunFailed: if the aggregator adds no noise at all.
+    """
     released = _released(
         scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip()
     )

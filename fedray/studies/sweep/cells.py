@@ -1,5 +1,5 @@
-"""What happens in a cell, and how mechanisms fare there. Plain functions; fedray/stress/run.py
-calls them in tasks."""
+"""What happens in a cell, and how mechanisms fare there. These are plain functions, which run.py
+calls in tasks."""
 
 import math
 import tempfile
@@ -16,7 +16,7 @@ from fedray.errors import Starved, TraceError
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from fedray.stress.sweep import Cell, MadeFor, MechanismSpec, Sweep
+from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
 from mechanisms.accounting.gdp import gaussian_epsilon
 from mechanisms.accounting.zcdp import gaussian_rho
 from mechanisms.comparison import utility
@@ -31,9 +31,11 @@ class Truth:
     """What happened, or is assumed to happen, in a cell. patterns: of a simulated run. note: why
     there is none."""
 
-    schema: MinSep | None
+    participation: MinSep | None
+    """(n, b, k) of the cell; None where its run starved."""
     patterns: Patterns | None = None
     days: float | None = None
+    """Length of the simulated run; None of a cell that was not simulated."""
     note: str = ""
 
 
@@ -60,11 +62,11 @@ class Row:
     """"trace" or "(b, k)"."""
     sensitivity_is_exact: bool | None = None
     """False: an upper bound."""
-    schema_sensitivity: float | None = None
+    participation_sensitivity: float | None = None
     """Under the cell's (b, k)."""
-    schema_sensitivity_is_exact: bool | None = None
+    participation_sensitivity_is_exact: bool | None = None
     """False: an upper bound."""
-    schema_sensitivity_lower_bound: float | None = None
+    participation_sensitivity_lower_bound: float | None = None
     """Where it is not exact, a value that it is not below."""
     rms_loss: float | None = None
     """RmsLoss: error over the rounds at mu = 1."""
@@ -118,8 +120,10 @@ def simulated(scenario: Scenario) -> Truth:
         except (Starved, TraceError) as error:  # without a round there is nothing to judge
             return Truth(None, note=str(error))
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
-        schema = MinSep(patterns.committed_rounds, patterns.min_sep, patterns.max_participations)
-        return Truth(schema, patterns, float(trace.rounds["closed"][-1]) / 86_400.0, ended)
+        participation = MinSep(
+            patterns.committed_rounds, patterns.min_sep, patterns.max_participations
+        )
+        return Truth(participation, patterns, float(trace.rounds["closed"][-1]) / 86_400.0, ended)
 
 
 def judge(
@@ -130,8 +134,19 @@ def judge(
     distribution: tuple[MinSep, ...],
     designs: Path | None,
 ) -> list[Row]:
-    """A row for every mechanism and what it is made for. distribution: the schemas of all cells.
-    designs: cache of mechanisms."""
+    """Judges every mechanism for each of what it is made for.
+
+    Args:
+        sweep: names the mechanisms.
+        cell: the values that are varied.
+        scenario: of the cell; None if it was not simulated.
+        truth: what happened in the cell, or is assumed to happen.
+        distribution: the participations of all cells.
+        designs: folder of the cache of mechanisms; None for no cache.
+
+    Returns:
+        A row for each.
+    """
     z = noise_multiplier_of(sweep, cell, scenario)
     judged = [
         _row(sweep, spec, made_for, truth, distribution, z, designs)
@@ -153,7 +168,13 @@ def judge(
 
 
 def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> float:
-    """z of a cell: given, in proportion to the report goal, or 1."""
+    """Returns z of a cell: given, in proportion to the report goal, or 1.
+
+    Args:
+        sweep: may give z, or z over the report goal.
+        cell: may have the report goal.
+        scenario: of the cell, which has a report goal and a z too; None if there is none.
+    """
     if sweep.noise_per_report is not None:
         goal = scenario.rounds.report_goal if scenario is not None else cell.get("report_goal")
         return sweep.noise_per_report * goal
@@ -174,25 +195,31 @@ def _row(
     """Privacy of one mechanism; and the mechanism, unless the row says why it has no figures."""
     label = sweep.label(spec, made_for)
     for_what = made_for if spec.needs_optimising else "anything"
-    if truth.schema is None:
+    if truth.participation is None:
         return Row(label, for_what, None, None, None, z, note=truth.note), None
-    n, b, k = truth.schema.rounds, truth.schema.min_sep, truth.schema.max_participations
+    n, b, k = (
+        truth.participation.rounds,
+        truth.participation.min_sep,
+        truth.participation.max_participations,
+    )
     row = Row(label, for_what, n, b if k > 1 else None, k, z, days=truth.days, note=truth.note)
     try:
-        strategy = _made(_request(sweep, spec, made_for, truth.schema, distribution), designs)
+        strategy = _made(
+            _request(sweep, spec, made_for, truth.participation, distribution), designs
+        )
         strategy.check_rounds(n)
-        schema = strategy.schema_sensitivity(truth.schema)
+        under = strategy.participation_sensitivity(truth.participation)
         trace = trace_sensitivity(strategy, truth.patterns) if truth.patterns is not None else None
-        used = schema if trace is None else trace
+        used = under if trace is None else trace
         epsilon, note = _epsilon(used.value, z, sweep.delta)
         return replace(
             row,
             sensitivity=used.value,
             sensitivity_of="(b, k)" if trace is None else "trace",
             sensitivity_is_exact=used.is_exact,
-            schema_sensitivity=schema.value,
-            schema_sensitivity_is_exact=schema.is_exact,
-            schema_sensitivity_lower_bound=schema.lower_bound,
+            participation_sensitivity=under.value,
+            participation_sensitivity_is_exact=under.is_exact,
+            participation_sensitivity_lower_bound=under.lower_bound,
             rho=gaussian_rho(used.value, z),
             epsilon=epsilon,
             note=note or row.note,
@@ -237,21 +264,22 @@ def _request(
     distribution: tuple[MinSep, ...],
 ) -> MechanismRequest:
     if made_for == "estimate" and sweep.estimate is not None and spec.needs_optimising:
-        schema, targets = sweep.estimate.schema_(), ()
+        participation, targets = sweep.estimate.participation(), ()
     elif made_for == "distribution":
-        schemas, weights = np.unique(
+        participations, weights = np.unique(
             [(s.rounds, s.min_sep, s.max_participations) for s in distribution],
             axis=0,
             return_counts=True,
         )
         targets = tuple(
-            Target(MinSep(*map(int, s)), float(w)) for s, w in zip(schemas, weights, strict=True)
+            Target(MinSep(*map(int, s)), float(w))
+            for s, w in zip(participations, weights, strict=True)
         )
-        schema = max(targets, key=lambda target: target.weight).schema
+        participation = max(targets, key=lambda target: target.weight).participation
     else:
-        schema, targets = truth, ()
+        participation, targets = truth, ()
     return MechanismRequest(
-        spec.kind, schema, spec.buffers, spec.bands, sweep.objective_of(spec), targets
+        spec.kind, participation, spec.buffers, spec.bands, sweep.objective_of(spec), targets
     )
 
 

@@ -28,11 +28,11 @@ import numpy as np
 
 from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError
-from fedray.fit import scaled
 from fedray.placement import Placement
 from fedray.rounding import up
 from fedray.scenario import Participation, Scenario
-from fedray.stress.cells import Truth, simulated
+from fedray.studies.fit import scaled
+from fedray.studies.sweep.cells import Truth, simulated
 from mechanisms.accounting.gdp import check_delta, gaussian_epsilon
 from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
 from mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
@@ -68,9 +68,13 @@ class PlanTarget:
     """What a plan must meet, and how it is judged."""
 
     epsilon: float
+    """Most epsilon."""
     delta: float = 1e-10
+    """Of epsilon."""
     noise_per_report: float = 7.0 / 6500.0
+    """Noise multiplier over report goal: the signal-to-noise ratio is the same at every goal."""
     buffers: int = 4
+    """Of the BLT that is planned for."""
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
@@ -100,8 +104,11 @@ class Candidate:
     """A report goal with a timer, as simulated."""
 
     report_goal: int
+    """Reports that close a round."""
     timer_hours: float
+    """Participation timer."""
     noise_multiplier: float
+    """z: the goal times the target's noise per report."""
     scale: float
     """Size of the simulations; 1: the whole population."""
     population_over_goal: int
@@ -113,6 +120,7 @@ class Candidate:
     planned_min_sep: int | None = None
     """With the margin below those of the seeds; None where no device takes part twice."""
     planned_max_participations: int | None = None
+    """With one more than the seeds' where they differ; None where a run starves."""
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
@@ -120,6 +128,7 @@ class Candidate:
     sensitivity: float | None = None
     """Of a BLT made for the planned limits, under them."""
     rho: float | None = None
+    """At the planned limits."""
     epsilon: float | None = None
     """At the planned limits; None where the noise is no guarantee at all, or a run starves."""
     guessed_epsilon: float | None = None
@@ -157,10 +166,14 @@ class Plan:
 
     target: PlanTarget
     scenario: Scenario
+    """Everything but report goal and timer."""
     seeds: int
+    """Simulated runs of each candidate."""
     scale: float
+    """Size of the simulations of the search; 1: the whole population."""
     best: Candidate | None
     candidates: tuple[Candidate, ...]
+    """All that were simulated, in order of timer, goal and scale."""
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -214,6 +227,10 @@ class Plan:
             "target": asdict(self.target),
             "best": entry(self.best) if self.best is not None else None,
             "candidates": [entry(each) for each in self.candidates],
+            "timers": [
+                {"timer_hours": hours, "least": entry(least) if least is not None else None}
+                for hours, least in self.least_of_timers.items()
+            ],
             "warnings": list(self.warnings),
         }
 
@@ -227,13 +244,20 @@ def make_plan(
     placement: Placement | None = None,
     on_progress: Progress | None = None,
 ) -> Plan:
-    """For every timer the least report goal that meets the target in small simulations; then the
-    best of them at full size.
+    """Finds for every timer the least report goal that meets the target in small simulations; then
+    confirms the best of them at full size. Of goals within 5 % of the least, the fastest is best.
 
-    scenario: population, rounds and all but report goal and timer. seeds: simulations of each
-    candidate, at least 2, since their spread is the margin. scale: of population and goal in the
-    search. Of goals within 5 % of the least, the fastest is the best.
-    Raises InputError.
+    Args:
+        scenario: population, rounds and all but report goal and timer.
+        target: what must be met.
+        timers: participation timers to try, hours.
+        seeds: simulations of each candidate, at least 2, since their spread is the margin.
+        scale: of population and goal in the search.
+        placement: where the simulations run.
+        on_progress: hears what is being simulated.
+
+    Raises:
+        InputError: if no report goal is possible, or an argument makes no sense.
     """
     _check(scenario, timers, seeds, scale)
     least = max(1, math.ceil(LEAST_NOISE_MULTIPLIER / target.noise_per_report))
@@ -299,8 +323,14 @@ def make_plan(
 def planned_scenario(
     scenario: Scenario, target: PlanTarget, best: Candidate
 ) -> tuple[Scenario, Strategy]:
-    """The scenario of a candidate, with the mechanism made for its planned limits, which devices
-    must keep."""
+    """Returns the scenario of a candidate, in which devices must keep the planned limits, and the
+    mechanism made for them.
+
+    Args:
+        scenario: everything but what is planned.
+        target: names delta and the buffers of the mechanism.
+        best: the candidate.
+    """
     strategy = _mechanism(_limits(scenario.rounds.count, best), target.buffers)
     table = ", ".join(
         f"{name} = {_toml(value)}" for name, value in strategy.model_dump(mode="json").items()
@@ -413,8 +443,12 @@ class _Planner:
             "training.enabled=false"
         )
         ((_, truth),) = run_tasks(simulated, [run], self._placement)
-        schema = truth.schema
-        seen = schema.min_sep if schema is not None and schema.max_participations > 1 else None
+        participation = truth.participation
+        seen = (
+            participation.min_sep
+            if participation is not None and participation.max_participations > 1
+            else None
+        )
         if truth.note:  # then it meets nothing
             judged = replace(full, note=truth.note, rho=None, epsilon=None)
         else:
@@ -443,7 +477,7 @@ class _Planner:
         participations count too."""
         n, target = self._scenario.rounds.count, self._target
         z, over = target.noise_per_report * goal, self._scenario.population.devices // goal
-        schemas = [truth.schema for truth in found if truth.schema is not None]
+        participations = [truth.participation for truth in found if truth.participation is not None]
         notes = [truth.note for truth in found if truth.note]
         guessed = max(1, min(n, over))
         candidate = Candidate(
@@ -453,9 +487,9 @@ class _Planner:
             scale=scale,
             population_over_goal=over,
             min_seps=tuple(
-                each.min_sep if each.max_participations > 1 else None for each in schemas
+                each.min_sep if each.max_participations > 1 else None for each in participations
             ),
-            max_participations=tuple(each.max_participations for each in schemas),
+            max_participations=tuple(each.max_participations for each in participations),
             guessed_epsilon=_epsilon(
                 _sensitivity(MinSep(n, guessed, -(-n // guessed)), target.buffers), z, target.delta
             ),
@@ -639,7 +673,7 @@ def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
 
 def _sensitivity(limits: MinSep, buffers: int) -> float:
     """Of the BLT made for limits, under them."""
-    return _mechanism(limits, buffers).schema_sensitivity(limits).value
+    return _mechanism(limits, buffers).participation_sensitivity(limits).value
 
 
 def _mechanism(limits: MinSep, buffers: int) -> Strategy:

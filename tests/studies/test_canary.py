@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from clients.clipping import add_clipped
-from fedray.canary import CanaryResult, check_aggregator, run_canary
 from fedray.errors import InputError, RunFailed
 from fedray.messages import FIXED_POINT_BITS
 from fedray.scenario import Scenario
+from fedray.studies.canary import CanaryResult, check_aggregator, run_canary
 from mechanisms import reference
 from mechanisms.participation import MinSep
 from mechanisms.registry import (
@@ -163,12 +163,12 @@ def test_planted_bugs_are_caught(scenario: Scenario, bug: str) -> None:
 
 def test_a_matrix_with_unit_rows_is_more_sensitive_than_is_charged() -> None:
     """What the bug costs: the first columns of the wrong factor are longer than 1."""
-    wrong, schema = (
+    wrong, participation = (
         Banded.from_matrix(np.ascontiguousarray(np.linalg.cholesky(GRAM)), "rows.npy"),
         MinSep(ROUNDS, 8, 3),
     )
-    assert reference.schema_sensitivity(BANDED, schema) == pytest.approx(3**0.5)
-    assert reference.schema_sensitivity(wrong, schema) > 1.15 * 3**0.5
+    assert reference.participation_sensitivity(BANDED, participation) == pytest.approx(3**0.5)
+    assert reference.participation_sensitivity(wrong, participation) > 1.15 * 3**0.5
 
 
 def test_the_command_runs_canaries(small, tmp_path: Path, fedray_command) -> None:

@@ -66,7 +66,7 @@ class Estimate(Table):
     max_participations: Count
     """Most rounds of one device, k."""
 
-    def schema_(self) -> MinSep:
+    def participation(self) -> MinSep:
         """As the mechanisms take it."""
         return MinSep(self.rounds, self.min_sep, self.max_participations)
 
@@ -144,7 +144,7 @@ class Sweep(Table):
         "min_sep",
         "noise_multiplier",
     ] = "rms_loss"
-    """What is plotted, a figure of `fedray.stress.cells.Row`."""
+    """What is plotted, a figure of `fedray.studies.sweep.cells.Row`."""
     plane: str | None = None
     """The vertical axis of a plane: another key that is varied."""
 
@@ -187,7 +187,7 @@ class Sweep(Table):
                 "max_participations"
             )
         if self.estimate is not None:
-            self.estimate.schema_()
+            self.estimate.participation()
         cells = 1
         for values in self.vary.values():
             cells *= len(values)
@@ -252,8 +252,13 @@ class Sweep(Table):
         return PLOTTED_LOSS.get(self.y, "max") if spec.kind == "blt" else "rms"
 
     def label(self, spec: MechanismSpec, made_for: MadeFor) -> str:
-        """A mechanism in tables and plots: what it is, which loss it is optimised for, and for
-        what."""
+        """Names a mechanism in tables and plots: what it is, for which loss it is optimised,
+        and for what.
+
+        Args:
+            spec: the mechanism.
+            made_for: "estimate", "truth" or "distribution".
+        """
         size = (
             f" {spec.bands} bands"
             if spec.bands

@@ -1,4 +1,4 @@
-"""Fitting reach and check-in rate, and the published runs: small versions."""
+"""Fitting reach and check-in rate: small versions."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,12 @@ import pytest
 
 from fedray.audit.participation import read_patterns
 from fedray.errors import FitFailed
-from fedray.fit import FittedRun, fit_min_sep
 from fedray.placement import Placement
 from fedray.report import figures
-from fedray.reproduce import Figure
-from fedray.scenario import Scenario
+from fedray.report.text.studies import fitted_min_sep
 from fedray.simulation import simulate
-from mechanisms.participation import gap_of
-from scenarios.gboard import published_runs, select
+from fedray.studies.fit import FittedRun, fit_min_sep
+from fedray.studies.reproduce import Figure
 
 SUPPLY_LIMITED = (
     "population.devices=60000",
@@ -78,42 +76,6 @@ def test_fit_prints_what_it_found(fedray_command, small, tmp_path: Path) -> None
     assert document["best"] in document["runs"]
 
 
-def test_every_published_run_has_its_scenario() -> None:
-    """The scenario files say what the table says."""
-    runs = published_runs()
-    assert len(runs) == 13
-    for run in runs:
-        scenario = Scenario.from_toml(run.file)
-        assert scenario.population.devices == run.population
-        assert (scenario.rounds.count, scenario.rounds.report_goal) == (run.rounds, run.report_goal)
-        assert scenario.participation.timer_hours == run.timer_hours
-        assert scenario.privacy.noise_multiplier == run.noise_multiplier
-        assert scenario.privacy.mechanism.kind == "tree"
-        same_locale = [
-            Scenario.from_toml(other.file).population.reach
-            for other in runs
-            if other.locale == run.locale
-        ]
-        assert set(same_locale) == {scenario.population.reach}
-    assert [run.name for run in select("en-gb,nwp-de-DE")] == [
-        "nwp-de-DE",
-        "nwp-en-GB",
-        "otf-en-GB",
-    ]
-
-
-def test_a_published_min_sep_is_a_gap_of_one_more() -> None:
-    """Rounds 3 and 7 have three rounds strictly between them and are four apart; tables, descriptions and rows say so."""
-    assert gap_of(len(range(3 + 1, 7))) == 7 - 3
-    for run in published_runs():
-        assert run.min_sep == run.rounds_between + 1
-        described = Scenario.from_toml(run.file).description
-        assert (
-            f"published MinS {run.rounds_between}, which is a min-sep of {run.min_sep};"
-            in described
-        )
-
-
 def test_rounds_between_are_fitted_as_their_gap(fedray_command, monkeypatch) -> None:
     """The command hands the gap on, by either option, and takes one of them."""
     asked = []
@@ -122,7 +84,7 @@ def test_rounds_between_are_fitted_as_their_gap(fedray_command, monkeypatch) -> 
         asked.append(min_sep)
         raise FitFailed("enough")
 
-    monkeypatch.setattr("fedray.fit.fit_min_sep", fit_min_sep)
+    monkeypatch.setattr("fedray.studies.fit.fit_min_sep", fit_min_sep)
     setting = ("--population", "60000", "--timer", "24", "--rounds", "140")
     for option in (("--min-sep", "61"), ("--rounds-between", "60")):
         assert fedray_command("fit", *setting, *option)[0] == 1
@@ -135,7 +97,7 @@ def test_rounds_between_are_fitted_as_their_gap(fedray_command, monkeypatch) -> 
 def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
     """It is too large for any target, and is shown as none, not as the number of rounds."""
     once, starved, twice = FittedRun(1.0, 140, 1), FittedRun(0.1, None, None), FittedRun(0.5, 60, 2)
-    assert [run.shown_min_sep for run in (once, starved, twice)] == [
+    assert [fitted_min_sep(run.to_json()) for run in (once, starved, twice)] == [
         "none (k = 1)",
         "starved",
         "60",
@@ -144,35 +106,3 @@ def test_a_run_in_which_nobody_comes_twice_has_no_min_sep() -> None:
     assert Figure(None, 227).relative_difference is None
     none = [{"name": "nwp-en-GB", "min_sep": {"observed": None, "published": 227}}]
     assert not figures.observed_beside_published(none, "min_sep", "Min-sep", "").series[1].x.size
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
-def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) -> None:
-    """Some hundredths of the size: what is printed, written and shown is the same."""
-    small = [
-        word
-        for key in ("population.devices=2400", "rounds.report_goal=33", "rounds.count=120")
-        for word in ("--set", key)
-    ]
-    given = ("--out", str(tmp_path / "g"), "--figures", str(tmp_path / "f"))
-    code, out, _ = fedray_command(
-        "reproduce", "gboard", "--rows", "en-GB", *small, *given, "--json"
-    )
-    assert code == 0
-    assert {file.name for file in (tmp_path / "f").iterdir()} == {
-        "min-sep.svg",
-        "min-sep.csv",
-        "rho.svg",
-        "rho.csv",
-    }
-    runs = json.loads(out)["runs"]
-    assert [run["name"] for run in runs] == ["nwp-en-GB", "otf-en-GB"]
-    assert runs == json.loads((tmp_path / "g" / "results.json").read_text())
-    assert runs[0]["min_sep"]["published"] == 227
-    difference = runs[0]["min_sep"]["observed"] / 227 - 1
-    assert runs[0]["min_sep"]["relative_difference"] == pytest.approx(difference)
-    page = (tmp_path / "g" / "report.html").read_text()
-    assert f"{runs[0]['min_sep']['observed']:.0f} / 227" in page
-    assert f"{100 * difference:+.1f} %" in page
-    assert (tmp_path / "g" / "nwp-en-GB" / "run.json").exists()

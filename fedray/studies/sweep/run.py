@@ -25,19 +25,18 @@ import pyarrow.parquet as pq
 
 from fedray.atomic import write_directory
 from fedray.audit.participation import Patterns
-from fedray.cluster import run_tasks
+from fedray.cluster import ROOT, run_tasks
 from fedray.errors import shown
 from fedray.kept import keep, read_kept
 from fedray.placement import Placement
 from fedray.scenario import Scenario
-from fedray.stress.cells import Row, Truth, assumed, judge, simulated
-from fedray.stress.sweep import Cell, Sweep
+from fedray.studies.sweep.cells import Row, Truth, assumed, judge, simulated
+from fedray.studies.sweep.sweep import Cell, Sweep
 from fedray.trace.provenance import package_versions
 from mechanisms.comparison import NOT_COMPARABLE
 from mechanisms.optimize.design import default_cache as designs_cache
 from mechanisms.participation import MinSep
 
-ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("fedray", "mechanisms", "clients", "server")
 Progress = Callable[[str], None]
 LESS_IS_BETTER = (
@@ -66,9 +65,13 @@ class Crossing:
     axis; at, interpolated."""
 
     before: str
+    """The mechanism that is better up to there."""
     after: str
+    """The mechanism that is better from there."""
     low: float
+    """The neighbouring value at which the one before is better."""
     high: float
+    """The neighbouring value at which the one after is better."""
     at: float
 
 
@@ -78,7 +81,9 @@ class SweepResult:
     computed anew."""
 
     sweep: Sweep
+    """What was asked for."""
     cells: tuple[CellResult, ...]
+    """In the sweep's order."""
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -162,14 +167,24 @@ def run_sweep(
     has_cache: bool = True,
     on_progress: Progress | None = None,
 ) -> SweepResult:
-    """Runs all cells: first what happens in them, then how the mechanisms fare. Raises RunFailed
-    when a task dies for good."""
+    """Runs all cells of a sweep: first what happens in them, then how the mechanisms fare.
+
+    Args:
+        sweep: what is varied, and which mechanisms are judged.
+        scenario: of the sweep; None if its cells are settings.
+        placement: where the tasks run.
+        has_cache: whether to keep cells and mechanisms, and to take those that were kept.
+        on_progress: hears how many cells are done.
+
+    Raises:
+        RunFailed: if a task dies for good.
+    """
     cells, cache = sweep.cells(), _Cache(default_cache() if has_cache else None)
     designs = designs_cache() if has_cache else None
     tell, placement = on_progress or (lambda _: None), placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
     truths = _truths(sweep, cells, scenarios, placement, cache, tell)
-    distribution = tuple(truth.schema for truth in truths if truth.schema is not None)
+    distribution = tuple(truth.participation for truth in truths if truth.participation is not None)
     jobs = [
         _Judgement(sweep, *each, distribution, designs)
         for each in zip(cells, scenarios, truths, strict=True)
@@ -193,7 +208,16 @@ def run_sweep(
 
 
 def write_results(result: SweepResult, out: Path, page: str) -> None:
-    """results.parquet, results.json and report.html in a new directory. Raises InputError."""
+    """Writes results.parquet, results.json and report.html.
+
+    Args:
+        result: the sweep's.
+        out: a new directory.
+        page: the content of report.html.
+
+    Raises:
+        InputError: if the directory cannot be written.
+    """
     table = io.BytesIO()
     pq.write_table(result.to_arrow(), table, compression="zstd")
     document = json.dumps(result.to_json(), indent=1) + "\n"
@@ -228,14 +252,14 @@ class _Judgement:
             mode="json",
             include={"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"},
         )
-        schema = self.truth.schema
+        participation = self.truth.participation
         return _digest(
             "judgement",
             sweep,
             [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms],
             list(self.cell.values),
             self.scenario.digest if self.scenario is not None else None,
-            asdict(schema) if schema is not None else None,
+            asdict(participation) if participation is not None else None,
             [asdict(each) for each in self.distribution] if needs_all else [],
         )
 
@@ -287,17 +311,17 @@ class _Cache:
             return None
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             head = json.loads(arrays["head"].tobytes())
-            if head["schema"] is None:
+            if head["participation"] is None:
                 return Truth(None, note=head["note"])
-            schema = MinSep(**head["schema"])
+            participation = MinSep(**head["participation"])
             patterns = Patterns(
-                schema.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"]
+                participation.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"]
             )
-            return Truth(schema, patterns, head["days"], head["note"])
+            return Truth(participation, patterns, head["days"], head["note"])
 
     def keep_truth(self, digest: str, truth: Truth) -> None:
         head = {
-            "schema": asdict(truth.schema) if truth.schema else None,
+            "participation": asdict(truth.participation) if truth.participation else None,
             "days": truth.days,
             "note": truth.note,
         }

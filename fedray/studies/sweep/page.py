@@ -1,4 +1,4 @@
-"""Sweeps as tables, figures and a page; the page of a plan is in plan_page.py."""
+"""Sweeps as figures and a page; the page of a plan is in plan_page.py."""
 
 import math
 from collections.abc import Sequence
@@ -9,50 +9,20 @@ import numpy as np
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
 from fedray.report.page import PageTable, render_study
-from fedray.rounding import shown_min_sep, up
-from fedray.stress.cells import Row
-from fedray.stress.run import SweepResult
+from fedray.report.text.studies import (
+    BOUNDS,
+    COLUMNS,
+    crossing_rows,
+    decimals_of,
+    sweep_constants,
+    sweep_rows,
+)
+from fedray.studies.sweep.cells import Row
+from fedray.studies.sweep.run import SweepResult
 from mechanisms.comparison import NOT_COMPARABLE
 
-DIGITS = 5
-"""Of figures in tables."""
-_COLUMNS = {
-    "rounds": "n",
-    "min_sep": "b",
-    "max_participations": "k",
-    "rms_loss": "RmsLoss",
-    "max_loss": "MaxLoss",
-    "common_rho": "rho of all",
-    "needed_noise_multiplier": "z for that rho",
-    "rms_prefix_error": "rms error there",
-    "max_prefix_error": "max error there",
-    "regret": "regret",
-    "sensitivity": "sensitivity",
-    "sensitivity_of": "of",
-    "schema_sensitivity": "of (b, k)",
-    "noise_multiplier": "z",
-    "rho": "rho at z",
-    "epsilon": "epsilon at z",
-    "days": "days",
-    "note": "note",
-}
-_BRIEF = (
-    "min_sep",
-    "max_participations",
-    "rms_loss",
-    "max_loss",
-    "needed_noise_multiplier",
-    "rms_prefix_error",
-    "epsilon",
-    "note",
-)
-"""Columns of the terminal: a page, a table or JSON has all."""
-_BOUNDS = {
-    "sensitivity": "sensitivity_is_exact",
-    "schema_sensitivity": "schema_sensitivity_is_exact",
-}
 _TITLES = {
-    **_COLUMNS,
+    **COLUMNS,
     "min_sep": "min-sep",
     "rms_prefix_error": "rms error of prefix sums",
     "max_prefix_error": "largest error of prefix sums",
@@ -62,41 +32,6 @@ _TITLES = {
 }
 _OF_THE_CELL = ("min_sep", "noise_multiplier")
 """Figures that all mechanisms of a cell have in common: one line will do."""
-
-
-def sweep_rows(result: SweepResult, is_brief: bool = False) -> list[list[str]]:
-    """A heading, then a row per cell and mechanism, in a cell the least error first. Columns that
-    say the same in all rows are left out; `sweep_constants` has them. is_brief: as it is
-    printed."""
-    table, shown = (
-        result.table(),
-        [name for name in _shown(result) if not is_brief or name in _BRIEF],
-    )
-    varied = _varied(result)
-    heading = [
-        *(key.split(".")[-1] for key in varied),
-        "mechanism",
-        *(_COLUMNS[name] for name in shown),
-    ]
-    return [
-        heading,
-        *(
-            [*(str(row[f"cell.{key}"]) for key in varied), row["mechanism"], *_cells(row, shown)]
-            for row in table
-        ),
-    ]
-
-
-def sweep_constants(result: SweepResult) -> str:
-    """What is the same in all rows, in words."""
-    table = result.table()
-    same = [name for name in _COLUMNS if len({_cell(row, name) for row in table}) == 1]
-    said = [
-        f"{_COLUMNS[name]} {_cell(table[0], name)}"
-        for name in same
-        if _cell(table[0], name) not in ("-", "")
-    ]
-    return f"In all rows: {', '.join(said)}." if said and len(table) > 1 else ""
 
 
 def sweep_notes(result: SweepResult) -> list[str]:
@@ -122,34 +57,27 @@ def sweep_notes(result: SweepResult) -> list[str]:
         "have the same rho, that of the sweep's first mechanism; the least comes first."
     )
     notes.append(NOT_COMPARABLE)
-    if any(row[exact] is False for row in result.table() for exact in _BOUNDS.values()):
+    if any(row[exact] is False for row in result.table() for exact in BOUNDS.values()):
         notes.append("A sensitivity with <= is an upper bound, because no exact one is known.")
     return notes
 
 
-def crossing_rows(result: SweepResult) -> list[list[str]]:
-    """Where the better of two mechanisms changes."""
-    rows = [["better before", "better after", f"between {result.sweep.x}", "and", "interpolated"]]
-    return rows + [
-        [c.before, c.after, f"{c.low:g}", f"{c.high:g}", f"{c.at:.1f}"] for c in result.crossings()
-    ]
-
-
 def sweep_page(result: SweepResult) -> str:
     """The page of a sweep."""
-    tables = []
-    crossings = crossing_rows(result)
+    tables, document = [], result.to_json()
+    crossings = crossing_rows(document)
     if len(crossings) > 1:
         note = f"Where the lower {_TITLES[result.sweep.y]} changes from one mechanism to another."
         tables.append(PageTable("Crossings", crossings, note))
-    notes = [*sweep_notes(result), sweep_constants(result)]
-    tables.append(PageTable("Cells", sweep_rows(result), " ".join(note for note in notes if note)))
+    notes = [*sweep_notes(result), sweep_constants(document)]
+    note = " ".join(note for note in notes if note)
+    tables.append(PageTable("Cells", sweep_rows(document), note))
     return render_study(
         result.sweep.name,
         result.sweep.description,
         sweep_figures(result),
         tables,
-        result.to_json(),
+        document,
         OF_EVERY_AUDIT,
     )
 
@@ -269,50 +197,5 @@ def _key_title(key: str) -> str:
 def _axis(title: str, values: Sequence[float]) -> Axis:
     """Values are shown rounded up; integers as they are."""
     is_whole = all(float(value).is_integer() for value in values)
-    decimals = None if is_whole or not values else _decimals(max(values))
+    decimals = None if is_whole or not values else decimals_of(max(values))
     return Axis(title, is_log=needs_log(values), starts_at_zero=False, decimals=decimals)
-
-
-def _varied(result: SweepResult) -> list[str]:
-    return [key for key, values in result.sweep.vary.items() if len(values) > 1]
-
-
-def _shown(result: SweepResult) -> list[str]:
-    """Columns that tell rows apart, and are not among what is varied."""
-    table, varied = result.table(), _varied(result)
-    if len(table) <= 1:
-        return [
-            name for name in _COLUMNS if any(_cell(row, name) not in ("-", "") for row in table)
-        ]
-    return [
-        name
-        for name in _COLUMNS
-        if name not in varied and len({_cell(row, name) for row in table}) > 1
-    ]
-
-
-def _cells(row: dict[str, Any], shown: Sequence[str]) -> list[str]:
-    return [_cell(row, name) for name in shown]
-
-
-def _cell(row: dict[str, Any], name: str) -> str:
-    value = row[name]
-    if name == "min_sep" and row["max_participations"] == 1:
-        return shown_min_sep(None)
-    if name in ("noise_multiplier", "days") and value is not None:
-        return f"{value:.5g}"
-    return ("<= " if name in _BOUNDS and row[_BOUNDS[name]] is False else "") + text(value)
-
-
-def text(value: Any) -> str:
-    """A figure in a table: losses, errors and the noise that is needed rounded up; "-" for none."""
-    if value is None:
-        return "-"
-    return up(value, _decimals(value)) if isinstance(value, float) else str(value)
-
-
-def _decimals(value: float) -> int:
-    """After the point, for `DIGITS` significant digits."""
-    if not math.isfinite(value) or value == 0.0:
-        return 0
-    return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))

@@ -1,7 +1,6 @@
-"""Plans as tables, a figure, a page and the files of a directory."""
+"""Plans as a sentence, a figure, a page and the files of a directory."""
 
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,9 @@ import tomli_w
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import PageTable, render_study
+from fedray.report.text.studies import plan_rows, timer_rows
 from fedray.rounding import shown_min_sep, up
-from fedray.stress.page import text
-from fedray.stress.plan import Candidate, Plan, planned_scenario
+from fedray.studies.plan import Candidate, Plan, planned_scenario
 from fedray.trace.provenance import package_versions
 
 SHOWN = 3.0
@@ -21,8 +20,16 @@ SCENARIO_FILE, MECHANISM_FILE, CLAIM_FILE = "scenario.toml", "mechanism.json", "
 
 
 def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
-    """What `fedray plan --out` writes, by name: page and figures, and for a plan that was found its
-    scenario, mechanism, claim."""
+    """Makes what the directory of a plan holds: a page and figures, and for a plan that was found
+    its scenario, mechanism and claim.
+
+    Args:
+        plan: the plan.
+        command: how it was made, for the page.
+
+    Returns:
+        Contents of the files, by name.
+    """
     files = {
         "report.html": plan_page(plan, command).encode(),
         "plan.json": (json.dumps({**plan.to_json(), "command": command}, indent=1) + "\n").encode(),
@@ -54,46 +61,6 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     files[MECHANISM_FILE] = (json.dumps(strategy.model_dump(mode="json"), indent=1) + "\n").encode()
     files[CLAIM_FILE] = tomli_w.dumps(claim).encode()
     return files
-
-
-def plan_rows(plan: Plan, is_brief: bool = False) -> list[list[str]]:
-    """A heading, then a row per candidate. is_brief: as it is printed, without what follows from
-    the other columns."""
-    heading = [
-        "verdict",
-        "timer",
-        "report goal",
-        "z",
-        "size",
-        "min-sep, seeds",
-        "planned",
-        "population / goal",
-        "k",
-        "days",
-    ]
-    rows = [[*heading, "epsilon", "if cycled"], *(_cells(plan, each) for each in plan.candidates)]
-    left_out = {"z", "population / goal", "if cycled"} if is_brief else set()
-    places = [place for place, name in enumerate(rows[0]) if name not in left_out]
-    return [[row[place] for place in places] for row in rows]
-
-
-def timer_rows(plan: Plan) -> list[list[str]]:
-    """What a longer timer costs, and saves: a heading, then the least goal of each timer that meets
-    the target."""
-    heading = [
-        "timer",
-        "least report goal",
-        "device updates",
-        "min-sep, planned",
-        "days",
-        "rounds a day",
-        "epsilon",
-        "simulated at",
-    ]
-    return [
-        heading,
-        *(_timer_cells(plan, hours, each) for hours, each in sorted(plan.least_of_timers.items())),
-    ]
 
 
 def plan_sentence(plan: Plan) -> str:
@@ -148,14 +115,14 @@ def pace_words(plan: Plan) -> str:
         return (
             "rounds follow one another as fast as devices come; at a slower pace a timer spans "
             "fewer rounds, so that min-sep is "
-            "smaller: say yours with --rounds-per-day"
+            "smaller: set rounds.min_minutes_between to yours"
         )
     return f"a round starts at least {minutes:g} minutes after the one before"
 
 
 def plan_page(plan: Plan, command: str) -> str:
     """The page of a plan."""
-    target, scenario = plan.target, plan.scenario
+    target, scenario, document = plan.target, plan.scenario, plan.to_json()
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {target.epsilon:g} at delta "
@@ -178,12 +145,12 @@ def plan_page(plan: Plan, command: str) -> str:
         ["fedray", package_versions().get("fedray", "unknown")],
     ]
     tables = [
-        PageTable("What a longer timer costs", timer_rows(plan), on_timers),
-        PageTable("Candidates", plan_rows(plan), " ".join([how, *plan.warnings]), styles),
+        PageTable("What a longer timer costs", timer_rows(document), on_timers),
+        PageTable("Candidates", plan_rows(document), " ".join([how, *plan.warnings]), styles),
         PageTable("How this page was made", made),
     ]
     title = f"A plan for epsilon {target.epsilon:g}"
-    return render_study(title, note, [plan_figure(plan)], tables, plan.to_json(), OF_EVERY_AUDIT)
+    return render_study(title, note, [plan_figure(plan)], tables, document, OF_EVERY_AUDIT)
 
 
 def plan_figure(plan: Plan) -> Figure:
@@ -252,52 +219,3 @@ def _zones(plan: Plan, least: float, most: float) -> tuple[Mark, ...]:
 def _points(name: str, kind: Any, points: list[tuple[int, float]]) -> Series:
     x, y = zip(*points, strict=True)
     return Series(name, kind, np.array(x, np.float64), np.array(y, np.float64))
-
-
-def _cells(plan: Plan, each: Candidate) -> list[str]:
-    found = [math.inf if value is None else value for value in each.min_seps]
-    ends = (
-        [None if value == math.inf else value for value in (min(found), max(found))]
-        if found
-        else []
-    )
-    seeds = " to ".join(dict.fromkeys(shown_min_sep(end) for end in ends)) or "-"
-    verdict = (
-        "plan"
-        if each == plan.best
-        else "starves"
-        if each.starves
-        else "meets it"
-        if each.meets(plan.target)
-        else "misses it"
-    )
-    return [
-        verdict,
-        f"{each.timer_hours:g} h",
-        f"{each.report_goal:,}",
-        f"{each.noise_multiplier:.5g}",
-        f"{each.scale:.2g}",
-        seeds,
-        "-" if each.planned_max_participations is None else shown_min_sep(each.planned_min_sep),
-        f"{each.population_over_goal:,}",
-        "-" if each.planned_max_participations is None else str(each.planned_max_participations),
-        "-" if each.days is None else f"{each.days:.1f}",
-        text(each.epsilon),
-        text(each.guessed_epsilon),
-    ]
-
-
-def _timer_cells(plan: Plan, hours: float, each: Candidate | None) -> list[str]:
-    if each is None or each.days is None:
-        return [f"{hours:g} h", "none", *(["-"] * 6)]
-    rounds = plan.scenario.rounds.count
-    return [
-        f"{hours:g} h",
-        f"{each.report_goal:,}",
-        f"{each.updates(rounds):,}",
-        shown_min_sep(each.planned_min_sep),
-        f"{each.days:.1f}",
-        f"{rounds / each.days:.1f}",
-        text(each.epsilon),
-        "full size" if each.is_full_size else f"{each.scale:.2g} of the size",
-    ]

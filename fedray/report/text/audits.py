@@ -1,0 +1,230 @@
+"""Audits in the terminal: participation, guarantees, the comparison of mechanisms, the claim."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedray.report.text import Paragraph, Piece, TextTable
+from fedray.rounding import down, shown_min_sep, up
+
+MOST_ROUNDS_SHOWN = 12
+"""Of the evidence for a finding."""
+
+
+def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
+    """An audit: rows that were left out, participation, the guarantees of each mechanism, the
+    comparison, the claim, and what the figures rest on.
+
+    Args:
+        audit: as `Audit.to_json` gives it; with a claim as `Audit.to_json_in_full` does.
+    """
+    yield from _left_out(audit)
+    yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
+    has_claim, mechanisms = bool(audit["findings"]), audit["mechanisms"]
+    yield from guarantees_text(mechanisms, has_claim)
+    if mechanisms:
+        yield from _what_to_rest_on(mechanisms[0])
+    else:
+        yield (
+            "No mechanism is known, so there are no privacy figures: give a mechanism and a noise "
+            "multiplier, or a claim."
+        )
+    if has_claim:
+        *_, claimed = mechanisms[0]["guarantees"]
+        yield Paragraph("claimed   ", f"{claimed['reason']}.")
+    if audit["utility"]:
+        yield ""
+        yield TextTable(
+            "Error of the prefix sums when each mechanism has the same rho "
+            f"({audit['utility_basis']} participation)",
+            utility_rows(audit["utility"]),
+        )
+        yield Paragraph("", audit["utility_note"])
+    if has_claim:
+        yield from _claim(audit)
+    yield "\nWhat these figures rest on"
+    for each in audit["assumptions"]:
+        yield Paragraph("  * ", each)
+
+
+def guarantees_text(
+    mechanisms: Sequence[Mapping[str, Any]], has_claim: bool = False
+) -> Iterator[TextTable]:
+    """The guarantees of every mechanism of an audit, a table each.
+
+    Args:
+        mechanisms: `mechanisms` of an audit's document.
+        has_claim: whether there is a claim, and so a row for what follows from it.
+    """
+    for mechanism in mechanisms:
+        noise = mechanism["noise_multiplier"]
+        known = f"noise multiplier {noise!r}" if noise is not None else "without noise multiplier"
+        delta = mechanism["guarantees"][0]["delta"]
+        title = f"{mechanism['name']}, {known}, delta {delta:g}"
+        yield TextTable(title, guarantee_rows(mechanism, has_claim))
+
+
+def participation_rows(participation: Mapping[str, Any]) -> list[list[str]]:
+    """What a trace shows of participation: a name and a value in each row.
+
+    Args:
+        participation: an audit's document, or its part that `Audit.participation_json` gives.
+    """
+    return [
+        ["rounds (committed)", f"{participation['rounds']:,}"],
+        ["devices (took part)", f"{participation['devices']:,}"],
+        ["participations (accepted)", f"{participation['participations']:,}"],
+        ["min-sep b (rounds)", shown_min_sep(participation["min_sep"])],
+        ["max participations k", f"{participation['max_participations']:,}"],
+    ]
+
+
+def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[str]]:
+    """The guarantees of one mechanism: a heading, then a row each. Privacy is rounded up.
+
+    Args:
+        mechanism: one of `mechanisms` of an audit's document.
+        has_claim: whether there is a claim, and so a row for what follows from it.
+    """
+    observed, enforced, claimed = mechanism["guarantees"]
+    named = [
+        ("observed", observed),
+        ("observed limits", mechanism["observed_limits"]),
+        ("enforced", enforced),
+    ]
+    if has_claim:
+        named.append(("claimed", claimed))
+    heading = ["guarantee", "min-sep", "part.", "sensitivity", "rho", "epsilon"]
+    return [heading, *([name, *_guarantee_cells(each)] for name, each in named)]
+
+
+def utility_rows(utility: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Mechanisms side by side at equal rho: a heading, then a row each, least error first.
+
+    Args:
+        utility: `utility` of an audit's document.
+    """
+    heading = ["mechanism", "rms error", "max error", "RmsLoss", "MaxLoss", "noise multiplier"]
+    figures = ("rms_prefix_error", "max_prefix_error", "rms_loss", "max_loss")
+    rows = [
+        [each["name"], *(f"{each[name]:.4f}" for name in figures), up(each["noise_multiplier"])]
+        for each in utility
+    ]
+    return [heading, *rows]
+
+
+def _left_out(audit: Mapping[str, Any]) -> Iterator[Paragraph]:
+    for each in audit["left_out"]:
+        yield Paragraph(
+            "left out  ", f"{each['rows']:,} rows {each['reason']}, such as {each['example']}"
+        )
+    if audit["filtered_rows"]:
+        yield Paragraph(
+            "left out  ",
+            f"{audit['filtered_rows']:,} rows that do not meet the conditions of the import",
+        )
+    if audit["incompleteness"]:
+        yield Paragraph(
+            "WARNING   ",
+            f"{audit['incompleteness']} The figures below are of what is left, and no upper "
+            "bounds.",
+        )
+
+
+def _guarantee_cells(guarantee: Mapping[str, Any]) -> list[str]:
+    most, sensitivity = guarantee["max_participations"], guarantee["sensitivity"]
+    if most is None and sensitivity is None:
+        return ["unknown", "", "", "", ""]
+    limits = ["-", "-"] if most is None else [shown_min_sep(guarantee["min_sep"]), f"{most:,}"]
+    if sensitivity is None:
+        return [*limits, "nothing proven", "", ""]
+    rho, epsilon = guarantee["rho"], guarantee["epsilon"]
+    return [
+        *limits,
+        f"{up(sensitivity, 6)} {'exact' if guarantee['is_exact'] else 'bound'}",
+        "-" if rho is None else up(rho, 6),
+        "-" if epsilon is None else up(epsilon),
+    ]
+
+
+def _what_to_rest_on(mechanism: Mapping[str, Any]) -> Iterator[Paragraph]:
+    observed, enforced, _ = mechanism["guarantees"]
+    yield Paragraph(
+        "",
+        "observed limits: what holds for every trace with this min-sep and this many "
+        "participations.",
+    )
+    yield Paragraph(
+        "observed  ", f"is a statement about {observed['scope']}; {observed['reason']}."
+    )
+    if not enforced["is_known"]:
+        said = f"is not known: {enforced['reason']}."
+    elif enforced["may_rest_on"]:
+        said = (
+            f"holds for {enforced['scope']}; a guarantee may rest on it. Why: {enforced['reason']}."
+        )
+    else:
+        said = f"cannot be rested on by itself: {enforced['reason']}."
+    yield Paragraph("enforced  ", said)
+
+
+def _claim(audit: Mapping[str, Any]) -> Iterator[Piece]:
+    """Verdicts first, then every statement, its evidence, and the distribution over devices."""
+    yield ""
+    yield Paragraph("", audit["claim_sentence"])
+    yield ""
+    heading = ["statement", "verdict", "claimed", "found", "should say", "because"]
+    rows = [
+        [
+            each["statement"],
+            each["verdict"],
+            _claimed(each["claimed"]),
+            _found(each["statement"], each["found"]),
+            each["should_say"],
+            each["explanation"],
+        ]
+        for each in audit["findings"]
+    ]
+    yield TextTable("The claim", [heading, *rows])
+    for each in audit["findings"]:
+        yield from _evidence(each)
+    if audit["device_privacy"] is not None:
+        rhos = {each["share"]: up(each["rho"], 6) for each in audit["device_privacy"]["quantiles"]}
+        yield Paragraph(
+            "  ",
+            f"observed, in this trace only: rho of the median device {rhos[0.5]}, of 99 % at most "
+            f"{rhos[0.99]}, of all at most {rhos[1.0]}",
+        )
+    if audit["frontier"] is not None:
+        yield Paragraph(
+            "  ",
+            "observed, in this trace only: sensitivity by the frontier of (min-sep, "
+            f"participations) at most {up(audit['frontier']['sensitivity'], 6)}",
+        )
+
+
+def _evidence(finding: Mapping[str, Any]) -> Iterator[Paragraph]:
+    statement = finding["statement"]
+    if finding["evidence_note"]:
+        yield Paragraph("  ", f"{statement}: {finding['evidence_note']}")
+    for shown in finding["evidence"]:
+        rounds = ", ".join(map(str, shown["rounds"][:MOST_ROUNDS_SHOWN]))
+        if len(shown["rounds"]) > MOST_ROUNDS_SHOWN:
+            rounds += ", ..."
+        yield Paragraph(
+            "  ", f"{statement}: device {shown['device']}, rounds {rounds}: {shown['shows']}"
+        )
+
+
+def _claimed(value: float | str | None) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else repr(value)
+
+
+def _found(statement: str, value: float | str | None) -> str:
+    """What was found; losses are rounded up, spans of time down, counts are whole."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if statement in ("rho", "epsilon"):
+        return up(value, 6)
+    return down(value, 4) if statement == "timer_hours" else f"{value:,.10g}"

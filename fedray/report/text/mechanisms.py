@@ -1,0 +1,65 @@
+"""Mechanisms in the terminal: what `fedray optimize`, `mechanism` and `calibrate` print."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedray.rounding import down, up
+
+MOST_SHOWN = 8
+"""Of the values of a list."""
+
+
+def figures_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """All figures of a mechanism at one setting: a name and a value in each row. Privacy is rounded
+    up.
+
+    Args:
+        figures: as `Figures.to_json` gives them.
+    """
+    bound = down(figures["sensitivity_lower_bound"], 6)
+    how = "exact" if figures["sensitivity_is_exact"] else f"upper bound; at least {bound}"
+    participation = (figures[name] for name in ("rounds", "min_sep", "max_participations"))
+    return [
+        ("kind", f"{figures['kind']} ({figures['paper']})"),
+        (
+            "rounds n, min-sep b, max participations k",
+            ", ".join(f"{each:,}" for each in participation),
+        ),
+        ("sensitivity", f"{up(figures['sensitivity'], 6)} ({how})"),
+        ("by", figures["sensitivity_theorem"]),
+        ("a worst pattern of rounds", _shortened(figures["worst_pattern"])),
+        (
+            "error of prefix sums, max / rms",
+            f"{figures['max_error']:.6f} / {figures['rms_error']:.6f}",
+        ),
+        ("MaxLoss / RmsLoss", f"{figures['max_loss']:.6f} / {figures['rms_loss']:.6f}"),
+        *_privacy_rows(figures),
+        *((name, _shortened(value)) for name, value in figures["parameters"].items()),
+    ]
+
+
+def _privacy_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if figures["epsilon"] is None:
+        return []
+    rows = [
+        ("noise multiplier", repr(figures["noise_multiplier"])),
+        ("mu, rho", f"{up(figures['mu'], 6)}, {up(figures['rho'], 6)}"),
+        (f"epsilon at delta {figures['delta']:g}", up(figures["epsilon"])),
+    ]
+    sampled = figures.get("hypothetical")
+    if sampled is not None:
+        said = (
+            f"at most {up(sampled['epsilon'])} ({sampled['assumption']}); by Renyi DP, as other "
+            f"tools have it, {up(sampled['renyi_epsilon'])}"
+        )
+        rows.append(("hypothetical epsilon, sampled", said))
+    return rows
+
+
+def _shortened(value: Any) -> str:
+    if not isinstance(value, list | tuple):
+        return str(value)
+    if not value:
+        return "none"
+    shown = ", ".join(str(each) for each in value[:MOST_SHOWN])
+    return f"{shown}, ... ({len(value)})" if len(value) > MOST_SHOWN else shown

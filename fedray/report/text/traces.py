@@ -1,0 +1,43 @@
+"""Imported logs in the terminal: what `fedray import` prints."""
+
+import numpy as np
+
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.log_times import shown_range
+
+
+def import_rows(trace: ImportedTrace) -> list[tuple[str, str]]:
+    """What was made of a log, and what was left out: a name and words in each row.
+
+    Args:
+        trace: the log, imported.
+    """
+    run = trace.run
+    last = run["rounds"] - 1
+    rows = [
+        (
+            "participations",
+            f"{run['rows']:,} of {run['devices']:,} devices, from {run['rows_read']:,} rows",
+        ),
+        ("unit", f"one {trace.unit}"),
+        (
+            "rounds",
+            f"{run['rounds']:,}, the log's {trace.round_label(0)} to {trace.round_label(last)}",
+        ),
+    ]
+    if run["where"]:
+        conditions = " and ".join(run["where"])
+        rows.append(("filtered", f"{run['filtered_rows']:,} rows without {conditions}"))
+    rows += [
+        ("left out", f"{each.rows:,} rows: {each.reason}, such as {each.example}")
+        for each in trace.left_out
+    ]
+    times = trace.round_times()
+    if times is not None:
+        form = run["times"]["form"] or run["times"]["rounds_file_form"]
+        known = np.concatenate(times)
+        known = run["times"]["origin"] + known[np.isfinite(known)]
+        first, end = shown_range(known.min(), known.max())
+        rows.append(("times", f"{form}; from {first} to {end}"))
+    rows += [("rests on", text) for text in trace.assumptions]
+    return [*rows, ("trace", str(trace.path))]

@@ -1,0 +1,87 @@
+"""The privacy of published runs, computed from their rounds, min-sep, participations and noise
+multiplier alone: nothing is simulated."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mechanisms.accounting.gdp import gaussian_epsilon
+from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.participation import MinSep
+from mechanisms.registry import Tree
+from scenarios.gboard import PublishedRun, select
+
+TREE_NOTE = (
+    "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at "
+    "delta 1e-10."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPrivacy:
+    """rho and epsilon of a published row from its rounds, min-sep, max participations and noise
+    multiplier alone.
+
+    min_sep: the gap. exact_rho: unrounded; epsilon: at delta 1e-10, by PLD of the rho that is
+    printed, since the printed epsilons are those of rounded rhos; None where none is printed.
+    """
+
+    name: str
+    """Of the row, such as nwp-en-GB."""
+    rounds: int
+    """n: rounds of the run."""
+    min_sep: int
+    max_participations: int
+    """k: as printed."""
+    squared_sensitivity: float
+    """Of tree aggregation under (b, k), at clip norm 1."""
+    exact_rho: float
+    published_rho: float
+    """As printed."""
+    epsilon: float | None
+    published_epsilon: float | None
+    """As printed, at delta 1e-10; None where none is printed."""
+
+    @property
+    def agrees(self) -> bool:
+        """To every digit that is printed."""
+        rho = f"{self.exact_rho:.2f}" == f"{self.published_rho:.2f}"
+        return rho and (
+            self.epsilon is None or f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As in `fedray reproduce gboard-privacy --json`."""
+        return {**asdict(self), "agrees": self.agrees}
+
+
+def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:
+    """Computes the privacy of published runs; `reproduce.GAP_NOTE` and `TREE_NOTE` have the
+    conventions.
+
+    Args:
+        rows: comma-separated locales or names of rows; None for all.
+
+    Raises:
+        InputError: if a row is unknown, or none is named.
+    """
+    return [_privacy_of(run) for run in select(rows)]
+
+
+def _privacy_of(run: PublishedRun) -> PublishedPrivacy:
+    participation = MinSep(run.rounds, run.min_sep, run.max_participations)
+    sensitivity = Tree().participation_sensitivity(participation).value
+    epsilon = (
+        None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1.0, 1e-10)
+    )
+    return PublishedPrivacy(
+        name=run.name,
+        rounds=run.rounds,
+        min_sep=participation.min_sep,
+        max_participations=participation.max_participations,
+        squared_sensitivity=sensitivity**2,
+        exact_rho=gaussian_rho(sensitivity, run.noise_multiplier),
+        published_rho=run.rho,
+        epsilon=epsilon,
+        published_epsilon=run.epsilon,
+    )

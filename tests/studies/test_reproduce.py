@@ -1,0 +1,78 @@
+"""The published runs: their scenarios, and a small version of their reproduction."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedray.scenario import Scenario
+from mechanisms.participation import gap_of
+from scenarios.gboard import published_runs, select
+
+
+def test_every_published_run_has_its_scenario() -> None:
+    """The scenario files say what the table says."""
+    runs = published_runs()
+    assert len(runs) == 13
+    for run in runs:
+        scenario = Scenario.from_toml(run.file)
+        assert scenario.population.devices == run.population
+        assert (scenario.rounds.count, scenario.rounds.report_goal) == (run.rounds, run.report_goal)
+        assert scenario.participation.timer_hours == run.timer_hours
+        assert scenario.privacy.noise_multiplier == run.noise_multiplier
+        assert scenario.privacy.mechanism.kind == "tree"
+        same_locale = [
+            Scenario.from_toml(other.file).population.reach
+            for other in runs
+            if other.locale == run.locale
+        ]
+        assert set(same_locale) == {scenario.population.reach}
+    assert [run.name for run in select("en-gb,nwp-de-DE")] == [
+        "nwp-de-DE",
+        "nwp-en-GB",
+        "otf-en-GB",
+    ]
+
+
+def test_a_published_min_sep_is_a_gap_of_one_more() -> None:
+    """Rounds 3 and 7 have three rounds strictly between them and are four apart; tables, descriptions and rows say so."""
+    assert gap_of(len(range(3 + 1, 7))) == 7 - 3
+    for run in published_runs():
+        assert run.min_sep == run.rounds_between + 1
+        described = Scenario.from_toml(run.file).description
+        assert (
+            f"published MinS {run.rounds_between}, which is a min-sep of {run.min_sep};"
+            in described
+        )
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) -> None:
+    """Some hundredths of the size: what is printed, written and shown is the same."""
+    small = [
+        word
+        for key in ("population.devices=2400", "rounds.report_goal=33", "rounds.count=120")
+        for word in ("--set", key)
+    ]
+    given = ("--out", str(tmp_path / "g"), "--figures", str(tmp_path / "f"))
+    code, out, _ = fedray_command(
+        "reproduce", "gboard", "--rows", "en-GB", *small, *given, "--json"
+    )
+    assert code == 0
+    assert {file.name for file in (tmp_path / "f").iterdir()} == {
+        "min-sep.svg",
+        "min-sep.csv",
+        "rho.svg",
+        "rho.csv",
+    }
+    runs = json.loads(out)["runs"]
+    assert [run["name"] for run in runs] == ["nwp-en-GB", "otf-en-GB"]
+    assert runs == json.loads((tmp_path / "g" / "results.json").read_text())
+    assert runs[0]["min_sep"]["published"] == 227
+    difference = runs[0]["min_sep"]["observed"] / 227 - 1
+    assert runs[0]["min_sep"]["relative_difference"] == pytest.approx(difference)
+    page = (tmp_path / "g" / "report.html").read_text()
+    assert f"{runs[0]['min_sep']['observed']:.0f} / 227" in page
+    assert f"{100 * difference:+.1f} %" in page
+    assert (tmp_path / "g" / "nwp-en-GB" / "run.json").exists()
