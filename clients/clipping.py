@@ -19,12 +19,18 @@ D = 2^29."""
 def sum_of_clipped(
     updates: NDArray[np.float32], clip_norm: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The sum [D] of updates [G, D], each scaled down to L2 norm clip_norm where it is longer; and
-    which were longer [G].
+    """Clips updates to an L2 norm and adds them up, exactly.
 
-    The sum is in whole steps of clip_norm / 2^40, each coordinate of each update rounded towards
-    zero, so that no norm grows. An update that is not finite counts as zero: a device whose
-    training diverged contributes nothing, which is clipping too.
+    Each coordinate of each clipped update is rounded towards zero, so that no norm grows. An update
+    that is not finite counts as zero: a device whose training diverged contributes nothing, which
+    is clipping too.
+
+    Args:
+        updates: [G, D].
+        clip_norm: updates that are longer are scaled down to it.
+
+    Returns:
+        The sum [D], in whole steps of clip_norm / 2^40, and which updates were longer [G].
     """
     return _sum_of_clipped(updates, clip_norm, 2.0**FIXED_POINT_BITS / clip_norm)
 
@@ -36,15 +42,15 @@ def _sum_of_clipped(updates, clip_norm, steps_per_unit):
     is_longer = np.zeros(devices, np.bool_)
     for device in range(devices):
         square = 0.0
-        for place in range(dimension):
-            square += np.float64(updates[device, place]) ** 2
+        for coordinate in range(dimension):
+            square += np.float64(updates[device, coordinate]) ** 2
         norm = math.sqrt(square)
+        # Also true where the norm is no number.
         is_longer[device] = not norm <= clip_norm * _MARGIN
         if not math.isfinite(norm):
             continue
         scale = steps_per_unit * (clip_norm * _MARGIN / norm if is_longer[device] else 1.0)
-        for place in range(dimension):
-            total[place] += np.int64(
-                np.float64(updates[device, place]) * scale
-            )  # conversion rounds towards zero
+        for coordinate in range(dimension):
+            # The conversion to an integer rounds towards zero.
+            total[coordinate] += np.int64(np.float64(updates[device, coordinate]) * scale)
     return total, is_longer

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.clipping import sum_of_clipped
-from clients.population import device_model, examples_on
+from clients.population import DeviceModel, examples_on
 from clients.tasks.registry import task_of
 from fedray.errors import ScenarioError
 from fedray.messages import Evaluation, TrainOrder, TrainReport
@@ -23,9 +23,10 @@ class LocalTrainer:
     """Trains any devices of a scenario. Plain Python."""
 
     def __init__(self, scenario: Scenario) -> None:
+        # Trainers are the parallelism: more threads of one would only take CPUs from the others.
         torch.set_num_threads(1)
         self._scenario = scenario
-        self._devices = device_model(scenario)
+        self._devices = DeviceModel.of(scenario)
         self._task = task_of(scenario)
 
     def initial_parameters(self) -> NDArray[np.float32]:
@@ -33,11 +34,18 @@ class LocalTrainer:
         return self._task.initial_parameters()
 
     def evaluate(self, parameters: NDArray[np.float32]) -> Evaluation:
-        """Loss and accuracy of parameters [D] on held-out data."""
+        """Measures the model with parameters [D] on the task's held-out data."""
         return self._task.evaluate(self._named(torch.tensor(parameters)[None, :]))
 
     def train(self, order: TrainOrder) -> TrainReport:
-        """Local SGD on each device of the group; their clipped updates as one exact sum."""
+        """Runs local SGD on each device of a group.
+
+        Args:
+            order: the group's devices, and the parameters that all of them start from.
+
+        Returns:
+            The clipped updates as one exact sum, with the group's metrics.
+        """
         client, clip_norm = self._scenario.training.client, self._scenario.privacy.clip_norm
         devices = len(order.device_ids)
         wanted = client.local_steps * client.batch_size
@@ -97,5 +105,5 @@ class LocalTrainer:
 
 def _batch(examples: Tensor, held: Tensor, step: int, batch_size: int) -> Tensor:
     """The step's examples [G, B, ...]; a device with fewer goes round again."""
-    places = (torch.arange(batch_size) + step * batch_size)[None, :] % held[:, None]
-    return examples[torch.arange(examples.shape[0])[:, None], places]
+    positions = (torch.arange(batch_size) + step * batch_size)[None, :] % held[:, None]
+    return examples[torch.arange(examples.shape[0])[:, None], positions]

@@ -16,7 +16,7 @@ MOST_SHARD_DEVICES = 2**32 - 2
 
 
 def part_devices(devices: int) -> int:
-    """Device ids per part: one block, doubled until MAX_PARTS parts hold the population."""
+    """Device ids per part: one block, doubled until MAX_PARTS parts hold so many devices."""
     size = BLOCK_DEVICES
     while -(-devices // size) > MAX_PARTS:
         size *= 2
@@ -24,14 +24,16 @@ def part_devices(devices: int) -> int:
 
 
 def part_count(devices: int) -> int:
-    """Parts of the trace, and so the most shards that have devices."""
+    """Parts of the trace of so many devices, and so the most shards that have devices."""
     return -(-devices // part_devices(devices))
 
 
 def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[int, int]]:
-    """The parts [first, end) within a range of devices that starts and ends on parts' edges.
+    """The parts [first, end) within a range of devices.
 
-    devices: of the whole population.
+    Args:
+        devices: of the whole population.
+        first_device, end_device: the range, which starts and ends on parts' edges.
     """
     size = part_devices(devices)
     starts = range(first_device, end_device, size)
@@ -41,8 +43,12 @@ def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[
 def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
     """Device ranges [first, end) of the shards: whole parts, as even as can be.
 
-    A shard without parts has first == end; so many shards are allowed, and idle. Raises InputError
-    for too few.
+    Args:
+        devices: of the whole population.
+        shards: how many; more than there are parts are allowed, and idle: they have first == end.
+
+    Raises:
+        InputError: there are so few that one could not number its devices.
     """
     unit, parts = part_devices(devices), part_count(devices)
     edges = [min(devices, (parts * index // shards) * unit) for index in range(shards + 1)]
