@@ -227,7 +227,7 @@ class Presence(NamedTuple):
     @property
     def is_everybody_always(self) -> bool:
         """Whether nobody joins or leaves."""
-        return self.seconds_per_join == self.lifetime_seconds == math.inf
+        return not self.has_joins and self.lifetime_seconds == math.inf
 
     @property
     def has_joins(self) -> bool:

@@ -200,7 +200,7 @@ class PopulationShard:
                 )
             if self._is_capped:
                 self._contributions.raise_to(kept, self._contributions.get(kept) + np.uint32(1))
-            if local.size:
+            if local.size:  # an attempt may have selected none of this shard's devices
                 self._rows.add(settlement)
 
     def _prepare(self, order: CheckInOrder) -> "_Prepared":
@@ -280,6 +280,7 @@ class PopulationShard:
         if block in self._members:
             return self._members[block]
         end = min(block + BLOCK_DEVICES, self.end_device)
+        # Where the task can use all devices, blocks share one array instead of 128 KiB each.
         is_everybody = self._devices.reachable_share == 1.0
         members = (
             _WHOLE_BLOCK[: end - block]
@@ -320,8 +321,8 @@ class PopulationShard:
         return Intervals(local[found.local], start_times, end_times).take(is_there)
 
     def _thin(self, order: CheckInOrder) -> "_Prepared":
-        """From candidates: cheap tests first. Intervals that were listed before are forgotten, and
-        with them whose timers were started since."""
+        """From candidates; cheap tests come first."""
+        # Who was moved is heard only while intervals are listed, so the list would be out of date.
         self._forget_listed()
         local, times = draw_candidates(
             self._devices, self._presence, self._process(order), self.end_device
@@ -362,6 +363,8 @@ class PopulationShard:
 
     def _take_census(self, order: CheckInOrder) -> Census:
         """Counts the census devices, each of which stands for a stride of ids."""
+        # The sample's intervals are listed once a day, whatever the timers say: the census must not
+        # depend on which sampler draws.
         time, stride = order.window.start_time, self._census_stride
         day = int(time // DAY)
         if day != self._census_day:

@@ -279,9 +279,8 @@ def tabulated(table, word):
 def gamma(shape, key, device, a, b):
     """A draw from Gamma(shape, scale 1) at address (device, a, b) of the stream with a key.
 
-    The method is that of Marsaglia and Tsang 2000, with their power step for shapes below 1.
-
-    It is exact, by rejection: attempt j reads address (device, a, b + j), so b must leave room for a few
+    The method is that of Marsaglia and Tsang 2000, with their power step for shapes below 1. It is
+    exact, by rejection: attempt j reads address (device, a, b + j), so b must leave room for a few
     dozen attempts.
     """
     boosted = shape + 1.0 if shape < 1.0 else shape

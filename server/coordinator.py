@@ -347,9 +347,9 @@ def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlem
 def _merge(lists: Sequence[CheckIns]) -> CheckIns:
     """One list in order of (time, device). Shards come in order of device, so a stable sort by time
     breaks ties by device."""
-    census = sum((part.census for part in lists), Census(0, 0, 0, 0))
     if len(lists) == 1:
         return lists[0]
+    census = sum((part.census for part in lists), Census(0, 0, 0, 0))
     times = np.concatenate([part.times for part in lists])
     order = np.argsort(times, kind="stable")
 

@@ -149,7 +149,8 @@ class Reporting:
 
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
-    """Draws work and failure of the selected, at addresses (device, attempt).
+    """Draws when the selected would report, and whether and when they fail, at addresses (device,
+    attempt).
 
     Args:
         selected: [S] devices.

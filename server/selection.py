@@ -211,12 +211,17 @@ class Selection:
         self._down_until = 0.0
 
     def start_window(self, check_ins: CheckIns, window: Window) -> None:
-        """Takes a window's first check-ins; forgets what their lists account for."""
+        """Goes on to a window; forgets what its lists account for.
+
+        Args:
+            check_ins: the window's first check-ins.
+            window: the next one.
+        """
         stays = _stays(self._blocked, window.number, window.start_time)
         table = _blocked_table(int(stays.sum()) + check_ins.device_ids.size)
         _carry_over(self._blocked, table, stays)
         self._blocked, self._arrivals, self._window = table, _Arrivals.of(check_ins), window
-        # Those who still wait are in no list of this window: their rows meant the last one's.
+        # Those who still wait have no row in this window's list: theirs were rows of the last one.
         self._waiting.list_rows.fill(-1)
 
     def open(self, opened: float, ready_time: float) -> None:
@@ -365,7 +370,11 @@ def _find(table, device):
 
 @njit(cache=True)
 def _stays(table, window, window_start):
-    """Which entries the lists of a window do not account for."""
+    """Which entries the lists of a window do not account for.
+
+    An entry can be forgotten once the device is not busy at the window's start, and either the
+    lists know its timer, its last round and its contributions, or none of them holds it back.
+    """
     stays = np.zeros(table.size, np.bool_)
     for slot in range(table.size):
         entry = table[slot]
@@ -418,7 +427,8 @@ def _come_again(arrivals, rules, window, list_rows, free_times):
 
 @njit(cache=True)
 def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
-    """See `Selection.advance`; how it ended, whether the round may start, and the time."""
+    """See `Selection.advance`: goes through the window's check-ins in order of time; how it ended,
+    whether the round may start, and the time."""
     # Arrays are taken out of their tuples once, and steps that every check-in takes are given
     # numbers and records alone: compiled code counts references anew wherever it reaches into a
     # tuple or hands an array on, which made this kernel three times as slow.

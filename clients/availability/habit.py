@@ -262,8 +262,11 @@ class HabitAvailabilityModel:
 
 @njit(forceinline=True)
 def habit_of(model, propensities, free_rates, offset, device):
-    """Static habits of a device in the zone with an offset; propensity and day rate by tabulated
-    inversion (fedray/rng.py)."""
+    """Static habits of a device by a model, in the zone with an offset.
+
+    Propensity and day rate are drawn by tabulated inversion (fedray/rng.py) from the tables
+    propensities and free_rates.
+    """
     w0, w1, w2, w3 = draw(model.habit_key, device, 0, _STATIC)
     propensity = tabulated(propensities, w2)
     weight = model.day_habit_weight
@@ -314,6 +317,7 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
     from_hour, until_hour = from_time / HOUR - JOIN_SECONDS / HOUR, until_time / HOUR
     first_day = math.floor((from_hour + habit.offset - model.last_hour) / 24.0) + 1
     last_day = math.ceil((until_hour + habit.offset - model.first_hour) / 24.0) - 1
+    # What is out of reach by hard limits is passed over without a draw.
     night_reach = model.center_within_reach + 0.5 * min(
         model.session_max, habit.length * model.length_within_reach
     )
@@ -345,6 +349,7 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
             for session in range(poisson(rate, math.exp(-rate), w3)):
                 v0, v1, _, _ = draw(model.session_key, device, day, _DAY_SESSION + session)
                 start = midnight + model.day_start + (model.day_end - model.day_start) * uniform(v0)
+                # The length grows with v1, so that a test of v1 bounds it without its exponential.
                 longest = model.most_lengths if uniform(v1) < _MOST else model.session_max
                 if start > until_hour or start + longest < from_hour:
                     continue
@@ -364,8 +369,8 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
 
 @njit(forceinline=True)
 def intervals_between(model, habit, device, from_time, until_time, starts, ends):
-    """Intervals of a device that touch [from_time, until_time): fills starts and ends (sorted,
-    disjoint); how many."""
+    """Intervals of a device with a habit that touch [from_time, until_time): fills the arrays
+    starts and ends (sorted, disjoint); how many."""
     # What starts within JOIN_SECONDS after an end belongs to the same interval, so a little more
     # than the time asked for is looked at.
     until = until_time + 2.0 * JOIN_SECONDS

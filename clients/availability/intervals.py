@@ -48,6 +48,9 @@ def joined(parts: Sequence[Intervals]) -> Intervals:
 def filled(fill: Callable[[Intervals], int], capacity: int) -> Intervals:
     """The intervals that a kernel finds, which cannot know beforehand how many they are.
 
+    Kernels write the columns out themselves, where there is room: a function for it would cost a
+    third of a listing's time.
+
     Args:
         fill: writes intervals as far as there is room, and returns how many there are. It is called
             again, with room for all of them, where there was too little.
@@ -63,13 +66,11 @@ def filled(fill: Callable[[Intervals], int], capacity: int) -> Intervals:
 
 @njit(forceinline=True)
 def merge(starts, ends, count):
-    """Sorts sessions by start and joins those no more than JOIN_SECONDS apart, in place; how many
-    intervals remain.
-
-    Insertion sort, because a device has few sessions and they are nearly in order.
-    """
+    """Sorts the first `count` sessions by start and joins those no more than JOIN_SECONDS apart, in
+    place, in the arrays starts and ends; how many intervals remain."""
     if count == 0:
         return 0
+    # Insertion sort: a device has few sessions in a day, and they are nearly in order.
     for session in range(1, count):
         start, end = starts[session], ends[session]
         slot = session - 1
@@ -89,7 +90,8 @@ def merge(starts, ends, count):
 
 @njit(forceinline=True)
 def keep_touching(starts, ends, count, from_time, until_time):
-    """Keeps the intervals that touch [from_time, until_time), in place; how many."""
+    """Keeps those of the first `count` intervals that touch [from_time, until_time), in place, in
+    the arrays starts and ends; how many."""
     kept = 0
     for interval in range(count):
         if ends[interval] > from_time and starts[interval] < until_time:
