@@ -50,8 +50,8 @@ def _add_clipped(total, updates, clip_norm, steps_per_unit):
     done = np.zeros(devices, np.int8)
     for device in range(devices):
         square = 0.0
-        for place in range(dimension):
-            square += np.float64(updates[device, place]) ** 2
+        for coordinate in range(dimension):
+            square += np.float64(updates[device, coordinate]) ** 2
         norm = math.sqrt(square)
         if not math.isfinite(norm):
             done[device] = 2
@@ -59,7 +59,7 @@ def _add_clipped(total, updates, clip_norm, steps_per_unit):
         is_longer = not norm <= clip_norm * _MARGIN
         done[device] = 1 if is_longer else 0
         scale = steps_per_unit * (clip_norm * _MARGIN / norm if is_longer else 1.0)
-        for place in range(dimension):
+        for coordinate in range(dimension):
             # The conversion rounds towards zero.
-            total[place] += np.int64(np.float64(updates[device, place]) * scale)
+            total[coordinate] += np.int64(np.float64(updates[device, coordinate]) * scale)
     return done

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 _EMPTY = np.uint32(0xFFFFFFFF)
 
 
-class _Table(NamedTuple):
-    """dense [N]: a value per device, or empty. keys, values [2^m]: open addressing, at most half
-    full, or one empty slot."""
+class DeviceTable(NamedTuple):
+    """The arrays of a `DeviceMap`, for compiled code.
+
+    dense: [N]; a value per device of the shard, or empty.
+    keys, values: [2^m]; open addressing, at most half full; a single empty slot where it is dense.
+    """
 
     dense: NDArray[np.uint32]
     keys: NDArray[np.uint32]
@@ -20,9 +23,13 @@ class _Table(NamedTuple):
 
 
 class DeviceMap:
-    """device index (below `devices` < 2^32 - 1) -> uint32; values only grow."""
+    """A number, 0 to 2^32 - 1, of every device of a shard; numbers only grow.
+
+    table: the arrays; others once the map has grown.
+    """
 
     def __init__(self, devices: int) -> None:
+        """Zero for every one of fewer than 2^32 - 1 devices."""
         self._devices, self._entries = devices, 0
         self.table = _sparse(64)
 
@@ -36,62 +43,72 @@ class DeviceMap:
         """Whether every device has its 4 bytes."""
         return bool(self.table.dense.size)
 
-    def raise_to(self, indices: NDArray[np.int64], values: NDArray[np.uint32]) -> None:
-        """Raises the values of devices [S] to at least `values` [S]."""
-        wanted = 1 << (4 * (self._entries + indices.size)).bit_length()
+    def raise_to(self, local: NDArray[np.int64], values: NDArray[np.uint32]) -> None:
+        """Raises the numbers of devices where they are lower.
+
+        Args:
+            local: [S]; positions in the shard.
+            values: [S].
+        """
+        wanted = 1 << (4 * (self._entries + local.size)).bit_length()
         if not self.is_dense and wanted > self.table.keys.size:
             # While it is rehashed the old table stands beside the new one: 12 bytes a slot, 3 words
             # of the dense form.
             grown = _sparse(wanted) if 3 * wanted < self._devices else _dense(self._devices)
             _copy(self.table, grown)
             self.table = grown
-        self._entries += _raise(self.table, indices, values)
+        self._entries += _raise(self.table, local, values)
 
-    def get(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Values of devices [S]."""
-        return _get(self.table, indices)
-
-
-def _sparse(slots: int) -> _Table:
-    return _Table(np.empty(0, np.uint32), np.full(slots, _EMPTY), np.zeros(slots, np.uint32))
+    def get(self, local: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The numbers [S] of devices, by their positions in the shard, local [S]."""
+        return _get(self.table, local)
 
 
-def _dense(devices: int) -> _Table:
-    return _Table(np.zeros(devices, np.uint32), np.full(1, _EMPTY), np.zeros(1, np.uint32))
+def _sparse(slots: int) -> DeviceTable:
+    return DeviceTable(np.empty(0, np.uint32), np.full(slots, _EMPTY), np.zeros(slots, np.uint32))
+
+
+def _dense(devices: int) -> DeviceTable:
+    return DeviceTable(np.zeros(devices, np.uint32), np.full(1, _EMPTY), np.zeros(1, np.uint32))
 
 
 @njit(inline="always")
-def _place(keys, index):
+def _slot(keys, local):
     # No hash: who takes part is random already, and devices that are visited in order find their
     # slots in order.
     mask = np.uint64(keys.size - 1)
-    place = np.uint64(index) & mask
-    while keys[place] != _EMPTY and keys[place] != np.uint32(index):
-        place = (place + np.uint64(1)) & mask
-    return place
+    slot = np.uint64(local) & mask
+    while keys[slot] != _EMPTY and keys[slot] != np.uint32(local):
+        slot = (slot + np.uint64(1)) & mask
+    return slot
 
 
 @njit(inline="always")
-def value_of(dense, keys, values, index):
-    """The value of one device, from the arrays of a table."""
+def value_of(dense, keys, values, local):
+    """The number of one device, by its position, from the arrays of a table: dense, keys, values.
+
+    Hot loops take the arrays out of the table once, since compiled code counts references anew
+    wherever it reaches into a tuple.
+    """
     if dense.size:
-        return dense[index]
-    return values[_place(keys, index)]
+        return dense[local]
+    return values[_slot(keys, local)]
 
 
 @njit(cache=True, nogil=True)
-def _raise(table, indices, new_values):
+def _raise(table, local, new_values):
+    """Raises the numbers in place; how many devices are new in the table."""
     dense, keys, values = table
     added = 0
-    for row in range(indices.size):
-        index = indices[row]
+    for asked in range(local.size):
+        device, value = local[asked], new_values[asked]
         if dense.size:
-            dense[index] = max(dense[index], new_values[row])
-        elif new_values[row] > 0:
-            place = _place(keys, index)
-            added += keys[place] == _EMPTY
-            keys[place] = np.uint32(index)
-            values[place] = max(values[place], new_values[row])
+            dense[device] = max(dense[device], value)
+        elif value > 0:
+            slot = _slot(keys, device)
+            added += keys[slot] == _EMPTY
+            keys[slot] = np.uint32(device)
+            values[slot] = max(values[slot], value)
     return added
 
 
@@ -99,21 +116,21 @@ def _raise(table, indices, new_values):
 def _copy(old, new):
     _, old_keys, old_values = old
     dense, keys, values = new
-    for slot in range(old_keys.size):
-        if old_keys[slot] == _EMPTY:
+    for old_slot in range(old_keys.size):
+        if old_keys[old_slot] == _EMPTY:
             continue
         if dense.size:
-            dense[old_keys[slot]] = old_values[slot]
+            dense[old_keys[old_slot]] = old_values[old_slot]
         else:
-            place = _place(keys, old_keys[slot])
-            keys[place] = old_keys[slot]
-            values[place] = old_values[slot]
+            slot = _slot(keys, old_keys[old_slot])
+            keys[slot] = old_keys[old_slot]
+            values[slot] = old_values[old_slot]
 
 
 @njit(cache=True, nogil=True)
-def _get(table, indices):
+def _get(table, local):
     dense, keys, values = table
-    out = np.empty(indices.size, np.uint32)
-    for row in range(indices.size):
-        out[row] = value_of(dense, keys, values, indices[row])
+    out = np.empty(local.size, np.uint32)
+    for asked in range(local.size):
+        out[asked] = value_of(dense, keys, values, local[asked])
     return out

@@ -20,7 +20,13 @@ from fedray.scenario import Scenario
 
 
 class LatencyModel(NamedTuple):
-    """What compiled code needs of a scenario's latency table; seconds with the slowdown in them."""
+    """What compiled code needs of a scenario's latency table; the slowdown is in all seconds.
+
+    devices: of the scenario.
+    setup_seconds: before training starts.
+    train_seconds: median training time at the median number of examples.
+    download_seconds, upload_seconds: of the model, at the median rates.
+    """
 
     devices: DeviceModel
     setup_seconds: float
@@ -28,33 +34,40 @@ class LatencyModel(NamedTuple):
     download_seconds: float
     upload_seconds: float
 
-
-def latency_model(scenario: Scenario, devices: DeviceModel) -> LatencyModel:
-    """The compiled form of a scenario's latency table."""
-    table = scenario.latency
-    return LatencyModel(
-        devices=devices,
-        setup_seconds=table.slowdown * table.setup_seconds,
-        train_seconds=table.slowdown * table.train_seconds,
-        download_seconds=table.slowdown
-        * table.model_megabytes
-        / table.downlink_megabytes_per_second,
-        upload_seconds=table.slowdown * table.model_megabytes / table.uplink_megabytes_per_second,
-    )
+    @classmethod
+    def of(cls, scenario: Scenario) -> "LatencyModel":
+        """The compiled form of a scenario's latency table."""
+        table = scenario.latency
+        megabytes = table.slowdown * table.model_megabytes
+        return cls(
+            devices=DeviceModel.of(scenario),
+            setup_seconds=table.slowdown * table.setup_seconds,
+            train_seconds=table.slowdown * table.train_seconds,
+            download_seconds=megabytes / table.downlink_megabytes_per_second,
+            upload_seconds=megabytes / table.uplink_megabytes_per_second,
+        )
 
 
 @njit(cache=True, nogil=True)
 def work_seconds(
     model: LatencyModel, device_ids: NDArray[np.uint64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(fixed, training) seconds [A] of devices: setup and transfers, and the training time that the
-    round factor scales."""
+    """How long devices work on a round, in two parts.
+
+    Args:
+        model: of the scenario.
+        device_ids: [A].
+
+    Returns:
+        (fixed, training) seconds [A]: setup and transfers, and the training time that the round
+        factor scales.
+    """
     fixed, training = np.empty(device_ids.size, np.float32), np.empty(device_ids.size, np.float32)
-    for index in range(device_ids.size):
-        speed, downlink, uplink = speed_of(model.devices, device_ids[index])
-        examples = examples_of(model.devices, device_ids[index]) / model.devices.examples_median
-        fixed[index] = (
+    for asked in range(device_ids.size):
+        speed, downlink, uplink = speed_of(model.devices, device_ids[asked])
+        examples = examples_of(model.devices, device_ids[asked]) / model.devices.examples_median
+        fixed[asked] = (
             model.setup_seconds + model.download_seconds / downlink + model.upload_seconds / uplink
         )
-        training[index] = model.train_seconds * speed * 0.5 * (1.0 + examples)
+        training[asked] = model.train_seconds * speed * 0.5 * (1.0 + examples)
     return fixed, training

@@ -24,7 +24,15 @@ _REACH, _SPEED = 0, 1
 
 
 class DeviceModel(NamedTuple):
-    """What compiled code needs to derive a device's attributes."""
+    """What compiled code needs to derive a device's attributes.
+
+    key: of the draws.
+    reachable_share: of devices that the task can use.
+    examples_median, examples_sigma, examples_max: of the training examples on a device; see
+        `fedray.scenario.population`.
+    speed_sigma: log-standard deviation of the training time between devices.
+    downlink_sigma, uplink_sigma: the same of the two rates.
+    """
 
     key: Key
     reachable_share: float
@@ -35,20 +43,20 @@ class DeviceModel(NamedTuple):
     downlink_sigma: float
     uplink_sigma: float
 
-
-def device_model(scenario: Scenario) -> DeviceModel:
-    """The device model of a scenario."""
-    population, latency = scenario.population, scenario.latency
-    return DeviceModel(
-        key=stream_key(scenario.seed, Stream.DEVICE),
-        reachable_share=scenario.usable_share,
-        examples_median=population.examples_median,
-        examples_sigma=population.examples_sigma,
-        examples_max=float(population.examples_max),
-        speed_sigma=latency.speed_between,
-        downlink_sigma=latency.downlink_sigma,
-        uplink_sigma=latency.uplink_sigma,
-    )
+    @classmethod
+    def of(cls, scenario: Scenario) -> "DeviceModel":
+        """The device model of a scenario."""
+        population, latency = scenario.population, scenario.latency
+        return cls(
+            key=stream_key(scenario.seed, Stream.DEVICE),
+            reachable_share=scenario.usable_share,
+            examples_median=population.examples_median,
+            examples_sigma=population.examples_sigma,
+            examples_max=float(population.examples_max),
+            speed_sigma=latency.speed_between,
+            downlink_sigma=latency.downlink_sigma,
+            uplink_sigma=latency.uplink_sigma,
+        )
 
 
 @njit(inline="always")
@@ -61,28 +69,35 @@ def is_reachable(model, device):
 
 
 class Zones(NamedTuple):
-    """Time zones: upper edges of their shares [Z], and local time minus UTC, hours [Z]."""
+    """The time zones of a population.
+
+    key: of the draws.
+    edges: [Z]; upper edge of each zone's share, rising to 1.
+    offsets: [Z]; local time minus UTC, hours.
+    """
 
     key: Key
     edges: NDArray[np.float64]
     offsets: NDArray[np.float64]
 
-
-def zones_of(scenario: Scenario) -> Zones:
-    """The time zones of a scenario."""
-    zones = scenario.population.time_zones
-    return Zones(
-        key=stream_key(scenario.seed, Stream.DEVICE),
-        edges=np.cumsum([zone.share for zone in zones]),
-        offsets=np.array([zone.utc_offset_hours for zone in zones], np.float64),
-    )
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Zones":
+        """The time zones of a scenario."""
+        zones = scenario.population.time_zones
+        return cls(
+            key=stream_key(scenario.seed, Stream.DEVICE),
+            edges=np.cumsum([zone.share for zone in zones]),
+            offsets=np.array([zone.utc_offset_hours for zone in zones], np.float64),
+        )
 
 
 @njit(forceinline=True)
-def zone_index(key, edges, device):
-    """Which of the zones a device lives in."""
+def zone_of(key, edges, device):
+    """The position among the zones of the one that a device lives in; key and edges are those of
+    `Zones`."""
     if edges.size == 1:
         return 0
+    # The second word of the address whose first says whether the task can use the device.
     _, w1, _, _ = draw(key, device, 0, _REACH)
     u = uniform(w1)
     zone = 0
@@ -93,8 +108,8 @@ def zone_index(key, edges, device):
 
 @njit(forceinline=True)
 def examples_of(model, device):
-    """Training examples of a device in one round: log-normal around the median, at least 1, at most
-    the scenario's limit."""
+    """Training examples of a device: log-normal around the median, whole, at least 1, at most the
+    model's limit."""
     _, _, w2, _ = draw(model.key, device, 0, _REACH)
     examples = model.examples_median * math.exp(model.examples_sigma * normal(w2))
     return max(1.0, min(model.examples_max, math.floor(examples)))
@@ -102,8 +117,8 @@ def examples_of(model, device):
 
 @njit(forceinline=True)
 def speed_of(model, device):
-    """(training-time factor, download-rate factor, upload-rate factor) of a device, each with
-    median 1."""
+    """(training-time factor, download-rate factor, upload-rate factor) of a device by the model,
+    each with median 1."""
     w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
     return (
         math.exp(model.speed_sigma * normal(w0)),
@@ -114,7 +129,12 @@ def speed_of(model, device):
 
 class JoinOrder(NamedTuple):
     """How ids are dealt to blocks in the order of joining: one to each block in turn, until the
-    last block is full, then one to each of the others."""
+    last block is full, then one to each of the others.
+
+    blocks: how many there are.
+    block_devices: ids of every block but the last.
+    last_block_devices: ids of the last one.
+    """
 
     blocks: int
     block_devices: int
@@ -123,29 +143,43 @@ class JoinOrder(NamedTuple):
 
 @njit(inline="always")
 def join_rank(order, device):
-    """How many devices join before a device, by its id."""
-    block, offset = device // order.block_devices, device % order.block_devices
-    if offset < order.last_block_devices:
-        return offset * order.blocks + block
+    """How many devices join before a device, by its id and the order in which ids are dealt."""
+    block, turn = device // order.block_devices, device % order.block_devices
+    if turn < order.last_block_devices:
+        return turn * order.blocks + block
     return (
         order.last_block_devices * order.blocks
-        + (offset - order.last_block_devices) * (order.blocks - 1)
+        + (turn - order.last_block_devices) * (order.blocks - 1)
         + block
     )
 
 
 def devices_of_ranks(order: JoinOrder, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ids [N] of the devices with join ranks [N]; the inverse of `join_rank`."""
+    """The ids of devices by their join ranks; the inverse of `join_rank`.
+
+    Args:
+        order: in which ids are dealt.
+        ranks: [N].
+
+    Returns:
+        Device ids [N].
+    """
     dealt_to_all = order.last_block_devices * order.blocks
     is_late, others = ranks >= dealt_to_all, max(1, order.blocks - 1)
-    turn = np.where(is_late, ranks - dealt_to_all, ranks)
-    offset, block = np.divmod(turn, np.where(is_late, others, order.blocks))
-    return block * order.block_devices + offset + np.where(is_late, order.last_block_devices, 0)
+    dealt = np.where(is_late, ranks - dealt_to_all, ranks)
+    turn, block = np.divmod(dealt, np.where(is_late, others, order.blocks))
+    return block * order.block_devices + turn + np.where(is_late, order.last_block_devices, 0)
 
 
 @njit(cache=True, nogil=True)
 def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
-    """How many devices of a block are among the first `joined` of all: its first ids."""
+    """How many devices of a block are among the first to join: its first ids.
+
+    Args:
+        order: in which ids are dealt.
+        block: its number.
+        joined: how many devices of all blocks are meant.
+    """
     dealt_to_all = order.last_block_devices * order.blocks
     if joined <= dealt_to_all:
         return max(0, -((block - joined) // order.blocks))
@@ -156,8 +190,15 @@ def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
 
 
 class Presence(NamedTuple):
-    """When devices are there: the first `devices` from the start, the others join one after the
-    other; infinity for never."""
+    """When devices are there: the first ones from the start, the others join one after the other.
+
+    key: of the draws.
+    order: in which ids are dealt to blocks.
+    devices: that are there at the start.
+    devices_at_the_end: that will have joined when the simulated days are over.
+    seconds_per_join: between two joins; infinity for none.
+    lifetime_seconds: mean time until a device leaves; infinity for never.
+    """
 
     key: Key
     order: JoinOrder
@@ -166,70 +207,99 @@ class Presence(NamedTuple):
     seconds_per_join: float
     lifetime_seconds: float
 
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Presence":
+        """Joins and lifetimes of a scenario."""
+        population, devices = scenario.population, scenario.device_ids
+        joins, life = population.joins_per_day, population.lifetime_days
+        # Without joins all ids lie in one block, so that they are in the order of joining already.
+        block_devices = BLOCK_DEVICES if joins else devices
+        blocks = -(-devices // block_devices)
+        return cls(
+            key=stream_key(scenario.seed, Stream.PRESENCE),
+            order=JoinOrder(blocks, block_devices, devices - (blocks - 1) * block_devices),
+            devices=population.devices,
+            devices_at_the_end=devices,
+            seconds_per_join=86_400.0 / joins if joins else math.inf,
+            lifetime_seconds=86_400.0 * life if life is not None else math.inf,
+        )
+
     @property
     def is_everybody_always(self) -> bool:
         """Whether nobody joins or leaves."""
-        return self.seconds_per_join == self.lifetime_seconds == math.inf
+        return not self.has_joins and self.lifetime_seconds == math.inf
+
+    @property
+    def has_joins(self) -> bool:
+        """Whether devices join after the start."""
+        return self.seconds_per_join < math.inf
 
 
-def presence_of(scenario: Scenario) -> Presence:
-    """Joins and lifetimes of a scenario."""
-    population, devices = scenario.population, scenario.device_ids
-    block_devices = (
-        BLOCK_DEVICES if population.joins_per_day else devices
-    )  # without joins, ids are in order already
-    blocks = -(-devices // block_devices)
-    return Presence(
-        key=stream_key(scenario.seed, Stream.PRESENCE),
-        order=JoinOrder(blocks, block_devices, devices - (blocks - 1) * block_devices),
-        devices=population.devices,
-        devices_at_the_end=devices,
-        seconds_per_join=86_400.0 / population.joins_per_day
-        if population.joins_per_day
-        else math.inf,
-        lifetime_seconds=86_400.0 * population.lifetime_days
-        if population.lifetime_days is not None
-        else math.inf,
-    )
+def joined_before(presence: Presence, time: float) -> int:
+    """How many devices have joined before a time, or at most two more than have.
 
-
-def joined_before(presence: Presence, seconds: float) -> int:
-    """How many devices, in the order of joining, hold all that have joined before a time."""
-    if presence.seconds_per_join == math.inf:
+    Args:
+        presence: of the scenario.
+        time: seconds since start.
+    """
+    if not presence.has_joins:
         return presence.devices
     # One more than there can be, so that no rounding leaves one out.
-    return min(
-        presence.devices_at_the_end,
-        presence.devices + math.ceil(seconds / presence.seconds_per_join) + 1,
-    )
+    joins = math.ceil(time / presence.seconds_per_join) + 1
+    return min(presence.devices_at_the_end, presence.devices + joins)
 
 
 @njit(cache=True, nogil=True)
 def present_between(
     presence: Presence, device_ids: NDArray[np.uint64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(joining, leaving) times [N] of devices, seconds since start. Lives have no memory: those
-    there at the start begin anew."""
+    """When devices join and leave.
+
+    Lives have no memory: those of devices that are there at the start begin anew.
+
+    Args:
+        presence: of the scenario.
+        device_ids: [N].
+
+    Returns:
+        (joining, leaving) times [N], seconds since start; infinity for never.
+    """
     joins, leaves = np.zeros(device_ids.size), np.full(device_ids.size, np.inf)
-    for index in range(device_ids.size):
-        device = np.int64(device_ids[index])
+    for asked in range(device_ids.size):
+        device = np.int64(device_ids[asked])
         w0, w1, _, _ = draw(presence.key, device, 0, 0)
         rank = join_rank(presence.order, device)
         if rank >= presence.devices:
-            joins[index] = (rank - presence.devices + uniform(w0)) * presence.seconds_per_join
+            joins[asked] = (rank - presence.devices + uniform(w0)) * presence.seconds_per_join
         if presence.lifetime_seconds < np.inf:
-            leaves[index] = joins[index] + presence.lifetime_seconds * exponential(w1)
+            leaves[asked] = joins[asked] + presence.lifetime_seconds * exponential(w1)
     return joins, leaves
 
 
 class TimerHabits(NamedTuple):
-    """How devices keep their timers: the share that ignores them, and the spread of the others'
-    clocks."""
+    """How devices keep their timers.
+
+    key: of the draws.
+    timer_seconds: what the timer should be.
+    violator_share: of devices that ignore it.
+    skew_seconds: standard deviation of the others' clocks.
+    """
 
     key: Key
     timer_seconds: float
     violator_share: float
     skew_seconds: float
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "TimerHabits":
+        """The timers of a scenario's devices."""
+        participation = scenario.participation
+        return cls(
+            key=stream_key(scenario.seed, Stream.TIMER),
+            timer_seconds=3600.0 * participation.timer_hours,
+            violator_share=participation.timer_violators,
+            skew_seconds=3600.0 * participation.clock_skew_hours,
+        )
 
     @property
     def is_exact(self) -> bool:
@@ -237,58 +307,78 @@ class TimerHabits(NamedTuple):
         return self.violator_share == self.skew_seconds == 0.0
 
 
-def timer_habits(scenario: Scenario) -> TimerHabits:
-    """The timers of a scenario's devices."""
-    participation = scenario.participation
-    return TimerHabits(
-        key=stream_key(scenario.seed, Stream.TIMER),
-        timer_seconds=3600.0 * participation.timer_hours,
-        violator_share=participation.timer_violators,
-        skew_seconds=3600.0 * participation.clock_skew_hours,
-    )
-
-
 @njit(cache=True, nogil=True)
 def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Seconds [N] that devices really wait: none for those that ignore the timer, else its length
-    by their own clocks."""
+    """How long devices really wait: not at all where they ignore the timer, else its length by
+    their own clocks.
+
+    Args:
+        habits: of the scenario.
+        device_ids: [N].
+
+    Returns:
+        Seconds [N].
+    """
     seconds = np.zeros(device_ids.size)
-    for index in range(device_ids.size):
-        w0, w1, _, _ = draw(habits.key, device_ids[index], 0, 0)
+    for asked in range(device_ids.size):
+        w0, w1, _, _ = draw(habits.key, device_ids[asked], 0, 0)
         if uniform(w0) >= habits.violator_share:
-            seconds[index] = max(0.0, habits.timer_seconds + habits.skew_seconds * normal(w1))
+            seconds[asked] = max(0.0, habits.timer_seconds + habits.skew_seconds * normal(w1))
     return seconds
 
 
 @njit(cache=True, nogil=True)
 def are_reachable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether the task can use devices [N]."""
+    """Whether the task can use devices.
+
+    Args:
+        model: of the scenario's devices.
+        device_ids: [N].
+
+    Returns:
+        [N].
+    """
     answer = np.empty(device_ids.size, np.bool_)
-    for index in range(device_ids.size):
-        answer[index] = is_reachable(model, device_ids[index])
+    for asked in range(device_ids.size):
+        answer[asked] = is_reachable(model, device_ids[asked])
     return answer
 
 
 @njit(cache=True, nogil=True)
 def reachable_among(model: DeviceModel, first_device: int, end_device: int) -> NDArray[np.uint16]:
-    """Offsets [M] from first_device, at most BLOCK_DEVICES of them, of the devices that the task
-    can use."""
-    offsets = np.empty(end_device - first_device, np.uint16)
+    """The devices of a range that the task can use.
+
+    Args:
+        model: of the scenario's devices.
+        first_device, end_device: at most BLOCK_DEVICES ids.
+
+    Returns:
+        Their ids less first_device [M], in 2 bytes each, because shards keep them.
+    """
+    locals_in_block = np.empty(end_device - first_device, np.uint16)
     total = 0
     for device in range(first_device, end_device):
         if is_reachable(model, device):
-            offsets[total] = device - first_device
+            locals_in_block[total] = device - first_device
             total += 1
-    return offsets[:total].copy()
+    return locals_in_block[:total].copy()
 
 
 @njit(cache=True)
 def examples_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Training examples [S] on devices [S]."""
+    """Training examples on devices.
+
+    Args:
+        model: of the scenario's devices.
+        device_ids: [S]; repeats of a device cost nothing where they follow one another.
+
+    Returns:
+        [S].
+    """
     examples = np.empty(device_ids.size, np.uint32)
-    for index in range(device_ids.size):
-        if index and device_ids[index] == device_ids[index - 1]:  # rows of a device stand together
-            examples[index] = examples[index - 1]
+    for row in range(device_ids.size):
+        if row and device_ids[row] == device_ids[row - 1]:
+            examples[row] = examples[row - 1]
         else:
-            examples[index] = np.uint32(examples_of(model, device_ids[index]))
+            examples[row] = np.uint32(examples_of(model, device_ids[row]))
     return examples

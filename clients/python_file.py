@@ -15,6 +15,10 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
     The file is a module while it runs and afterwards, so that what it defines (dataclasses, such
     as pickle wants) finds its home.
 
+    Args:
+        file: the user's file, as its content.
+        name: what it must define.
+
     Raises:
         ScenarioError: the code fails, or has no such function.
     """

@@ -7,18 +7,19 @@ import tempfile
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.checkin import by_bits
+from clients.check_in import by_bits
 from fedray.errors import RunFailed
 from fedray.messages import Settlement
 
 CHUNK_ROWS = 1 << 21
 _COLUMNS = {
-    "device_ids": np.uint64,
-    "rounds": np.uint32,
-    "checkin_times": np.float64,
-    "report_times": np.float64,
-    "outcomes": np.uint8,
+    "round": np.uint32,
+    "device_id": np.uint64,
+    "checkin_time": np.float64,
+    "report_time": np.float64,
+    "outcome": np.uint8,
 }
+"""The trace's columns that a settlement gives, and their types."""
 
 
 class RowStore:
@@ -27,6 +28,8 @@ class RowStore:
     Files have no name, so that nothing is left of them however the process ends. A device's rows
     come in order of check-in time, because it is in one attempt at a time: stable sorts by device
     keep that order.
+
+    rows: how many it holds.
     """
 
     def __init__(self) -> None:
@@ -39,8 +42,13 @@ class RowStore:
         self.rows = 0
 
     def add(self, settlement: Settlement) -> None:
-        """Takes the rows of a settlement."""
-        rows = {name: getattr(settlement, name).copy() for name in _COLUMNS if name != "rounds"}
+        """Takes the rows of a settlement, which must come in order of attempt."""
+        rows = {
+            "device_id": settlement.device_ids.copy(),
+            "checkin_time": settlement.check_in_times.copy(),
+            "report_time": settlement.report_times.copy(),
+            "outcome": settlement.outcomes.copy(),
+        }
         self._recent.append((settlement.round_index, rows))
         self._recent_rows += settlement.device_ids.size
         self.rows += settlement.device_ids.size
@@ -48,12 +56,18 @@ class RowStore:
             self._flush()
 
     def of_devices(self, first_device: int, end_device: int) -> dict[str, NDArray]:
-        """Columns round, device_id, checkin_time, report_time, outcome of a range of devices,
-        sorted by (device, check-in time)."""
+        """Reads the rows of a range of devices, sorted by (device, check-in time).
+
+        Args:
+            first_device, end_device: the range, [first_device, end_device).
+
+        Returns:
+            The trace's columns, by name: round, device_id, checkin_time, report_time, outcome.
+        """
         self._flush()
         bounds = np.array([first_device, end_device], np.uint64)
         slices = [
-            (chunk, slice(*np.searchsorted(chunk["device_ids"], bounds))) for chunk in self._chunks
+            (chunk, slice(*np.searchsorted(chunk["device_id"], bounds))) for chunk in self._chunks
         ]
         columns: dict[str, NDArray] = {
             name: np.concatenate(
@@ -62,33 +76,27 @@ class RowStore:
             for name, kind in _COLUMNS.items()
         }
         for mapping in self._mappings:
-            mapping.madvise(mmap.MADV_DONTNEED)  # what was read need not stay in memory
-        order = _by_device(columns["device_ids"])
-        names = {
-            "round": "rounds",
-            "device_id": "device_ids",
-            "checkin_time": "checkin_times",
-            "report_time": "report_times",
-            "outcome": "outcomes",
-        }
-        return {name: columns[field][order] for name, field in names.items()}
+            # What was read need not stay in memory: each part of a trace is read once.
+            mapping.madvise(mmap.MADV_DONTNEED)
+        order = _by_device(columns["device_id"])
+        return {name: column[order] for name, column in columns.items()}
 
     def _flush(self) -> None:
         """Recent rows become a chunk, sorted by device, in a file of its own, column after
         column."""
         if not self._recent_rows:
             return
-        rows, sizes = self._recent_rows, [each["device_ids"].size for _, each in self._recent]
+        rows, sizes = self._recent_rows, [each["device_id"].size for _, each in self._recent]
         columns = {
             name: np.concatenate([each[name] for _, each in self._recent])
             for name in _COLUMNS
-            if name != "rounds"
+            if name != "round"
         }
-        columns["rounds"] = np.repeat(
+        columns["round"] = np.repeat(
             np.array([round_index for round_index, _ in self._recent], np.uint32), sizes
         )
         self._recent, self._recent_rows = [], 0
-        order = _by_device(columns["device_ids"])
+        order = _by_device(columns["device_id"])
         try:
             with tempfile.TemporaryFile(prefix="fedray-rows-") as file:
                 for name in _COLUMNS:

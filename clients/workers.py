@@ -27,7 +27,11 @@ from fedray.workers import ActorSpec, InProcessWorker, Pending, RayWorker, Worke
 
 
 class ShardWorker:
-    """A PopulationShard behind fedray.protocols.Shard; `worker` says where it runs."""
+    """A PopulationShard behind fedray.protocols.Shard.
+
+    worker: where it runs.
+    first_device, end_device: its devices, [first_device, end_device).
+    """
 
     def __init__(self, worker: Worker, device_ids: int, first_device: int, end_device: int) -> None:
         self.worker = worker
@@ -40,7 +44,7 @@ class ShardWorker:
 
     def prepare(self, order: CheckInOrder) -> None:
         """See fedray.protocols.Shard. In this process it would gain nothing."""
-        if isinstance(self.worker, RayWorker):
+        if self.worker.is_elsewhere:
             self.worker.call("prepare", order)
 
     def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
@@ -61,7 +65,10 @@ class ShardWorker:
 
 
 class TrainerWorker:
-    """A LocalTrainer behind fedray.protocols.Trainer; `worker` says where it runs."""
+    """A LocalTrainer behind fedray.protocols.Trainer.
+
+    worker: where it runs.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -97,8 +104,12 @@ def start_shards(
     There are never more than the trace has parts. On Ray each reserves its share of the CPUs, one
     at most.
 
-    cpus: free ones of the cluster; not read in-process, where one shard is the default.
-    history: gives all settlements so far of a range of devices, for a shard that is started anew.
+    Args:
+        scenario: whose devices they are.
+        placement: where they run, and how many they are.
+        cpus: free ones of the cluster; not read in-process, where one shard is the default.
+        history: gives all settlements so far of a range of devices, for a shard that is started
+            anew.
     """
     device_ids = scenario.device_ids
     is_here = placement.backend == "in-process"
@@ -141,16 +152,19 @@ def _retelling(shards: list[ShardWorker], place: int, history: History) -> Calla
 def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> list[TrainerWorker]:
     """The pool of trainers, one per CPU unless the placement says how many.
 
-    They train any device, so no result depends on how many there are. They reserve no CPU: a run's
-    shards have them, and wait while a model is trained.
+    They train any device, so no result depends on how many there are.
 
-    cpus: of the cluster; not read in-process, where there is one trainer.
+    Args:
+        scenario: what is trained.
+        placement: where they run, and how many they are.
+        cpus: of the cluster; not read in-process, where there is one trainer.
     """
     if placement.backend == "in-process":
         return [TrainerWorker(InProcessWorker(_make_trainer, scenario))]
     scenario_once = shared(scenario)
     trainers = []
     for number in range(placement.trainers or max(1, int(cpus))):
+        # It reserves no CPU: a run's shards have them, and wait while a model is trained.
         spec = ActorSpec(
             name="Trainer",
             who=f"trainer {number}",

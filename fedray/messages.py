@@ -35,13 +35,39 @@ NEVER = 2**32 - 1
 reaches it."""
 
 
+class Window(NamedTuple):
+    """A look-ahead window, [start_time, end_time), and how devices are asked to come in it.
+
+    number: windows are counted from 0; all have the same length.
+    start_time, end_time: seconds since start.
+    ask_until_time: devices are asked to come before it: the window's end, or sooner where they are
+        to come together.
+    check_ins_per_hour: rate of the Poisson process of an eligible device whose timer is open.
+    """
+
+    number: int
+    start_time: float
+    end_time: float
+    ask_until_time: float
+    check_ins_per_hour: float
+
+
+NO_WINDOW = Window(-1, 0.0, 0.0, 0.0, 0.0)
+"""Before the first one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """Selected devices of one attempt whose fate the server has decided, sorted by device id; [S]
     each.
 
     attempt: number of the attempt, which counts them all; a shard applies each attempt once.
-    reopen_seconds: whole second from which the device's timer is open again; 0 where no timer was
+    round_index: the round that was attempted.
+    device_ids: the selected devices.
+    check_in_times: when each checked in before it was selected, seconds since start.
+    report_times: when each reported; NaN where it did not.
+    outcomes: codes of `Outcome`.
+    reopen_times: whole second from which the device's timer is open again; 0 where no timer was
         started, NEVER for a device that has taken part as often as it may.
     remembers_round: whether the device keeps the round as its last one (it does when its report was
         accepted).
@@ -50,10 +76,10 @@ class Settlement:
     attempt: int
     round_index: int
     device_ids: NDArray[np.uint64]
-    checkin_times: NDArray[np.float64]
+    check_in_times: NDArray[np.float64]
     report_times: NDArray[np.float64]
     outcomes: NDArray[np.uint8]
-    reopen_seconds: NDArray[np.uint32]
+    reopen_times: NDArray[np.uint32]
     remembers_round: NDArray[np.bool_]
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
@@ -67,52 +93,54 @@ class Settlement:
             self.attempt,
             self.round_index,
             self.device_ids[begin:end],
-            self.checkin_times[begin:end],
+            self.check_in_times[begin:end],
             self.report_times[begin:end],
             self.outcomes[begin:end],
-            self.reopen_seconds[begin:end],
+            self.reopen_times[begin:end],
             self.remembers_round[begin:end],
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckInOrder:
-    """Asks a shard for the check-ins of one look-ahead window [start, end), after applying the
-    settlements.
+    """Asks a shard for the check-ins of one look-ahead window, after applying the settlements.
 
-    ask_until_seconds: devices are asked to come before it; the window's end, or sooner where they
-        are to come together.
+    window: which one, and how devices are asked to come.
     round_index: the round that is being formed.
-    is_enumerated: how check-ins are drawn; True lists runs up to list_until_seconds, a window's
-        end, and draws from them.
+    is_enumerated: how check-ins are drawn; True lists the intervals up to list_until_time, and
+        draws from them.
+    list_until_time: a window's end, seconds since start.
+    settlements: what was decided since the last order, cut to the shard's devices.
     """
 
-    window: int
-    start_seconds: float
-    end_seconds: float
-    ask_until_seconds: float
-    checkins_per_hour: float
+    window: Window
     round_index: int
     is_enumerated: bool
-    list_until_seconds: float
+    list_until_time: float
     settlements: tuple[Settlement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckIns:
-    """First check-ins of a window's stretches, sorted by (time, device); [A] each.
+    """The first check-in of each eligible interval in a window, sorted by (time, device); [A] each.
 
-    fixed_seconds, training_seconds: time from being selected to having reported: a fixed part
-        (setup, transfers), and the training time, which varies between rounds. last_rounds: last
-        round that the device remembers (-1 for none); empty unless rounds must be separated.
-        timer_seconds: how long the device really waits; empty where all keep the timer.
-        contributions: how many reports of the device were accepted, as it remembers; empty unless
+    device_ids: who checks in.
+    times: when, seconds since start.
+    interval_ends: when the device stops being eligible, seconds since start.
+    fixed_seconds: from being selected to having reported, the part that is the same in all rounds
+        of the device (setup, transfers).
+    training_seconds: the other part, which varies between rounds by a factor.
+    last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be
+        separated.
+    timer_seconds: how long the device really waits; empty where all keep the timer.
+    contributions: how many reports of the device were accepted, as it remembers; empty unless
         participations are capped.
+    census: of the shard's devices, at the window's start.
     """
 
     device_ids: NDArray[np.uint64]
     times: NDArray[np.float64]
-    session_ends: NDArray[np.float64]
+    interval_ends: NDArray[np.float64]
     fixed_seconds: NDArray[np.float32]
     training_seconds: NDArray[np.float32]
     last_rounds: NDArray[np.int32]
@@ -125,9 +153,10 @@ class CheckIns:
 class Census:
     """Estimates of whole numbers of devices, from a fixed sample.
 
-    eligible: devices that are eligible at the window's start. open_eligible: of them, those whose
-    timer is open. free_eligible: of those, the ones that no round separation holds back. listed:
-    usable devices whose timer opens before list_until.
+    eligible: devices that are eligible at the window's start.
+    open_eligible: of them, those whose timer is open.
+    free_eligible: of those, the ones that no round separation holds back.
+    listed: usable devices whose timer opens before the order's list_until_time.
     spent_eligible: eligible devices that have taken part as often as they may.
     """
 
@@ -196,9 +225,16 @@ class TrainReport:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One attempt at a round. `round_index` counts committed rounds; an abandoned attempt bears the
-    number it tried for.
+    """One attempt at a round; times are seconds since start.
 
+    round_index: counts committed rounds; an abandoned attempt bears the number it tried for.
+    opened: when selection for it began.
+    started: when its devices were selected, or it was given up.
+    closed: when it was committed or abandoned.
+    selected: devices that were selected.
+    reported: of them, those that reported at all, late ones included.
+    accepted: devices whose reports were used; 0 for an abandoned attempt.
+    is_committed: whether it was committed.
     eligible_estimate: devices eligible at the start of the look-ahead window in which the round
         started.
     """
@@ -295,11 +331,13 @@ class TrainingMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """One partition of the trace: the rows of a run of device blocks as a Parquet file, and the
-    digest of its columns.
+    """One part of the trace: the rows of whole device blocks, as a Parquet file.
 
-    column_digests: of each column alone, by name. parquet: None where the shard has written the
-        file itself.
+    first_device, end_device: its devices, [first_device, end_device).
+    rows: how many it has.
+    digest: of all its columns.
+    column_digests: of each column alone, by name.
+    parquet: the file's bytes; None where the shard has written the file itself.
     """
 
     first_device: int
@@ -312,8 +350,14 @@ class ShardPart:
 
 @dataclass(frozen=True, slots=True)
 class ShardUse:
-    """What a shard has used so far: rows of the trace, peak memory of its process (MiB), seconds at
-    work; the last window."""
+    """What a shard has used so far.
+
+    first_device, end_device: its devices, [first_device, end_device).
+    rows: of the trace, that it holds.
+    peak_mebibytes: peak memory of its process.
+    busy_seconds: wall-clock time that it spent on windows.
+    window: number of the last window that it listed.
+    """
 
     first_device: int
     end_device: int

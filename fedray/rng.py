@@ -50,30 +50,31 @@ class Stream(IntEnum):
 
 
 class Key(NamedTuple):
-    """A Philox key: two 32-bit words, held as uint64 so that compiled code never mixes signs."""
+    """A Philox key: two 32-bit words, held as uint64 so that compiled code never mixes signs.
+
+    low, high: the words.
+    """
 
     low: np.uint64
     high: np.uint64
 
 
 def stream_key(seed: int, stream: Stream) -> Key:
-    """Key of one stream of one seed: the first eight bytes of BLAKE2b over both."""
+    """The key of one stream of one seed: the first eight bytes of BLAKE2b over both."""
     word = stream_seed(seed, stream)
     return Key(np.uint64(word & 0xFFFFFFFF), np.uint64(word >> 32))
 
 
 def stream_seed(seed: int, stream: Stream, *address: int) -> int:
-    """64 bits for one address."""
+    """64 bits, a function of seed, stream and address, to seed generators of other libraries."""
     return _hash(seed, stream, address, size=8)
 
 
 def stream_generator(seed: int, stream: Stream, *address: int) -> np.random.Generator:
-    """numpy's generator for one address only: Philox4x64 under a 128-bit key, so that no two
-    addresses share a stream.
-
-    (A 64-bit seed would do for few addresses; torch's CPU generator keeps but 32 bits of its seed,
-    which is far too few.)
-    """
+    """numpy's generator for one address (seed, stream, *address) alone: Philox4x64 under a 128-bit
+    key, so that no two addresses share a stream."""
+    # A 64-bit seed would do for few addresses only; torch's CPU generator keeps but 32 bits of its
+    # seed, which is far too few.
     return np.random.Generator(np.random.Philox(key=_hash(seed, stream, address, size=16)))
 
 
@@ -84,8 +85,8 @@ def _hash(seed: int, stream: Stream, address: tuple[int, ...], size: int) -> int
 
 @njit(inline="always")
 def philox(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10: four 32-bit words (as uint64) for a counter and a key of 32-bit words (as
-    uint64)."""
+    """Philox4x32-10: four 32-bit words for the counter (c0, c1, c2, c3) and the key (k0, k1); all
+    of them are 32-bit words held as uint64."""
     for _ in range(10):
         product_0 = _MULTIPLIER_0 * c0
         product_1 = _MULTIPLIER_1 * c2
@@ -100,8 +101,8 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @njit(inline="always")
 def draw(key, device, a, b):
-    """Four words at address (device, a, b); a and b are taken modulo 2^32, so negative days are
-    addresses too."""
+    """Four words at address (device, a, b) of the stream with a key; a and b are taken modulo 2^32,
+    so negative days are addresses too."""
     d = np.uint64(device)
     return philox(
         d & _LOW_32, d >> _SHIFT_32, np.uint64(a) & _LOW_32, np.uint64(b) & _LOW_32, key[0], key[1]
@@ -109,11 +110,17 @@ def draw(key, device, a, b):
 
 
 @njit(inline="always")
+def address_within(time, start_time, end_time):
+    """A moment of a window as a part of an address: how far into [start_time, end_time) it lies, in
+    2^-32 of the window. Moments that are further apart than that have addresses of their own."""
+    return int((time - start_time) / (end_time - start_time) * 2.0**32)
+
+
+@njit(inline="always")
 def uniform(word):
     """A word as a number in (0, 1), never 0 nor 1."""
-    return (np.float64(np.int64(word)) + 0.5) * (
-        1.0 / 4294967296.0
-    )  # signed: one instruction to convert
+    # A signed integer takes one instruction to convert, an unsigned one takes several.
+    return (np.float64(np.int64(word)) + 0.5) * (1.0 / 4294967296.0)
 
 
 @njit(forceinline=True)
@@ -215,14 +222,14 @@ def normal(word):
 
 @njit(inline="always")
 def exponential(word):
-    """A standard exponential (mean 1)."""
+    """A standard exponential (mean 1) from one word; never 0, at most 22.9."""
     return -math.log(uniform(word))
 
 
 @njit(forceinline=True)
 def poisson(mean, none_probability, word):
-    """A Poisson count by inversion of one word, given exp(-mean); for means of a few units (the
-    tail past 2^-32 is cut)."""
+    """A Poisson count with a mean of a few units, by inversion of one word; none_probability is
+    exp(-mean). The tail past 2^-32 is cut."""
     u = uniform(word)
     term = none_probability
     cumulative = term
@@ -246,7 +253,10 @@ def tabulated_quantiles(
     of the last cell's 2^16 words.
 
     Between two entries a draw is linear, so its distribution function is off by less than 2^-16
-    anywhere.
+    anywhere. The last cell has an entry per word, so that tails are as long as 32 bits allow.
+
+    Args:
+        quantile: the distribution's quantile function, of an array.
     """
     edges = np.arange(_CELLS, dtype=np.float64) / _CELLS
     last = 1.0 - (np.arange(_CELLS, 0, -1, dtype=np.float64) - 0.5) / 2.0**32
@@ -256,7 +266,7 @@ def tabulated_quantiles(
 
 @njit(forceinline=True)
 def tabulated(table, word):
-    """A draw from one word by inversion of a table of `tabulated_quantiles`."""
+    """A draw from one word by inversion of a table that `tabulated_quantiles` gave."""
     cell, rest = word >> _SHIFT_16, word & _LOW_16
     if cell == _LOW_16:
         return table[_CELLS + 1 + np.int64(rest)]
@@ -268,10 +278,10 @@ def tabulated(table, word):
 
 @njit
 def gamma(shape, key, device, a, b):
-    """A Gamma(shape, scale 1) draw (Marsaglia and Tsang 2000, with their power step for shapes
-    below 1).
+    """A draw from Gamma(shape, scale 1) at address (device, a, b) of the stream with a key.
 
-    Exact by rejection: attempt j reads address (device, a, b + j), so b must leave room for a few
+    The method is that of Marsaglia and Tsang 2000, with their power step for shapes below 1. It is
+    exact, by rejection: attempt j reads address (device, a, b + j), so b must leave room for a few
     dozen attempts.
     """
     boosted = shape + 1.0 if shape < 1.0 else shape

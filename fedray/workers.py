@@ -38,9 +38,11 @@ class Worker(Protocol):
     """An object of a plain class, wherever it runs.
 
     restarts: how often it was started anew.
+    is_elsewhere: whether a call goes on while its caller does something else.
     """
 
     restarts: int
+    is_elsewhere: bool
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
         """Begins a call of a method. Calls of one worker run in the order in which they are
@@ -81,6 +83,7 @@ class InProcessWorker:
     torch."""
 
     restarts = 0
+    is_elsewhere = False
 
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
         self._make, self._arguments = make, arguments
@@ -149,6 +152,8 @@ class RayWorker:
         so each must be pure, or take effect once however often it is made. None: a call to a lost
         actor raises `spec.lost`, and the caller restarts it.
     """
+
+    is_elsewhere = True
 
     def __init__(
         self, spec: ActorSpec, placement: Placement, catch_up: Callable[[], None] | None

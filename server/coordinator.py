@@ -1,5 +1,5 @@
-"""The round loop. Shards list check-ins window by window; the coordinator forms rounds from them,
-one after the other.
+"""The round loop: shards list check-ins window by window, and the coordinator forms rounds from
+them, one after the other.
 
 Selection of the next round overlaps the reporting of the present one. A shard lists a window
 without knowing what the window will decide: the coordinator remembers that itself, and sends it
@@ -14,20 +14,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import CheckpointError, Starved
-from fedray.messages import Census, CheckInOrder, CheckIns, RoundRecord, Settlement
+from fedray.messages import (
+    NO_WINDOW,
+    Census,
+    CheckInOrder,
+    CheckIns,
+    RoundRecord,
+    Settlement,
+    Window,
+)
 from fedray.protocols import Pending, Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import prefixed, under
 from server.pace import COSTS_VERSION, Pace
 from server.rounds import RoundRules, draw_fates, resolve_reporting
-from server.selection import CLOSED, EXHAUSTED, FULL, Selection, Window
+from server.selection import CLOSED, EXHAUSTED, FULL, Selection
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:
-    """A round that has closed: its record, and its accepted devices [A], sorted, if it was
-    committed."""
+    """An attempt at a round that has closed.
+
+    record: what is written of it.
+    accepted_device_ids: [A], sorted; none of an attempt that was abandoned.
+    settlement: what its devices are told; None where none were selected.
+    """
 
     record: RoundRecord
     accepted_device_ids: NDArray[np.uint64]
@@ -36,21 +48,26 @@ class ClosedRound:
 
 @dataclass(frozen=True, slots=True)
 class WindowOver:
-    """All that a window decides is decided: `Coordinator.state` can be taken now."""
+    """All that a window decides is decided: `Coordinator.state` can be taken now.
 
-    end_seconds: float
+    end_time: the window's end, seconds since start.
+    """
+
+    end_time: float
 
 
 class Coordinator:
-    """Forms rounds until the scenario's count is committed. `records` holds every attempt so far,
-    in order of time."""
+    """Forms rounds until the scenario's count is committed.
+
+    records: every attempt so far, in order of time.
+    """
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
         self._scenario, self._shards = scenario, shards
         self._rules = RoundRules.of(scenario)
         self._pace = Pace(scenario)
         self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
-        self._window = Window(-1, 0.0, 0.0, 0.0, 0.0)
+        self._window = NO_WINDOW
         self._round_index, self._opened = 0, 0.0
         self._census = self._since_commit = Census(0, 0, 0, 0)
         self._coming: CheckInOrder | None = None
@@ -60,11 +77,14 @@ class Coordinator:
         self._windows = {True: 0, False: 0}
         """How many windows were drawn by enumeration (True) and by thinning."""
         self.records: list[RoundRecord] = []
-        self._selection.open(0.0, ready_at=0.0)
+        self._selection.open(0.0, ready_time=0.0)
 
     def events(self) -> Iterator[ClosedRound | WindowOver]:
-        """Every attempt as it closes, and the end of every window. Raises Starved when the
-        simulated days run out first."""
+        """Yields every attempt as it closes, and the end of every window.
+
+        Raises:
+            Starved: the simulated days ran out before all rounds were committed.
+        """
         if self._window.number < 0:
             self._census = _merge(
                 [pending.result() for pending in self._ask(self._pace.census_only())]
@@ -75,7 +95,7 @@ class Coordinator:
         while self._round_index < self._scenario.rounds.count:
             status, time = self._selection.advance(self._round_index)
             if status == EXHAUSTED:
-                yield WindowOver(self._window.end)
+                yield WindowOver(self._window.end_time)
                 self._next_window()
                 continue
             if status == CLOSED:
@@ -90,7 +110,7 @@ class Coordinator:
                 self._round_index += 1
                 self._since_commit = Census(0, 0, 0, 0)
             self._opened = time
-            self._selection.open(time, ready_at=self._ready_at(closed.record))
+            self._selection.open(time, ready_time=self._ready_time(closed.record))
             yield closed
 
     @property
@@ -103,23 +123,23 @@ class Coordinator:
             "thinned_windows": self._windows[False],
         }
 
-    def _ready_at(self, record: RoundRecord) -> float:
-        """When the round after this attempt may start, seconds: an abandoned one may be tried again
-        at once."""
+    def _ready_time(self, record: RoundRecord) -> float:
+        """When the round after this attempt may start, seconds since start: an abandoned one may be
+        tried again at once."""
         minutes = self._scenario.rounds.min_minutes_between
         if minutes is None or not record.is_committed:
             return record.closed
         return max(record.closed, record.started + 60.0 * minutes)
 
     def finish(self) -> None:
-        """Tells the shards what they have not heard yet. Call once, when no more rounds are
+        """Tells the shards what they have not heard yet; is called once, when no more rounds are
         wanted."""
         unsent, self._unsent = self._unsent, []
         for pending in [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]:
             pending.result()
 
     def state(self) -> dict[str, NDArray]:
-        """Everything but the settlements, as named arrays; between two windows."""
+        """Everything but the settlements, as named arrays; may be asked for between two windows."""
         names = [field.name for field in dataclasses.fields(RoundRecord)]
         records = [[getattr(record, name) for name in names] for record in self.records]
         return {
@@ -138,8 +158,12 @@ class Coordinator:
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state. The shards must have been told of every settlement before it.
 
-        Raises CheckpointError if the samplers were chosen by other predicted costs: the rest of the
-        run would not be the same.
+        Args:
+            state: what `state` gave.
+
+        Raises:
+            CheckpointError: the samplers were chosen by other predicted costs, so that the rest of
+                the run would not be the same.
         """
         version, self._windows[True], self._windows[False] = state["samplers"].tolist()
         if version != COSTS_VERSION:
@@ -166,7 +190,7 @@ class Coordinator:
         remembered = np.where(settlement.remembers_round, self._round_index, -1).astype(np.int32)
         contributions = selected.contributions + settlement.remembers_round.astype(np.uint32)
         self._selection.let_go(
-            selected, reporting.busy_until, settlement.reopen_seconds, remembered, contributions
+            selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
         )
         self._unsent.append(settlement)
         record = RoundRecord(
@@ -183,23 +207,28 @@ class Coordinator:
         return ClosedRound(record, reporting.accepted_device_ids, settlement)
 
     def _give_up(self, time: float) -> ClosedRound:
-        """Too few waited at the selection timeout: they are let go, and may check in again."""
+        """Closes an attempt for which too few waited at the selection timeout."""
         self._send_away(time)
         record = RoundRecord(
-            self._round_index, self._opened, time, time, 0, 0, 0, False, self._census.eligible
+            round_index=self._round_index,
+            opened=self._opened,
+            started=time,
+            closed=time,
+            selected=0,
+            reported=0,
+            accepted=0,
+            is_committed=False,
+            eligible_estimate=self._census.eligible,
         )
         return ClosedRound(record, np.empty(0, np.uint64), None)
 
     def _send_away(self, until: float) -> None:
-        """Those who wait are let go until a time."""
+        """Lets everybody go who waits: they may check in again from a time on."""
         released = self._selection.take()
         size = released.device_ids.size
-        busy, none, no_round = (
-            np.full(size, until),
-            np.zeros(size, np.uint32),
-            np.full(size, -1, np.int32),
-        )
-        self._selection.let_go(released, busy, none, no_round, released.contributions)
+        busy_until = np.full(size, until)
+        no_timer, no_round = np.zeros(size, np.uint32), np.full(size, -1, np.int32)
+        self._selection.let_go(released, busy_until, no_timer, no_round, released.contributions)
 
     def _next_window(self) -> None:
         """Makes the next window the selection's present one."""
@@ -212,17 +241,13 @@ class Coordinator:
         check_ins = _merge([pending.result() for pending in self._ask(order)])
         self._census = check_ins.census
         self._coming = self._pace.order(number + 1, self._census, 0)
-        for shard in self._shards:  # they work on it while this window is gone through
+        # The order follows from this window's census alone, so that shards can work on it while
+        # this window is gone through.
+        for shard in self._shards:
             shard.prepare(self._coming)
         self._since_commit += check_ins.census
         self._windows[order.is_enumerated] += 1
-        self._window = Window(
-            number,
-            order.start_seconds,
-            order.end_seconds,
-            order.ask_until_seconds,
-            order.checkins_per_hour,
-        )
+        self._window = order.window
         self._selection.start_window(check_ins, self._window)
 
     def _ask(self, order: CheckInOrder) -> list[Pending[CheckIns]]:
@@ -233,64 +258,68 @@ class Coordinator:
         ]
 
     def _why_starved(self) -> str:
-        scenario, rounds = self._scenario, self._scenario.rounds
-        committed = sum(record.is_committed for record in self.records)
-        last = max((record.closed for record in self.records if record.is_committed), default=0.0)
+        rounds = self._scenario.rounds
+        committed = [record for record in self.records if record.is_committed]
+        last = max((record.closed for record in committed), default=0.0)
+        text = (
+            f"rounds.max_days={rounds.max_days:g} ran out with {len(committed)} of {rounds.count} "
+            "rounds committed"
+        )
+        text += (
+            f", the last of them {_length(self._window.end_time - last)} before; "
+            if committed
+            else "; "
+        )
         failed = sum(
             record.selected > 0 and not record.is_committed
             for record in self.records
             if record.started >= last
         )
-        seconds = self._window.end - last
-        since = (
-            f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"
-        )
-        text = (
-            f"rounds.max_days={rounds.max_days:g} ran out with {committed} of {rounds.count} "
-            "rounds committed"
-        )
-        text += f", the last of them {since} before; " if committed else "; "
         if failed:
             return text + (
                 f"{failed} were abandoned with too few reports, so raise "
-                "rounds.report_timeout_minutes="
-                f"{rounds.report_timeout_minutes:g} or "
+                f"rounds.report_timeout_minutes={rounds.report_timeout_minutes:g} or "
                 f"rounds.over_selection={rounds.over_selection:g}"
             )
-        census, participation = self._since_commit, scenario.participation
+        return text + (self._what_held_back() or self._what_else_to_change())
+
+    def _what_held_back(self) -> str:
+        """The rule that held back most of the eligible devices since the last committed round;
+        empty if all rules together held back at most half of them."""
+        census, participation = self._since_commit, self._scenario.participation
         total = max(1, census.eligible)
         by_cap = census.spent_eligible / total
         by_timer = (census.eligible - census.open_eligible) / total - by_cap
         by_round = (census.open_eligible - census.free_eligible) / total
-        if census.eligible and by_cap + by_timer + by_round > 0.5:
-            remedies = (
-                (by_timer, f"lower participation.timer_hours={participation.timer_hours:g}"),
-                (
-                    by_round,
-                    f"lower participation.round_separation={participation.round_separation}",
-                ),
-                (
-                    by_cap,
-                    f"raise participation.max_participations={participation.max_participations}",
-                ),
-            )
-            _, remedy = max(remedies, key=lambda each: each[0])
-            cap = (
-                f", the cap on participations {100 * by_cap:.0f} %"
-                if participation.max_participations is not None
-                else ""
-            )
-            return text + (
-                f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
-                f"separation {100 * by_round:.0f} %"
-                f"{cap}, so {remedy}, or raise population.devices={scenario.population.devices}"
-            )
-        return text + (
-            f"too few devices checked in, so lower rounds.report_goal={rounds.report_goal} or "
-            "participation.timer_hours="
-            f"{scenario.participation.timer_hours:g}, or raise "
+        if not census.eligible or by_cap + by_timer + by_round <= 0.5:
+            return ""
+        cap, separation = participation.max_participations, participation.round_separation
+        remedies = (
+            (by_timer, f"lower participation.timer_hours={participation.timer_hours:g}"),
+            (by_round, f"lower participation.round_separation={separation}"),
+            (by_cap, f"raise participation.max_participations={cap}"),
+        )
+        _, remedy = max(remedies, key=lambda each: each[0])
+        share_of_cap = (
+            f", the cap on participations {100 * by_cap:.0f} %" if cap is not None else ""
+        )
+        return (
+            f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
+            f"separation {100 * by_round:.0f} %{share_of_cap}, so {remedy}, or raise "
+            f"population.devices={self._scenario.population.devices}"
+        )
+
+    def _what_else_to_change(self) -> str:
+        scenario = self._scenario
+        return (
+            f"too few devices checked in, so lower rounds.report_goal={scenario.rounds.report_goal}"
+            f" or participation.timer_hours={scenario.participation.timer_hours:g}, or raise "
             f"population.devices={scenario.population.devices} or rounds.max_days"
         )
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"
 
 
 def _record(row: list[float]) -> RoundRecord:
@@ -318,9 +347,9 @@ def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlem
 def _merge(lists: Sequence[CheckIns]) -> CheckIns:
     """One list in order of (time, device). Shards come in order of device, so a stable sort by time
     breaks ties by device."""
-    census = sum((part.census for part in lists), Census(0, 0, 0, 0))
     if len(lists) == 1:
         return lists[0]
+    census = sum((part.census for part in lists), Census(0, 0, 0, 0))
     times = np.concatenate([part.times for part in lists])
     order = np.argsort(times, kind="stable")
 
@@ -331,7 +360,7 @@ def _merge(lists: Sequence[CheckIns]) -> CheckIns:
     return CheckIns(
         device_ids=merged("device_ids"),
         times=times[order],
-        session_ends=merged("session_ends"),
+        interval_ends=merged("interval_ends"),
         fixed_seconds=merged("fixed_seconds"),
         training_seconds=merged("training_seconds"),
         last_rounds=merged("last_rounds"),

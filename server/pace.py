@@ -9,26 +9,30 @@ measured at run time, and run.json records their version.
 
 import math
 
-from fedray.messages import Census, CheckInOrder
+from fedray.messages import Census, CheckInOrder, Window
 from fedray.scenario import Scenario
 
 COSTS_VERSION = 1
 """Of the three costs below. Whoever changes one of them raises it: another choice of sampler is
 another trace."""
 ENUMERATED_DEVICE_COST = 700.0
-"""Of enumeration: to list one device's eligible runs over one period. Costs are relative; one
+"""Of enumeration: to list one device's eligible intervals over one period. Costs are relative; one
 machine took so many nanoseconds."""
 CANDIDATE_COST = 450.0
 """Of thinning: one candidate on a device that the task can use."""
 UNUSABLE_CANDIDATE_COST = 40.0
 """Of thinning: one candidate on a device that the task cannot use."""
 QUIET_LOCAL_HOUR = 14.0
-"""Periods of enumeration end then, local time of the largest zone: the fewest runs go on."""
+"""Periods of enumeration end then, local time of the largest zone: the fewest intervals go on."""
 
 
 class Pace:
-    """The orders that shards get. `listed_until`: end of the period for which they have listed
-    runs, seconds."""
+    """The orders that shards get.
+
+    window_seconds: length of every look-ahead window.
+    listed_until: end of the period for which the shards have listed intervals, seconds since
+        start; part of a checkpoint's state.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -46,36 +50,41 @@ class Pace:
         )
 
     def census_only(self) -> CheckInOrder:
-        """Asks for the first window's census, and for nobody to come; by enumeration where the
-        model can do nothing else."""
-        is_enumerated = not self._scenario.availability.can_be_thinned
+        """The order that asks for the first window's census, and for nobody to come."""
         return CheckInOrder(
-            0,
-            0.0,
-            self.window_seconds,
-            self.window_seconds,
-            0.0,
-            0,
-            is_enumerated,
-            self._period_end(0),
-            (),
+            window=Window(0, 0.0, self.window_seconds, self.window_seconds, 0.0),
+            round_index=0,
+            is_enumerated=not self._scenario.availability.can_be_thinned,
+            list_until_time=self._period_end(0),
+            settlements=(),
         )
 
     def order(self, window: int, census: Census, round_index: int) -> CheckInOrder:
-        """The order for a window, given the census of the one before; without settlements."""
+        """The order for a window, without settlements.
+
+        Args:
+            window: its number.
+            census: of the window before.
+            round_index: the round that is being formed.
+        """
         start = window * self.window_seconds
         end = start + self.window_seconds
         rate = self._rate(census.free_eligible)
         ask_until = end
-        if self._is_small:  # few devices: together, at the window's start, as often in all
+        # Few devices come together at the window's start, or they would hardly ever wait at once;
+        # the higher rate makes up for the shorter time.
+        if self._is_small:
             ask_until = min(end, start + 60.0 * self._scenario.rounds.together_minutes)
             rate *= self.window_seconds / (ask_until - start)
         is_enumerated = self._is_enumerated(
             window, start, rate * (ask_until - start) / self.window_seconds, census
         )
-        list_until = self.listed_until if is_enumerated else self._period_end(window)
         return CheckInOrder(
-            window, start, end, ask_until, rate, round_index, is_enumerated, list_until, ()
+            window=Window(window, start, end, ask_until, rate),
+            round_index=round_index,
+            is_enumerated=is_enumerated,
+            list_until_time=self.listed_until if is_enumerated else self._period_end(window),
+            settlements=(),
         )
 
     def _rate(self, free_eligible: int) -> float:
@@ -83,10 +92,10 @@ class Pace:
         multiple of what rounds at full speed could select.
 
         Devices whose last round is too near are asked at the same rate, since only they know that;
-        they are turned away. A round takes about as long as a device that is one deviation slower
-        than the median.
+        they are turned away.
         """
         rounds, latency = self._scenario.rounds, self._scenario.latency
+        # A round takes about as long as a device that is one deviation slower than the median.
         slow_device = math.exp(math.hypot(latency.speed_between, latency.speed_within))
         fastest_round_seconds = latency.slowdown * (
             latency.setup_seconds + latency.train_seconds * slow_device

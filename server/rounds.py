@@ -20,34 +20,59 @@ from fedray.scenario import Scenario
 
 
 class FateModel(NamedTuple):
-    """What compiled code needs to draw how an attempt goes for a device."""
+    """What compiled code needs to draw how an attempt goes for a device.
+
+    key: of the draws.
+    speed_within: log-standard deviation of the training time between rounds of one device.
+    failure_probability: that a device fails for a reason of its own.
+    """
 
     key: Key
     speed_within: float
     failure_probability: float
 
+    @classmethod
+    def of(cls, scenario: Scenario) -> "FateModel":
+        """The fate model of a scenario."""
+        return cls(
+            key=stream_key(scenario.seed, Stream.TRAINING_TIME),
+            speed_within=scenario.latency.speed_within,
+            failure_probability=scenario.latency.failure_probability,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RoundRules:
-    """The scenario's rules of a round, in seconds. outages [O, 2]: start and end of each, in
-    order."""
+    """The scenario's rules of a round.
+
+    report_goal: accepted reports of a committed round.
+    selection_target: devices that must wait at once for a round to start.
+    selection_timeout_seconds: longest wait for them.
+    report_timeout_seconds: longest wait for the reports.
+    timer_seconds: how long a device keeps away after its timer starts.
+    timer_resets_on: what starts the timer; see `fedray.scenario.participation`.
+    round_separation: least difference between the numbers of two rounds of a device; 0 for none.
+    fates: how attempts go for devices.
+    outages: [O, 2]; start and end of each, seconds since start, in order and apart.
+    max_participations: accepted reports after which a device may not take part again; None for no
+        cap.
+    """
 
     report_goal: int
     selection_target: int
-    selection_timeout: float
-    report_timeout: float
-    timer: float
+    selection_timeout_seconds: float
+    report_timeout_seconds: float
+    timer_seconds: float
     timer_resets_on: str
     round_separation: int
     fates: FateModel
     outages: NDArray[np.float64]
     max_participations: int | None = None
-    """Accepted reports after which a device may not take part again; none: as often as it likes."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
         """The rules of a scenario."""
-        rounds, participation, latency = scenario.rounds, scenario.participation, scenario.latency
+        rounds, participation = scenario.rounds, scenario.participation
         outages = [
             (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
             for outage in rounds.outages
@@ -55,16 +80,12 @@ class RoundRules:
         return cls(
             report_goal=rounds.report_goal,
             selection_target=rounds.selection_target,
-            selection_timeout=rounds.selection_timeout_minutes * 60.0,
-            report_timeout=rounds.report_timeout_minutes * 60.0,
-            timer=participation.timer_hours * 3600.0,
+            selection_timeout_seconds=rounds.selection_timeout_minutes * 60.0,
+            report_timeout_seconds=rounds.report_timeout_minutes * 60.0,
+            timer_seconds=participation.timer_hours * 3600.0,
             timer_resets_on=participation.timer_resets_on,
             round_separation=participation.round_separation,
-            fates=FateModel(
-                stream_key(scenario.seed, Stream.TRAINING_TIME),
-                latency.speed_within,
-                latency.failure_probability,
-            ),
+            fates=FateModel.of(scenario),
             outages=np.array(outages, np.float64).reshape(-1, 2),
             max_participations=participation.max_participations,
         )
@@ -74,26 +95,33 @@ class RoundRules:
 class Selected:
     """The devices a round starts with, sorted by device id; [S] each.
 
-    Times are seconds since start; fixed and training seconds are the device's own parts of its
-    work. timer_seconds: how long each waits before it may be selected again. contributions: reports
-    accepted so far (0 where they are not counted). rows: places in the present window's list, -1
-    for those that have waited longer.
+    device_ids: who they are.
+    check_in_times: when each checked in, seconds since start.
+    interval_ends: when each stops being eligible, seconds since start.
+    fixed_seconds, training_seconds: the device's own parts of its work; see
+        `fedray.messages.CheckIns`.
+    timer_seconds: how long each waits before it may be selected again.
+    contributions: reports accepted so far; 0 where they are not counted.
+    list_rows: rows of the present window's list; -1 for devices that have waited longer.
     """
 
     device_ids: NDArray[np.uint64]
-    checkin_times: NDArray[np.float64]
-    session_ends: NDArray[np.float64]
+    check_in_times: NDArray[np.float64]
+    interval_ends: NDArray[np.float64]
     fixed_seconds: NDArray[np.float32]
     training_seconds: NDArray[np.float32]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
-    rows: NDArray[np.int64]
+    list_rows: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """How an attempt goes for its devices, if their sessions last; [S] each, seconds since
-    selection; infinity for no failure."""
+    """How an attempt goes for its devices [S], if they stay eligible; seconds since selection.
+
+    work_seconds: until the device reports.
+    failure_seconds: until it fails for a reason of its own; infinity for no failure.
+    """
 
     work_seconds: NDArray[np.float64]
     failure_seconds: NDArray[np.float64]
@@ -101,8 +129,16 @@ class Fates:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """What became of a round. busy_until [S]: when each device is done with it, one way or
-    another."""
+    """What became of a round.
+
+    is_committed: whether the goal was met before the deadline.
+    closed: when the round closed, seconds since start.
+    reported: devices that reported at all, late ones included.
+    accepted_device_ids: [A], sorted; none of a round that was abandoned.
+    settlement: what the shards are told.
+    busy_until: [S]; when each device is done with the round, one way or another, seconds since
+        start.
+    """
 
     is_committed: bool
     closed: float
@@ -113,7 +149,15 @@ class Reporting:
 
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
-    """Work and failure of the selected [S], at addresses (device, attempt)."""
+    """Draws when the selected would report, and whether and when they fail, at addresses (device,
+    attempt).
+
+    Args:
+        selected: [S] devices.
+        attempt: number of the attempt, which counts abandoned ones too: a round that is tried again
+            has other fates.
+        model: of the scenario.
+    """
     return Fates(
         *_draw_fates(
             selected.device_ids, selected.fixed_seconds, selected.training_seconds, attempt, model
@@ -124,11 +168,12 @@ def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
 @njit(cache=True)
 def _draw_fates(device_ids, fixed, training, attempt, model):
     work, failure = np.empty(device_ids.size), np.full(device_ids.size, np.inf)
-    for row in range(device_ids.size):
-        w0, w1, w2, _ = draw(model.key, device_ids[row], attempt, 0)
-        work[row] = fixed[row] + training[row] * math.exp(model.speed_within * normal(w0))
+    for chosen in range(device_ids.size):
+        w0, w1, w2, _ = draw(model.key, device_ids[chosen], attempt, 0)
+        round_factor = math.exp(model.speed_within * normal(w0))
+        work[chosen] = fixed[chosen] + training[chosen] * round_factor
         if uniform(w1) < model.failure_probability:  # at a uniform share of the work
-            failure[row] = work[row] * uniform(w2)
+            failure[chosen] = work[chosen] * uniform(w2)
     return work, failure
 
 
@@ -140,21 +185,26 @@ def resolve_reporting(
     round_index: int,
     rules: RoundRules,
 ) -> Reporting:
-    """Closes with the report_goal-th report, or is abandoned at the timeout.
+    """Closes a round with its report_goal-th report, or abandons it at the timeout.
 
-    A device reports when its work is done, unless it fails or its session ends before, or the
+    A device reports when its work is done, unless it fails or stops being eligible before, or the
     server is down then, which counts as a failure. Reports after closing are late. Equal report
     times count in order of device id.
+
+    Args:
+        selected: [S] devices.
+        fates: theirs, [S].
+        started: when the round started, seconds since start.
+        attempt: number of the attempt.
+        round_index: the round that is attempted.
+        rules: of the scenario.
     """
-    report_times = started + fates.work_seconds
-    failure_times = started + fates.failure_seconds
-    for outage_start, outage_end in rules.outages:
-        is_lost = (outage_start <= report_times) & (report_times < outage_end)
-        failure_times = np.where(is_lost, np.minimum(failure_times, report_times), failure_times)
-        report_times = np.where(is_lost, np.inf, report_times)
-    fails = (failure_times < report_times) & (failure_times <= selected.session_ends)
-    reports = ~fails & (report_times <= selected.session_ends)
-    deadline = started + rules.report_timeout
+    report_times, failure_times = _lost_in_outages(
+        started + fates.work_seconds, started + fates.failure_seconds, rules.outages
+    )
+    fails = (failure_times < report_times) & (failure_times <= selected.interval_ends)
+    reports = ~fails & (report_times <= selected.interval_ends)
+    deadline = started + rules.report_timeout_seconds
 
     in_time = reports & (report_times <= deadline)
     is_committed = int(np.count_nonzero(in_time)) >= rules.report_goal
@@ -163,30 +213,50 @@ def resolve_reporting(
     else:
         on_time, closed = in_time, deadline
 
+    # In this order: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
     outcomes[fails] = Outcome.FAILED
     outcomes[reports] = Outcome.LATE
     outcomes[on_time] = Outcome.ACCEPTED if is_committed else Outcome.ABANDONED
 
-    reopen = _reopen_seconds(report_times, started, reports, on_time, selected.timer_seconds, rules)
+    reopen = _reopen_times(report_times, started, reports, on_time, selected.timer_seconds, rules)
     if rules.max_participations is not None:
         is_spent = on_time & (selected.contributions + 1 >= rules.max_participations)
         reopen = np.where(is_spent, np.uint32(NEVER), reopen)
-    free = np.where(reports, report_times, np.where(fails, failure_times, selected.session_ends))
+    # Who neither reports nor fails is away when its interval ends.
+    free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
     settlement = Settlement(
         attempt=attempt,
         round_index=round_index,
         device_ids=selected.device_ids,
-        checkin_times=selected.checkin_times,
+        check_in_times=selected.check_in_times,
         report_times=np.where(reports, report_times, np.nan),
         outcomes=outcomes,
-        reopen_seconds=reopen,
+        reopen_times=reopen,
         remembers_round=on_time,
     )
-    accepted = selected.device_ids[on_time] if is_committed else selected.device_ids[:0]
     return Reporting(
-        is_committed, closed, int(np.count_nonzero(reports)), accepted, settlement, free
+        is_committed=is_committed,
+        closed=closed,
+        reported=int(np.count_nonzero(reports)),
+        accepted_device_ids=selected.device_ids[on_time & is_committed],
+        settlement=settlement,
+        busy_until=free,
     )
+
+
+def _lost_in_outages(
+    report_times: NDArray[np.float64],
+    failure_times: NDArray[np.float64],
+    outages: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times [S] of reports and failures, where a report that comes while the server is down is a
+    failure instead."""
+    for outage_start, outage_end in outages:
+        is_lost = (outage_start <= report_times) & (report_times < outage_end)
+        failure_times = np.where(is_lost, np.minimum(failure_times, report_times), failure_times)
+        report_times = np.where(is_lost, np.inf, report_times)
+    return report_times, failure_times
 
 
 def _first_reports(report_times: NDArray[np.float64], goal: int) -> tuple[NDArray[np.bool_], float]:
@@ -198,7 +268,7 @@ def _first_reports(report_times: NDArray[np.float64], goal: int) -> tuple[NDArra
     return first, closed
 
 
-def _reopen_seconds(
+def _reopen_times(
     report_times: NDArray[np.float64],
     started: float,
     reports: NDArray[np.bool_],
@@ -206,17 +276,19 @@ def _reopen_seconds(
     timer_seconds: NDArray[np.float64],
     rules: RoundRules,
 ) -> NDArray[np.uint32]:
-    """Whole second, rounded up, from which each timer is open again; 0 where none was started."""
+    """Whole second from which each timer is open again; 0 where none was started.
+
+    Seconds are rounded up, so that no device comes before its timer has run out.
+    """
     match rules.timer_resets_on:
-        case (
-            "accepted"
-        ):  # the server accepts a report when it comes, even if the round is later abandoned
+        case "accepted":
+            # The server accepts a report when it comes, even if the round is abandoned later.
             resets, since = on_time, report_times
         case "reported":
             resets, since = reports, report_times
         case _:
             resets, since = np.ones_like(reports), np.full_like(report_times, started)
     is_started = resets & (timer_seconds > 0.0)
-    return np.where(is_started, np.ceil(np.where(resets, since, 0.0) + timer_seconds), 0.0).astype(
-        np.uint32
-    )
+    # Times of devices that do not report may be infinite, which no whole second can hold.
+    opens = np.ceil(np.where(resets, since, 0.0) + timer_seconds)
+    return np.where(is_started, opens, 0.0).astype(np.uint32)

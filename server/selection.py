@@ -2,11 +2,11 @@
 readable twin.
 
 Check-ins come in order of time. A device that checks in while fewer than the target wait, and that
-is free, waits until it is selected or its session ends. The round starts at the first moment, not
+is free, waits until it is selected or its interval ends. The round starts at the first moment, not
 before the previous one has closed, at which the target waits at once; or selection times out.
 
 Devices check in as Poisson processes, which have no memory. The shards list the first check-in of
-each eligible stretch. The next one is drawn here, from the time on at which the device could be
+each eligible interval. The next one is drawn here, from the time on at which the device could be
 taken: at once if it was turned away or must stay apart from its last round, or when it is done with
 its round and its timer is open.
 """
@@ -17,52 +17,160 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.messages import CheckIns
-from fedray.rng import Key, draw, exponential
+from fedray.messages import NO_WINDOW, CheckIns, Window
+from fedray.rng import Key, address_within, draw, exponential
 from server.rounds import RoundRules, Selected
 
 EXHAUSTED, FULL, TIMED_OUT, CLOSED = 0, 1, 2, 3
+_READY = 4
+"""How `Selection.advance` ends; and, inside the kernel alone, that the round may start now."""
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
-_ADDRESSES = 2.0**32
-"""A next check-in's address b within its (device, window): from when on it is drawn, in 2^-32 of
-the window."""
 
 
-class Window(NamedTuple):
-    """A look-ahead window: its number, seconds [start, end), until when devices are asked to come,
-    and their rate."""
+class _Arrivals(NamedTuple):
+    """The check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones
+    of its rows.
 
-    number: int
-    start: float
-    end: float
-    ask_until: float
-    checkins_per_hour: float
+    counts: [rows of the list that have come, entries of the heap].
+    next_times, next_rows: the heap [A]; a row has at most one entry, because its device checks in
+        again only after its last check-in was dealt with.
+    The other columns are those of `fedray.messages.CheckIns`.
+    """
+
+    device_ids: NDArray[np.uint64]
+    times: NDArray[np.float64]
+    interval_ends: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float32]
+    training_seconds: NDArray[np.float32]
+    last_rounds: NDArray[np.int32]
+    timer_seconds: NDArray[np.float64]
+    contributions: NDArray[np.uint32]
+    counts: NDArray[np.int64]
+    next_times: NDArray[np.float64]
+    next_rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, check_ins: CheckIns) -> "_Arrivals":
+        """A list of which nothing has come yet."""
+        size = check_ins.device_ids.size
+        return cls(
+            device_ids=check_ins.device_ids,
+            times=check_ins.times,
+            interval_ends=check_ins.interval_ends,
+            fixed_seconds=check_ins.fixed_seconds,
+            training_seconds=check_ins.training_seconds,
+            last_rounds=check_ins.last_rounds,
+            timer_seconds=check_ins.timer_seconds,
+            contributions=check_ins.contributions,
+            counts=np.zeros(2, np.int64),
+            next_times=np.empty(size),
+            next_rows=np.empty(size, np.int64),
+        )
 
 
 class _Waiting(NamedTuple):
-    """The waiting devices: a heap of slots by session end, and the slots' columns. counts =
-    [waiting, free slots]."""
+    """The waiting devices: a heap of slots by the end of their interval, and the slots' columns,
+    which are those of `server.rounds.Selected`. All arrays but `counts` are [target].
+
+    counts: [waiting, free slots].
+    heap: slots of those that wait.
+    free: slots of nobody.
+    """
 
     counts: NDArray[np.int64]
     heap: NDArray[np.int64]
     free: NDArray[np.int64]
-    device: NDArray[np.uint64]
-    checkin: NDArray[np.float64]
-    end: NDArray[np.float64]
-    fixed: NDArray[np.float32]
-    training: NDArray[np.float32]
-    timer: NDArray[np.float64]
+    device_ids: NDArray[np.uint64]
+    check_in_times: NDArray[np.float64]
+    interval_ends: NDArray[np.float64]
+    fixed_seconds: NDArray[np.float32]
+    training_seconds: NDArray[np.float32]
+    timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
-    row: NDArray[np.int64]
+    list_rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, target: int) -> "_Waiting":
+        """Room for `target` devices; nobody waits."""
+        return cls(
+            counts=np.array([0, target]),
+            heap=np.zeros(target, np.int64),
+            free=np.arange(target),
+            device_ids=np.zeros(target, np.uint64),
+            check_in_times=np.zeros(target),
+            interval_ends=np.zeros(target),
+            fixed_seconds=np.zeros(target, np.float32),
+            training_seconds=np.zeros(target, np.float32),
+            timer_seconds=np.zeros(target),
+            contributions=np.zeros(target, np.uint32),
+            list_rows=np.full(target, -1, np.int64),
+        )
+
+    def columns(self) -> dict[str, NDArray]:
+        """The slots' columns by name."""
+        arrays = self._asdict()
+        return {name: arrays[name] for name in arrays if name not in ("counts", "heap", "free")}
+
+
+class _Arrival(NamedTuple):
+    """A check-in of a device that may wait; the fields are those of a slot of `_Waiting`."""
+
+    device_id: np.uint64
+    time: float
+    interval_end: float
+    fixed_seconds: np.float32
+    training_seconds: np.float32
+    timer_seconds: float
+    contributions: np.uint32
+    list_row: int
+
+
+class _Attempt(NamedTuple):
+    """The attempt at a round that selection is open for; times are seconds since start.
+
+    ready_time: the round may start from then on.
+    is_ready: whether that time has come.
+    deadline: selection times out then.
+    """
+
+    round_index: int
+    ready_time: float
+    is_ready: bool
+    deadline: float
+
+
+class _Outages(NamedTuple):
+    """When the server is down, as far as the present window may see; seconds since start.
+
+    next_start: the next outage begins then; infinity for none.
+    down_until: the last one that has begun is over then.
+    """
+
+    next_start: float
+    down_until: float
+
+
+class _Rules(NamedTuple):
+    """What compiled code needs of `RoundRules`.
+
+    target: devices that must wait at once.
+    timer_seconds: of all devices, where the lists do not say how long each waits.
+    return_key: of the draws of next check-ins.
+    """
+
+    target: int
+    timer_seconds: float
+    round_separation: int
+    return_key: Key
 
 
 _BLOCKED = np.dtype(
     [
-        ("device", np.uint64),
+        ("device_id", np.uint64),
         ("busy_until", np.float64),
-        ("reopen", np.float64),
+        ("reopen_time", np.float64),
         ("known_from", np.int32),
         ("last_round", np.int32),
         ("contributions", np.uint32),
@@ -75,101 +183,83 @@ account for it. Entries are whole records, so that a look at one touches one lin
 
 busy_until: waiting, training or reporting until then; no list accounts for that.
 is_waiting: it waits, so that it may be free sooner or later than that.
-reopen: the timer opens then.
+reopen_time: the timer opens then.
 known_from: first window whose lists account for the timer, the last round and the contributions.
 last_round: -1 for none.
 contributions: accepted reports.
 """
 
 
-class _Next(NamedTuple):
-    """Next check-ins of rows of the list: a heap by time. entries = [how many]."""
-
-    entries: NDArray[np.int64]
-    time: NDArray[np.float64]
-    row: NDArray[np.int64]
-
-
 class Selection:
     """The server's view of who is waiting and who is not free."""
 
     def __init__(self, rules: RoundRules, return_key: Key) -> None:
-        self._rules, self._key = rules, return_key
-        size = rules.selection_target
-        self._waiting = _Waiting(
-            counts=np.array([0, size]),
-            heap=np.zeros(size, np.int64),
-            free=np.arange(size),
-            device=np.zeros(size, np.uint64),
-            checkin=np.zeros(size),
-            end=np.zeros(size),
-            fixed=np.zeros(size, np.float32),
-            training=np.zeros(size, np.float32),
-            timer=np.zeros(size),
-            contributions=np.zeros(size, np.uint32),
-            row=np.full(size, -1, np.int64),
+        self._rules = _Rules(
+            target=rules.selection_target,
+            timer_seconds=rules.timer_seconds,
+            round_separation=rules.round_separation,
+            return_key=return_key,
         )
+        self._timeout_seconds, self._outages = rules.selection_timeout_seconds, rules.outages
+        self._waiting = _Waiting.of(rules.selection_target)
         self._blocked = _blocked_table(64)
-        self._list: CheckIns | None = None
-        self._window = Window(-1, 0.0, 0.0, 0.0, 0.0)
-        self._next = _Next(np.zeros(1, np.int64), np.empty(0), np.empty(0, np.int64))
-        self._cursor = 0
-        self._ready_at, self._is_ready, self._deadline = 0.0, False, 0.0
+        self._arrivals: _Arrivals | None = None
+        self._window = NO_WINDOW
+        self._ready_time, self._is_ready, self._deadline = 0.0, False, 0.0
         self._outage = 0
         """The outage that is next, or has begun."""
         self._down_until = 0.0
 
     def start_window(self, check_ins: CheckIns, window: Window) -> None:
-        """Takes a window's first check-ins; forgets what their lists account for."""
-        stays = _stays(self._blocked, window.number, window.start)
+        """Goes on to a window; forgets what its lists account for.
+
+        Args:
+            check_ins: the window's first check-ins.
+            window: the next one.
+        """
+        stays = _stays(self._blocked, window.number, window.start_time)
         table = _blocked_table(int(stays.sum()) + check_ins.device_ids.size)
         _carry_over(self._blocked, table, stays)
-        self._blocked, self._list, self._window, self._cursor = table, check_ins, window, 0
-        self._waiting.row.fill(-1)
-        size = check_ins.device_ids.size
-        self._next = _Next(np.zeros(1, np.int64), np.empty(size), np.empty(size, np.int64))
+        self._blocked, self._arrivals, self._window = table, _Arrivals.of(check_ins), window
+        # Those who still wait have no row in this window's list: theirs were rows of the last one.
+        self._waiting.list_rows.fill(-1)
 
-    def open(self, opened: float, ready_at: float) -> None:
-        """Opens selection for a round that can start from ready_at on, when the previous one has
-        closed."""
-        self._ready_at, self._is_ready = ready_at, False
-        self._deadline = max(opened, ready_at) + self._rules.selection_timeout
+    def open(self, opened: float, ready_time: float) -> None:
+        """Opens selection for a round that can start from ready_time on, when the previous one has
+        closed.
+
+        Args:
+            opened: when the previous round started or was given up, seconds since start.
+            ready_time: seconds since start.
+        """
+        self._ready_time, self._is_ready = ready_time, False
+        self._deadline = max(opened, ready_time) + self._timeout_seconds
 
     def advance(self, round_index: int) -> tuple[int, float]:
-        """Goes on until the round can start (FULL), selection times out (TIMED_OUT), an outage
-        begins (CLOSED), or the window ends (EXHAUSTED); which of them, and the time.
+        """Goes on until something happens that the coordinator decides.
+
+        Args:
+            round_index: the round that is being formed.
+
+        Returns:
+            What it is, and its time (seconds since start): the round can start (FULL), selection
+            times out (TIMED_OUT), an outage begins (CLOSED), or the window ends (EXHAUSTED).
         """
-        check_ins = self._list
-        assert check_ins is not None
-        outages = self._rules.outages
-        outage_start = outages[self._outage, 0] if self._outage < len(outages) else np.inf
-        status, self._cursor, self._is_ready, time = _advance(
-            check_ins.times,
-            check_ins.device_ids,
-            check_ins.session_ends,
-            check_ins.fixed_seconds,
-            check_ins.training_seconds,
-            check_ins.last_rounds,
-            check_ins.timer_seconds,
-            check_ins.contributions,
-            self._rules.timer,
-            self._cursor,
+        assert self._arrivals is not None
+        begins = (
+            self._outages[self._outage, 0] if self._outage < len(self._outages) else float("inf")
+        )
+        status, self._is_ready, time = _advance(
+            self._arrivals,
             self._window,
-            self._rules.selection_target,
-            self._ready_at,
-            self._is_ready,
-            self._deadline,
-            outage_start,
-            self._down_until,
-            round_index,
-            self._rules.round_separation,
+            _Attempt(round_index, self._ready_time, self._is_ready, self._deadline),
+            _Outages(float(begins), self._down_until),
+            self._rules,
             self._waiting,
             self._blocked,
-            self._next,
-            self._key,
         )
         if status == CLOSED:
-            self._down_until = float(outages[self._outage, 1])
+            self._down_until = float(self._outages[self._outage, 1])
             self._outage += 1
         return status, time
 
@@ -187,127 +277,114 @@ class Selection:
         """All waiting devices, sorted by id; nobody waits afterwards."""
         waiting = self._waiting
         slots = waiting.heap[: self.waiting].copy()
-        slots = slots[np.argsort(waiting.device[slots])]
+        slots = slots[np.argsort(waiting.device_ids[slots])]
         waiting.free[waiting.counts[1] : waiting.counts[1] + slots.size] = slots
         waiting.counts[:] = 0, waiting.counts[1] + slots.size
-        return Selected(
-            device_ids=waiting.device[slots],
-            checkin_times=waiting.checkin[slots],
-            session_ends=waiting.end[slots],
-            fixed_seconds=waiting.fixed[slots],
-            training_seconds=waiting.training[slots],
-            timer_seconds=waiting.timer[slots],
-            contributions=waiting.contributions[slots],
-            rows=waiting.row[slots],
-        )
+        return Selected(**{name: column[slots] for name, column in waiting.columns().items()})
 
     def let_go(
         self,
         selected: Selected,
         busy_until: NDArray[np.float64],
-        reopen: NDArray[np.uint32],
-        remembered_round: NDArray[np.int32],
+        reopen_times: NDArray[np.uint32],
+        remembered_rounds: NDArray[np.int32],
         contributions: NDArray[np.uint32],
     ) -> None:
-        """Devices [S] that waited are busy, or their timer closed, until then; and check in again
-        afterwards, if they still can.
+        """Lets devices [S] go that waited: they check in again when they are free, if they can.
 
-        remembered_round [S] is -1 where the device keeps none; contributions [S] are its accepted
-        reports, the last round's included. The next window's lists will account for timers, rounds
-        and contributions.
+        The next window's lists will account for timers, rounds and contributions.
+
+        Args:
+            selected: what `take` gave.
+            busy_until: [S]; no device checks in before.
+            reopen_times: [S]; nor before its timer is open.
+            remembered_rounds: [S]; -1 where the device keeps none.
+            contributions: [S]; its accepted reports, the last round's included.
         """
-        known_from = self._window.number + 1
         _block_all(
             self._blocked,
             selected.device_ids,
             busy_until,
-            reopen,
-            remembered_round,
+            reopen_times,
+            remembered_rounds,
             contributions,
-            known_from,
+            self._window.number + 1,
         )
-        _come_again(
-            self._next,
-            self._key,
-            self._window,
-            selected.rows,
-            selected.device_ids,
-            selected.session_ends,
-            busy_until,
-            reopen,
-        )
+        assert self._arrivals is not None
+        free_times = np.maximum(busy_until, reopen_times)
+        _come_again(self._arrivals, self._rules, self._window, selected.list_rows, free_times)
 
     def state(self) -> dict[str, NDArray]:
         """Everything, as named arrays, for a checkpoint between two windows."""
-        live = self._blocked["device"] != _EMPTY
+        live = self._blocked["device_id"] != _EMPTY
         slots = self._waiting.heap[: self.waiting]
         return {
             **{f"blocked.{name}": self._blocked[name][live] for name in _BLOCKED.fields or ()},
             **{
-                f"waiting.{name}": column[slots]
-                for name, column in self._waiting._asdict().items()
-                if name not in ("counts", "heap", "free")
+                f"waiting.{name}": column[slots] for name, column in self._waiting.columns().items()
             },
             "clock": np.array(
-                [self._ready_at, self._is_ready, self._deadline, self._outage, self._down_until]
+                [self._ready_time, self._is_ready, self._deadline, self._outage, self._down_until]
             ),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state."""
-        blocked = np.empty(state["blocked.device"].size, _BLOCKED)
+        blocked = np.empty(state["blocked.device_id"].size, _BLOCKED)
         for name in _BLOCKED.fields or ():
             blocked[name] = state[f"blocked.{name}"]
         self._blocked = _blocked_table(blocked.size)
         _carry_over(blocked, self._blocked, np.ones(blocked.size, np.bool_))
-        columns = {
-            name: state[f"waiting.{name}"]
-            for name in _Waiting._fields
-            if f"waiting.{name}" in state
-        }
-        size, count = self._rules.selection_target, columns["device"].size
-        for name, column in columns.items():
-            getattr(self._waiting, name)[:count] = column
-        self._waiting.counts[:] = count, size - count
-        self._waiting.heap[:count] = np.argsort(
-            self._waiting.end[:count], kind="stable"
-        )  # a sorted list is a heap
-        self._waiting.free[: size - count] = np.arange(count, size)
-        ready_at, is_ready, deadline, outage, down_until = state["clock"].tolist()
-        self._ready_at, self._is_ready, self._deadline = ready_at, bool(is_ready), deadline
+        waiting = self._waiting
+        count = state["waiting.device_ids"].size
+        for name, column in waiting.columns().items():
+            column[:count] = state[f"waiting.{name}"]
+        size = self._rules.target
+        waiting.counts[:] = count, size - count
+        # A sorted list is a heap.
+        waiting.heap[:count] = np.argsort(waiting.interval_ends[:count], kind="stable")
+        waiting.free[: size - count] = np.arange(count, size)
+        ready_time, is_ready, deadline, outage, down_until = state["clock"].tolist()
+        self._ready_time, self._is_ready, self._deadline = ready_time, bool(is_ready), deadline
         self._outage, self._down_until = int(outage), down_until
 
 
 def _blocked_table(entries: int) -> NDArray[np.void]:
-    size = 1 << max(
-        6, (3 * entries // 2).bit_length()
-    )  # a third to two thirds full, so that more of it stays in the cache
+    # A third to two thirds full: a larger table would be searched faster, but less of it would
+    # stay in the cache.
+    size = 1 << max(6, (3 * entries // 2).bit_length())
     table = np.zeros(size, _BLOCKED)
-    table["device"], table["last_round"] = _EMPTY, -1
+    table["device_id"], table["last_round"] = _EMPTY, -1
     return table
 
 
 @njit(inline="always")
 def _find(table, device):
-    """The device's place in the table, or the empty place where it belongs."""
+    """The device's slot in the table, or the empty slot where it belongs."""
     mask = np.uint64(table.size - 1)
-    place = ((device * _HASH) >> _HALF) & mask
-    while table[place].device != _EMPTY and table[place].device != device:
-        place = (place + np.uint64(1)) & mask
-    return place
+    slot = ((device * _HASH) >> _HALF) & mask
+    while table[slot].device_id != _EMPTY and table[slot].device_id != device:
+        slot = (slot + np.uint64(1)) & mask
+    return slot
 
 
 @njit(cache=True)
 def _stays(table, window, window_start):
-    """Which entries the lists of a window do not account for."""
+    """Which entries the lists of a window do not account for.
+
+    An entry can be forgotten once the device is not busy at the window's start, and either the
+    lists know its timer, its last round and its contributions, or none of them holds it back.
+    """
     stays = np.zeros(table.size, np.bool_)
-    for place in range(table.size):
-        entry = table[place]
-        if entry.device != _EMPTY:
+    for slot in range(table.size):
+        entry = table[slot]
+        if entry.device_id != _EMPTY:
             is_over = (
-                entry.reopen <= window_start and entry.last_round < 0 and entry.contributions == 0
+                entry.reopen_time <= window_start
+                and entry.last_round < 0
+                and entry.contributions == 0
             )
-            stays[place] = entry.busy_until > window_start or not (
+            stays[slot] = entry.busy_until > window_start or not (
                 entry.known_from <= window or is_over
             )
     return stays
@@ -315,220 +392,239 @@ def _stays(table, window, window_start):
 
 @njit(cache=True)
 def _carry_over(old, new, stays):
-    for place in range(old.size):
-        if stays[place]:
-            new[_find(new, old[place].device)] = old[place]
+    for slot in range(old.size):
+        if stays[slot]:
+            new[_find(new, old[slot].device_id)] = old[slot]
 
 
 @njit(cache=True)
-def _block_all(table, devices, busy_until, reopen, remembered_round, contributions, known_from):
-    for row in range(devices.size):
-        entry = table[_find(table, devices[row])]
-        entry.device = devices[row]
-        entry.busy_until = busy_until[row]
-        entry.is_waiting = False
-        entry.reopen = max(entry.reopen, np.float64(reopen[row]))
-        entry.contributions = contributions[row]
-        entry.known_from = known_from
-        if remembered_round[row] >= 0:
-            entry.last_round = remembered_round[row]
-
-
-@njit(cache=True)
-def _come_again(following, key, window, rows, devices, ends, busy_until, reopen):
-    for place in range(rows.size):
-        if rows[place] >= 0:  # others have an entry of their own in the window's list
-            free = max(busy_until[place], np.float64(reopen[place]))
-            _draw_next(following, key, window, rows[place], devices[place], ends[place], free)
-
-
-@njit(cache=True)
-def _advance(
-    times,
-    devices,
-    ends,
-    fixed,
-    training,
-    last_rounds,
-    timers,
-    contributions,
-    timer,
-    cursor,
-    window,
-    target,
-    ready_at,
-    is_ready,
-    deadline,
-    outage_start,
-    down_until,
-    round_index,
-    separation,
-    waiting,
-    blocked,
-    following,
-    key,
+def _block_all(
+    table, device_ids, busy_until, reopen_times, remembered_rounds, contributions, known_from
 ):
-    # Arrays taken out of their tuples once: compiled code counts references anew wherever it
-    # reaches into a tuple.
-    counts, heap, end = waiting.counts, waiting.heap, waiting.end
-    next_count, next_time, next_row = following.entries, following.time, following.row
-    window_end = window.end
-    while True:
-        time = times[cursor] if cursor < times.size else window_end
-        is_next = next_count[0] > 0 and next_time[0] < time
-        if is_next:
-            time = next_time[0]
-        comes_first = deadline >= outage_start if is_ready else ready_at >= outage_start
-        if outage_start <= time and outage_start < window_end and comes_first:
-            _leave(waiting, outage_start)
-            return CLOSED, cursor, is_ready, outage_start
-        if not is_ready and ready_at <= time and ready_at < window_end:
-            is_ready = True
-            _leave(waiting, ready_at)
-            if counts[0] >= target:
-                return FULL, cursor, is_ready, ready_at
-            continue
-        if is_ready and deadline <= time and deadline < window_end:
-            _leave(waiting, deadline)
-            return TIMED_OUT, cursor, is_ready, deadline
-        if is_next:
-            row = next_row[0]
-            _pop(following)
-        elif cursor < times.size:
-            row = cursor
-            cursor += 1
-        else:
-            return EXHAUSTED, cursor, is_ready, window_end
-        device = devices[row]
-        if counts[0] > 0 and end[heap[0]] <= time:
-            _leave(waiting, time)
-        if time < down_until:
-            _draw_next(following, key, window, row, device, ends[row], down_until)
-            continue
-        entry = blocked[_find(blocked, device)]
-        is_known = entry.device == device
-        if is_known and (entry.busy_until > time or entry.reopen > time):
-            free = time if entry.is_waiting else max(entry.busy_until, entry.reopen)
-            _draw_next(following, key, window, row, device, ends[row], free)
-            continue
-        last_round = last_rounds[row] if last_rounds.size else -1
-        if is_known:
-            last_round = max(last_round, entry.last_round)
-        is_apart = separation == 0 or last_round < 0 or round_index - last_round >= separation
-        if counts[0] >= target or not is_apart:
-            _draw_next(following, key, window, row, device, ends[row], time)
-            continue
-        # What the device says counts; where the lists say nothing, all keep the timer and nobody
-        # counts.
-        wait = timers[row] if timers.size else timer
-        contributed = (
-            max(entry.contributions, contributions[row]) if contributions.size else np.uint32(0)
-        )
-        entry.device = device
-        entry.busy_until = ends[row]
-        entry.is_waiting = True
-        _join(waiting, device, time, ends[row], fixed[row], training[row], wait, contributed, row)
-        if is_ready and counts[0] >= target:
-            return FULL, cursor, is_ready, time
+    for chosen in range(device_ids.size):
+        entry = table[_find(table, device_ids[chosen])]
+        entry.device_id = device_ids[chosen]
+        entry.busy_until = busy_until[chosen]
+        entry.is_waiting = False
+        entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[chosen]))
+        entry.contributions = contributions[chosen]
+        entry.known_from = known_from
+        if remembered_rounds[chosen] >= 0:
+            entry.last_round = remembered_rounds[chosen]
 
 
-@njit(forceinline=True)
-def _draw_next(following, key, window, row, device, end, free):
-    """The next check-in of a row's device after it is free: kept if it comes in time."""
-    until = min(end, window.ask_until)
-    if free >= until or window.checkins_per_hour == 0.0:
-        return
-    word, _, _, _ = draw(
-        key,
-        device,
-        window.number,
-        int((free - window.start) / (window.end - window.start) * _ADDRESSES),
+@njit(cache=True)
+def _come_again(arrivals, rules, window, list_rows, free_times):
+    counts, next_times, next_rows = arrivals.counts, arrivals.next_times, arrivals.next_rows
+    for chosen in range(list_rows.size):
+        row = list_rows[chosen]
+        if row >= 0:  # others have an entry of their own in the window's list
+            device, end = arrivals.device_ids[row], arrivals.interval_ends[row]
+            time = _next_time(rules.return_key, window, device, end, free_times[chosen])
+            if time < np.inf:
+                _push(counts, next_times, next_rows, time, row)
+
+
+@njit(cache=True)
+def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
+    """See `Selection.advance`: goes through the window's check-ins in order of time; how it ended,
+    whether the round may start, and the time."""
+    # Arrays are taken out of their tuples once, and steps that every check-in takes are given
+    # numbers and records alone: compiled code counts references anew wherever it reaches into a
+    # tuple or hands an array on, which made this kernel three times as slow.
+    device_ids, times, ends = arrivals.device_ids, arrivals.times, arrivals.interval_ends
+    fixed_seconds, training_seconds = arrivals.fixed_seconds, arrivals.training_seconds
+    last_rounds, timers, reports = (
+        arrivals.last_rounds,
+        arrivals.timer_seconds,
+        arrivals.contributions,
     )
-    # At least a millisecond later, so that the next draw has another address.
-    time = free + max(1e-3, exponential(word) * (3600.0 / window.checkins_per_hour))
-    if time < until:
-        _push(following, time, row)
+    counts, next_times, next_rows = arrivals.counts, arrivals.next_times, arrivals.next_rows
+    waiting_counts, heap, waiting_ends = waiting.counts, waiting.heap, waiting.interval_ends
+    is_ready = attempt.is_ready
+    while True:
+        time = times[counts[0]] if counts[0] < times.size else window.end_time
+        is_next = counts[1] > 0 and next_times[0] < time
+        if is_next:
+            time = next_times[0]
+        moment, what = _next_moment(attempt, is_ready, outages)
+        if moment <= time and moment < window.end_time:
+            _leave(waiting, moment)
+            if what != _READY:
+                return what, is_ready, moment
+            is_ready = True
+            if waiting_counts[0] >= rules.target:
+                return FULL, is_ready, moment
+            continue
+        if time >= window.end_time:  # all check-ins come before it
+            return EXHAUSTED, is_ready, window.end_time
+        if is_next:
+            row = next_rows[0]
+            _pop(counts, next_times, next_rows)
+        else:
+            row = counts[0]
+            counts[0] += 1
+        if waiting_counts[0] > 0 and waiting_ends[heap[0]] <= time:
+            _leave(waiting, time)
+        device = device_ids[row]
+        entry = blocked[_find(blocked, device)]
+        free_time = _held_until(entry, device, time, outages.down_until)
+        if free_time < 0.0:
+            last_round = last_rounds[row] if last_rounds.size else -1
+            is_apart = _is_apart(entry, device, last_round, attempt.round_index, rules)
+            if is_apart and waiting_counts[0] < rules.target:
+                # What the device says counts; where the lists say nothing, all keep the timer and
+                # nobody counts.
+                arrival = _Arrival(
+                    device_id=device,
+                    time=time,
+                    interval_end=ends[row],
+                    fixed_seconds=fixed_seconds[row],
+                    training_seconds=training_seconds[row],
+                    timer_seconds=timers[row] if timers.size else rules.timer_seconds,
+                    contributions=max(entry.contributions, reports[row])
+                    if reports.size
+                    else np.uint32(0),
+                    list_row=row,
+                )
+                _join(waiting, entry, arrival)
+                if is_ready and waiting_counts[0] >= rules.target:
+                    return FULL, is_ready, time
+                continue
+            free_time = time
+        time = _next_time(rules.return_key, window, device, ends[row], free_time)
+        if time < np.inf:
+            _push(counts, next_times, next_rows, time, row)
 
 
 @njit(forceinline=True)
-def _push(following, time, row):
-    times, rows = following.time, following.row
-    place = following.entries[0]
-    following.entries[0] += 1
-    while place > 0:
-        parent = (place - 1) // 2
+def _next_moment(attempt, is_ready, outages):
+    """When selection changes next without a check-in, and how."""
+    moment, what = (attempt.deadline, TIMED_OUT) if is_ready else (attempt.ready_time, _READY)
+    # At equal times the server is down first, so that no round starts in an outage.
+    if outages.next_start <= moment:
+        return outages.next_start, CLOSED
+    return moment, what
+
+
+@njit(forceinline=True)
+def _held_until(entry, device, time, down_until):
+    """From when on a device that checks in may come again, where it is not free or the server is
+    down; -1 where neither is so."""
+    if time < down_until:
+        return down_until
+    if entry.device_id != device or (entry.busy_until <= time and entry.reopen_time <= time):
+        return -1.0
+    # One that waits may be let go at any moment, so that it is not known when it is free.
+    return time if entry.is_waiting else max(entry.busy_until, entry.reopen_time)
+
+
+@njit(forceinline=True)
+def _is_apart(entry, device, last_round, round_index, rules):
+    """Whether a device's last round, as it or its entry remembers it, is far enough away."""
+    if entry.device_id == device:
+        last_round = max(last_round, entry.last_round)
+    separation = rules.round_separation
+    return separation == 0 or last_round < 0 or round_index - last_round >= separation
+
+
+@njit(forceinline=True)
+def _next_time(return_key, window, device, end, free_time):
+    """The next check-in of a device after it is free; infinity if it does not come in time."""
+    until = min(end, window.ask_until_time)
+    if free_time >= until or window.check_ins_per_hour == 0.0:
+        return np.inf
+    address = address_within(free_time, window.start_time, window.end_time)
+    word, _, _, _ = draw(return_key, device, window.number, address)
+    # At least a millisecond later, so that the next draw has another address.
+    time = free_time + max(1e-3, exponential(word) * (3600.0 / window.check_ins_per_hour))
+    return time if time < until else np.inf
+
+
+@njit(forceinline=True)
+def _push(counts, times, rows, time, row):
+    slot = counts[1]
+    counts[1] += 1
+    while slot > 0:
+        parent = (slot - 1) // 2
         if times[parent] <= time:
             break
-        times[place], rows[place] = times[parent], rows[parent]
-        place = parent
-    times[place], rows[place] = time, row
+        times[slot], rows[slot] = times[parent], rows[parent]
+        slot = parent
+    times[slot], rows[slot] = time, row
 
 
 @njit(forceinline=True)
-def _pop(following):
-    """Removes the first entry."""
-    times, rows = following.time, following.row
-    following.entries[0] -= 1
-    count = following.entries[0]
+def _pop(counts, times, rows):
+    """Removes the heap's first entry."""
+    counts[1] -= 1
+    count = counts[1]
     time, row = times[count], rows[count]
-    place = 0
+    slot = 0
     while True:
-        child = 2 * place + 1
+        child = 2 * slot + 1
         if child >= count:
             break
         if child + 1 < count and times[child + 1] < times[child]:
             child += 1
         if times[child] >= time:
             break
-        times[place], rows[place] = times[child], rows[child]
-        place = child
-    times[place], rows[place] = time, row
+        times[slot], rows[slot] = times[child], rows[child]
+        slot = child
+    times[slot], rows[slot] = time, row
 
 
 @njit(forceinline=True)
-def _join(waiting, device, time, end, fixed, training, timer, contributions, row):
+def _join(waiting, entry, arrival):
+    """A device waits from now on; its entry says so."""
+    entry.device_id = arrival.device_id
+    entry.busy_until = arrival.interval_end
+    entry.is_waiting = True
     waiting.counts[1] -= 1
     slot = waiting.free[waiting.counts[1]]
-    waiting.device[slot], waiting.checkin[slot], waiting.end[slot] = device, time, end
-    waiting.fixed[slot], waiting.training[slot], waiting.timer[slot], waiting.row[slot] = (
-        fixed,
-        training,
-        timer,
-        row,
-    )
-    waiting.contributions[slot] = contributions
-    place = waiting.counts[0]
+    waiting.device_ids[slot] = arrival.device_id
+    waiting.check_in_times[slot] = arrival.time
+    waiting.interval_ends[slot] = arrival.interval_end
+    waiting.fixed_seconds[slot] = arrival.fixed_seconds
+    waiting.training_seconds[slot] = arrival.training_seconds
+    waiting.timer_seconds[slot] = arrival.timer_seconds
+    waiting.contributions[slot] = arrival.contributions
+    waiting.list_rows[slot] = arrival.list_row
+    hole = waiting.counts[0]
     waiting.counts[0] += 1
-    while place > 0:
-        parent = (place - 1) // 2
-        if waiting.end[waiting.heap[parent]] <= end:
+    while hole > 0:
+        parent = (hole - 1) // 2
+        if waiting.interval_ends[waiting.heap[parent]] <= arrival.interval_end:
             break
-        waiting.heap[place] = waiting.heap[parent]
-        place = parent
-    waiting.heap[place] = slot
+        waiting.heap[hole] = waiting.heap[parent]
+        hole = parent
+    waiting.heap[hole] = slot
 
 
 @njit(forceinline=True)
 def _leave(waiting, time):
-    """Devices whose session has ended by `time` leave."""
-    while waiting.counts[0] > 0 and waiting.end[waiting.heap[0]] <= time:
-        waiting.free[waiting.counts[1]] = waiting.heap[0]
-        waiting.counts[1] += 1
-        waiting.counts[0] -= 1
-        count = waiting.counts[0]
-        moved = waiting.heap[count]
-        place = 0
-        while True:
-            child = 2 * place + 1
-            if child >= count:
-                break
-            if (
-                child + 1 < count
-                and waiting.end[waiting.heap[child + 1]] < waiting.end[waiting.heap[child]]
-            ):
-                child += 1
-            if waiting.end[waiting.heap[child]] >= waiting.end[moved]:
-                break
-            waiting.heap[place] = waiting.heap[child]
-            place = child
-        waiting.heap[place] = moved
+    """Devices whose interval has ended by `time` leave."""
+    while waiting.counts[0] > 0 and waiting.interval_ends[waiting.heap[0]] <= time:
+        _leave_first(waiting.counts, waiting.heap, waiting.free, waiting.interval_ends)
+
+
+@njit(forceinline=True)
+def _leave_first(counts, heap, free, ends):
+    """The device whose interval ends first leaves."""
+    free[counts[1]] = heap[0]
+    counts[1] += 1
+    counts[0] -= 1
+    count = counts[0]
+    moved = heap[count]
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= count:
+            break
+        if child + 1 < count and ends[heap[child + 1]] < ends[heap[child]]:
+            child += 1
+        if ends[heap[child]] >= ends[moved]:
+            break
+        heap[hole] = heap[child]
+        hole = child
+    heap[hole] = moved

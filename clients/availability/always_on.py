@@ -1,28 +1,29 @@
-"""Every device is eligible at all times: its one run has no end."""
+"""Every device is eligible at all times: its one interval has no end."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.availability.intervals import Intervals
 from clients.availability.model import NothingKnown
-from clients.availability.runs import Runs
 
 
 class AlwaysOnModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
-    def list_runs(
+    def list_intervals(
         self,
         device_ids: NDArray[np.uint64],
-        opens: NDArray[np.float64],
-        low: float,
-        high: float,
+        open_times: NDArray[np.float64],
+        from_time: float,
+        until_time: float,
         known: None = None,
-    ) -> Runs:
+    ) -> Intervals:
         """See clients.availability.model.Availability."""
-        index = np.flatnonzero(opens < high).astype(np.uint32)
-        return Runs(index, np.maximum(low, opens[index]), np.full(index.size, np.inf))
+        local = np.flatnonzero(open_times < until_time).astype(np.uint32)
+        start_times = np.maximum(from_time, open_times[local])
+        return Intervals(local, start_times, np.full(local.size, np.inf))
 
-    def run_ends(
+    def interval_ends(
         self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """See clients.availability.model.Availability."""

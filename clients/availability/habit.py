@@ -17,8 +17,16 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import special
 
-from clients.availability.runs import DAY, HOUR, JOIN_SECONDS, Runs, keep_touching, merge
-from clients.population import zone_index, zones_of
+from clients.availability.intervals import (
+    DAY,
+    HOUR,
+    JOIN_SECONDS,
+    Intervals,
+    filled,
+    keep_touching,
+    merge,
+)
+from clients.population import Zones, zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import (
     MAX_NORMAL,
@@ -37,9 +45,9 @@ from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 
 MAX_SESSIONS = 512
-LONGEST_RUN_DAYS = 60
-"""Habits that keep a device eligible for longer on end are refused, since a run that has no end
-would be followed for ever."""
+LONGEST_DAYS = 60
+"""Habits that keep a device eligible for longer on end are refused, since an interval that has no
+end would be followed for ever."""
 
 # Address b within Stream.HABIT at (device, a = 0): static attributes.
 _STATIC = 0
@@ -52,8 +60,28 @@ lengths' computation."""
 
 
 class HabitModel(NamedTuple):
-    """What compiled code needs of a scenario's habit table, numbers only. Hours are local, rates
-    per day, see HabitAvailability."""
+    """What compiled code needs of a scenario's habit table, numbers only. Hours are local; their
+    spreads and rates are those of `fedray.scenario.availability.HabitAvailability`.
+
+    habit_key: of the draws of static habits.
+    session_key: of the draws of sessions.
+    mean_propensity: of all devices.
+    center, center_between, center_within: middle of the night session, hours after midnight, and
+        its standard deviations between devices and between nights.
+    length, length_between, length_within: length of the night session, hours, and its
+        log-standard deviations.
+    session_max: longest session, hours.
+    interruption_on, interruption_off: mean hours between interruptions, and of one.
+    day_sessions: mean number of sessions by day.
+    day_habit_weight: share of the day rate that follows the propensity.
+    day_start, day_end: first and last hour at which a day session starts.
+    day_length, day_length_sigma: median hours of a day session, and its log-standard deviation.
+    most_lengths: hours that a share _MOST of the day sessions do not exceed.
+    weekend_factor: on propensity and day rate.
+    center_within_reach: hours by which no night's middle exceeds the device's own.
+    length_within_reach: factor by which no night's length exceeds the device's own.
+    first_hour, last_hour: hours that hold every session of a local day.
+    """
 
     habit_key: Key
     session_key: Key
@@ -80,19 +108,81 @@ class HabitModel(NamedTuple):
     first_hour: float
     last_hour: float
 
+    @classmethod
+    def of(cls, scenario: Scenario, table: HabitAvailability) -> "HabitModel":
+        """The compiled form of a scenario's habit table."""
+        # No normal draw exceeds MAX_NORMAL, so the sessions of a day have hard limits.
+        center_reach = MAX_NORMAL * (
+            table.night_center_between_hours + table.night_center_within_hours
+        )
+        night_reach = center_reach + table.session_max_hours / 2
+        alpha, beta = table.night_propensity
+        # A little more than the quantile, so that no rounding makes a length exceed it.
+        most_sigmas = table.day_length_sigma * float(special.ndtri(_MOST)) + 1e-6
+        return cls(
+            habit_key=stream_key(scenario.seed, Stream.HABIT),
+            session_key=stream_key(scenario.seed, Stream.SESSIONS),
+            mean_propensity=alpha / (alpha + beta),
+            center=table.night_center_hours,
+            center_between=table.night_center_between_hours,
+            center_within=table.night_center_within_hours,
+            length=table.night_length_hours,
+            length_between=table.night_length_between,
+            length_within=table.night_length_within,
+            session_max=table.session_max_hours,
+            interruption_on=table.interruption_on_hours,
+            interruption_off=table.interruption_off_hours,
+            day_sessions=table.day_sessions,
+            day_habit_weight=table.day_habit_weight,
+            day_start=table.day_start_hours[0],
+            day_end=table.day_start_hours[1],
+            day_length=table.day_length_minutes / 60.0,
+            day_length_sigma=table.day_length_sigma,
+            most_lengths=table.day_length_minutes / 60.0 * math.exp(most_sigmas),
+            weekend_factor=table.weekend_factor,
+            center_within_reach=MAX_NORMAL * table.night_center_within_hours,
+            length_within_reach=math.exp(MAX_NORMAL * table.night_length_within),
+            first_hour=min(table.day_start_hours[0], table.night_center_hours - night_reach),
+            last_hour=max(
+                table.day_start_hours[1] + table.session_max_hours,
+                table.night_center_hours + night_reach,
+            ),
+        )
+
 
 class HabitTables(NamedTuple):
-    """The arrays of the model. Hot loops take them out of the tuple once: compiled code counts
-    references anew at each access."""
+    """The arrays of the model.
+
+    propensities, free_rates: tables of quantiles, for `fedray.rng.tabulated`: of the propensity,
+        and of the part of the day rate that does not follow it.
+    zones: where devices live.
+    """
 
     propensities: NDArray[np.float64]
     free_rates: NDArray[np.float64]
-    zone_edges: NDArray[np.float64]
-    zone_offsets: NDArray[np.float64]
+    zones: Zones
+
+    @classmethod
+    def of(cls, scenario: Scenario, table: HabitAvailability) -> "HabitTables":
+        """The tables of a scenario's habit model."""
+        alpha, beta = table.night_propensity
+        shape = table.day_habit_shape
+        return cls(
+            propensities=tabulated_quantiles(lambda u: special.betaincinv(alpha, beta, u)),
+            free_rates=tabulated_quantiles(lambda u: special.gammaincinv(shape, u) / shape),
+            zones=Zones.of(scenario),
+        )
 
 
 class Habit(NamedTuple):
-    """Static habits of one device: hours are local, the offset is local time minus UTC in hours."""
+    """Static habits of one device.
+
+    propensity: probability that a night has a session.
+    center: middle of its nights, local hours.
+    length: of its nights, hours.
+    day_rate: mean number of sessions by day.
+    offset: local time minus UTC, hours.
+    """
 
     propensity: float
     center: float
@@ -102,8 +192,11 @@ class Habit(NamedTuple):
 
 
 class Habits(NamedTuple):
-    """Static habits of devices [N], in 36 bytes each; the offset as a place among the model's
-    zones."""
+    """Static habits of devices [N], in 36 bytes each; empty arrays where they are not known.
+
+    propensity, center, length, day_rate: see `Habit`.
+    zone: position of the device's zone among the model's, in place of its offset.
+    """
 
     propensity: NDArray[np.float64]
     center: NDArray[np.float64]
@@ -115,134 +208,65 @@ class Habits(NamedTuple):
 _UNKNOWN = Habits(np.empty(0), np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int32))
 
 
-def habit_model(scenario: Scenario, table: HabitAvailability) -> HabitModel:
-    """The compiled form of a scenario's habit table."""
-    # No normal draw exceeds MAX_NORMAL, so the sessions of a day have hard limits.
-    center_reach = MAX_NORMAL * (table.night_center_between_hours + table.night_center_within_hours)
-    night_reach = center_reach + table.session_max_hours / 2
-    alpha, beta = table.night_propensity
-    return HabitModel(
-        habit_key=stream_key(scenario.seed, Stream.HABIT),
-        session_key=stream_key(scenario.seed, Stream.SESSIONS),
-        mean_propensity=alpha / (alpha + beta),
-        center=table.night_center_hours,
-        center_between=table.night_center_between_hours,
-        center_within=table.night_center_within_hours,
-        length=table.night_length_hours,
-        length_between=table.night_length_between,
-        length_within=table.night_length_within,
-        session_max=table.session_max_hours,
-        interruption_on=table.interruption_on_hours,
-        interruption_off=table.interruption_off_hours,
-        day_sessions=table.day_sessions,
-        day_habit_weight=table.day_habit_weight,
-        day_start=table.day_start_hours[0],
-        day_end=table.day_start_hours[1],
-        day_length=table.day_length_minutes / 60.0,
-        day_length_sigma=table.day_length_sigma,
-        most_lengths=table.day_length_minutes
-        / 60.0
-        * math.exp(table.day_length_sigma * float(special.ndtri(_MOST)) + 1e-6),
-        weekend_factor=table.weekend_factor,
-        center_within_reach=MAX_NORMAL * table.night_center_within_hours,
-        length_within_reach=math.exp(MAX_NORMAL * table.night_length_within),
-        first_hour=min(table.day_start_hours[0], table.night_center_hours - night_reach),
-        last_hour=max(
-            table.day_start_hours[1] + table.session_max_hours,
-            table.night_center_hours + night_reach,
-        ),
-    )
-
-
-def habit_tables(scenario: Scenario, table: HabitAvailability) -> HabitTables:
-    """Quantiles of propensity and of the free part of the day rate, and the time zones."""
-    alpha, beta = table.night_propensity
-    shape = table.day_habit_shape
-    zones = zones_of(scenario)
-    return HabitTables(
-        propensities=tabulated_quantiles(lambda u: special.betaincinv(alpha, beta, u)),
-        free_rates=tabulated_quantiles(lambda u: special.gammaincinv(shape, u) / shape),
-        zone_edges=zones.edges,
-        zone_offsets=zones.offsets,
-    )
-
-
 class HabitAvailabilityModel:
     """See clients.availability.model.Availability."""
 
     bytes_to_know = 36
 
     def __init__(self, scenario: Scenario, table: HabitAvailability) -> None:
-        self.model = habit_model(scenario, table)
-        self.tables = habit_tables(scenario, table)
-        self._zone_key = zones_of(scenario).key
+        self.model = HabitModel.of(scenario, table)
+        self.tables = HabitTables.of(scenario, table)
 
     def known_of(self, device_ids: NDArray[np.uint64]) -> Habits:
-        """See clients.availability.model.Availability."""
-        return _habits_of(self.model, self.tables, self._zone_key, device_ids)
+        """The habits of device_ids; see clients.availability.model.Availability."""
+        return _habits_of(self.model, self.tables, device_ids)
 
-    def list_runs(
+    def list_intervals(
         self,
         device_ids: NDArray[np.uint64],
-        opens: NDArray[np.float64],
-        low: float,
-        high: float,
+        open_times: NDArray[np.float64],
+        from_time: float,
+        until_time: float,
         known: Habits | None = None,
-    ) -> Runs:
-        """See clients.availability.model.Availability. Raises ScenarioError when a device has too
-        many sessions."""
-        capacity = 2 * device_ids.size + 1024
-        habits = known or _UNKNOWN
-        while True:
-            index, start, end = (
-                np.empty(capacity, np.uint32),
-                np.empty(capacity),
-                np.empty(capacity),
-            )
-            try:
-                total = _list_runs(
-                    self.model,
-                    self.tables,
-                    self._zone_key,
-                    habits,
-                    device_ids,
-                    opens,
-                    low,
-                    high,
-                    index,
-                    start,
-                    end,
-                )
-            except ValueError as error:
-                raise ScenarioError(str(error)) from None
-            if total <= capacity:
-                return Runs(index[:total], start[:total], end[:total])
-            capacity = total
+    ) -> Intervals:
+        """See clients.availability.model.Availability.
 
-    def run_ends(
+        Raises:
+            ScenarioError: a device has too many sessions.
+        """
+        habits = known or _UNKNOWN
+
+        def fill(room: Intervals) -> int:
+            return _list_intervals(
+                self.model, self.tables, habits, device_ids, open_times, from_time, until_time, room
+            )
+
+        try:
+            return filled(fill, 2 * device_ids.size + 1024)
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
+
+    def interval_ends(
         self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """See clients.availability.model.Availability."""
+        """See clients.availability.model.Availability.
+
+        Raises:
+            ScenarioError: a device has too many sessions.
+        """
         try:
-            return _run_ends(self.model, self.tables, self._zone_key, device_ids, times)
+            return _interval_ends(self.model, self.tables, device_ids, times)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
 
 
 @njit(forceinline=True)
-def habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device):
-    """Static habits of a device; propensity and day rate by tabulated inversion (fedray/rng.py)."""
-    return _habit_in_zone(
-        model,
-        propensities,
-        free_rates,
-        device,
-        zone_offsets[zone_index(zone_key, zone_edges, device)],
-    )
+def habit_of(model, propensities, free_rates, offset, device):
+    """Static habits of a device by a model, in the zone with an offset.
 
-
-@njit(forceinline=True)
-def _habit_in_zone(model, propensities, free_rates, device, offset):
+    Propensity and day rate are drawn by tabulated inversion (fedray/rng.py) from the tables
+    propensities and free_rates.
+    """
     w0, w1, w2, w3 = draw(model.habit_key, device, 0, _STATIC)
     propensity = tabulated(propensities, w2)
     weight = model.day_habit_weight
@@ -272,10 +296,10 @@ def _append_night(model, device, day, start, end, starts, ends, count):
     for Exp(off), and so on."""
     if model.interruption_off == 0.0:
         return _append(starts, ends, count, start, end)
-    stretch = 0
+    interruption = 0
     while start < end:
-        v0, v1, _, _ = draw(model.session_key, device, day, _INTERRUPTION + stretch)
-        stretch += 1
+        v0, v1, _, _ = draw(model.session_key, device, day, _INTERRUPTION + interruption)
+        interruption += 1
         until = min(end, start + model.interruption_on * exponential(v0))
         count = _append(starts, ends, count, start, until)
         if until >= end:
@@ -285,14 +309,15 @@ def _append_night(model, device, day, start, end, starts, ends, count):
 
 
 @njit(forceinline=True)
-def _gather(model, habit, device, low, high, starts, ends):
-    """Sessions that touch [low - JOIN_SECONDS, high] (seconds UTC), in no order; how many.
+def _gather(model, habit, device, from_time, until_time, starts, ends):
+    """Sessions that touch [from_time - JOIN_SECONDS, until_time], in no order; how many.
 
     One draw per local day says whether it has a night, when, and how many sessions by day.
     """
-    low_hour, high_hour = low / HOUR - JOIN_SECONDS / HOUR, high / HOUR
-    first_day = math.floor((low_hour + habit.offset - model.last_hour) / 24.0) + 1
-    last_day = math.ceil((high_hour + habit.offset - model.first_hour) / 24.0) - 1
+    from_hour, until_hour = from_time / HOUR - JOIN_SECONDS / HOUR, until_time / HOUR
+    first_day = math.floor((from_hour + habit.offset - model.last_hour) / 24.0) + 1
+    last_day = math.ceil((until_hour + habit.offset - model.first_hour) / 24.0) - 1
+    # What is out of reach by hard limits is passed over without a draw.
     night_reach = model.center_within_reach + 0.5 * min(
         model.session_max, habit.length * model.length_within_reach
     )
@@ -300,10 +325,10 @@ def _gather(model, habit, device, low, high, starts, ends):
     for day in range(first_day, last_day + 1):
         midnight = 24.0 * day - habit.offset
         center = midnight + habit.center
-        may_be_night = center + night_reach >= low_hour and center - night_reach <= high_hour
+        may_be_night = center + night_reach >= from_hour and center - night_reach <= until_hour
         may_be_day = (
-            midnight + model.day_end + model.session_max >= low_hour
-            and midnight + model.day_start <= high_hour
+            midnight + model.day_end + model.session_max >= from_hour
+            and midnight + model.day_start <= until_hour
         )
         if not (may_be_night or may_be_day):
             continue
@@ -314,25 +339,25 @@ def _gather(model, habit, device, low, high, starts, ends):
                 model.session_max, habit.length * math.exp(model.length_within * normal(w2))
             )
             start = center + model.center_within * normal(w1) - 0.5 * length
-            if start + length >= low_hour and start <= high_hour:
+            if start + length >= from_hour and start <= until_hour:
                 count = _append_night(
                     model, device, day, start, start + length, starts, ends, count
                 )
         rate = habit.day_rate * weekend
-        if (
-            may_be_day and uniform(w3) > 1.0 - rate
-        ):  # below, the count is 0, since exp(-rate) > 1 - rate
+        # Else the count is 0, since exp(-rate) > 1 - rate: most exponentials are spared.
+        if may_be_day and uniform(w3) > 1.0 - rate:
             for session in range(poisson(rate, math.exp(-rate), w3)):
                 v0, v1, _, _ = draw(model.session_key, device, day, _DAY_SESSION + session)
                 start = midnight + model.day_start + (model.day_end - model.day_start) * uniform(v0)
+                # The length grows with v1, so that a test of v1 bounds it without its exponential.
                 longest = model.most_lengths if uniform(v1) < _MOST else model.session_max
-                if start > high_hour or start + longest < low_hour:
+                if start > until_hour or start + longest < from_hour:
                     continue
                 length = min(
                     model.session_max,
                     model.day_length * math.exp(model.day_length_sigma * normal(v1)),
                 )
-                if start + length >= low_hour:
+                if start + length >= from_hour:
                     count = _append(starts, ends, count, start, start + length)
     if count == MAX_SESSIONS:
         raise ValueError(
@@ -343,17 +368,20 @@ def _gather(model, habit, device, low, high, starts, ends):
 
 
 @njit(forceinline=True)
-def runs_between(model, habit, device, low, high, starts, ends):
-    """Eligible runs of a device that touch [low, high): fills starts/ends (seconds, sorted,
-    disjoint); how many."""
-    count = _gather(model, habit, device, low, high + 2.0 * JOIN_SECONDS, starts, ends)
-    kept = keep_touching(starts, ends, merge(starts, ends, count), low, high)
+def intervals_between(model, habit, device, from_time, until_time, starts, ends):
+    """Intervals of a device with a habit that touch [from_time, until_time): fills the arrays
+    starts and ends (sorted, disjoint); how many."""
+    # What starts within JOIN_SECONDS after an end belongs to the same interval, so a little more
+    # than the time asked for is looked at.
+    until = until_time + 2.0 * JOIN_SECONDS
+    count = _gather(model, habit, device, from_time, until, starts, ends)
+    kept = keep_touching(starts, ends, merge(starts, ends, count), from_time, until_time)
     if kept == 0:
         return 0
-    covered = high
-    while ends[kept - 1] > covered:  # the last run goes on: look at what it touches further on
+    covered = until_time
+    while ends[kept - 1] > covered:  # the last one goes on: look at what it touches further on
         covered = ends[kept - 1]
-        if covered > high + DAY * LONGEST_RUN_DAYS:
+        if covered > until_time + DAY * LONGEST_DAYS:
             raise ValueError(
                 "a device is eligible for more than 60 days on end; lower "
                 "availability.day_sessions, day_length_minutes or "
@@ -368,76 +396,70 @@ def runs_between(model, habit, device, low, high, starts, ends):
     return kept
 
 
+# The kernels below take arrays out of their tuples once: compiled code counts references anew
+# wherever it reaches into a tuple, which costs up to half of their time.
+
+
 @njit(cache=True, nogil=True)
-def _habits_of(model, tables, zone_key, device_ids):
+def _habits_of(model, tables, device_ids):
     size = device_ids.size
-    propensity, center, length, day_rate = (
-        np.empty(size),
-        np.empty(size),
-        np.empty(size),
-        np.empty(size),
-    )
-    zone = np.empty(size, np.int32)
-    propensities, free_rates, zone_edges, zone_offsets = tables
-    for index in range(size):
-        zone[index] = zone_index(zone_key, zone_edges, device_ids[index])
-        habit = _habit_in_zone(
-            model, propensities, free_rates, device_ids[index], zone_offsets[zone[index]]
-        )
-        propensity[index], center[index] = habit.propensity, habit.center
-        length[index], day_rate[index] = habit.length, habit.day_rate
+    propensity, center, length = np.empty(size), np.empty(size), np.empty(size)
+    day_rate, zone = np.empty(size), np.empty(size, np.int32)
+    propensities, free_rates, zones = tables
+    zone_key, edges, offsets = zones
+    for asked in range(size):
+        device = device_ids[asked]
+        zone[asked] = zone_of(zone_key, edges, device)
+        habit = habit_of(model, propensities, free_rates, offsets[zone[asked]], device)
+        propensity[asked], center[asked] = habit.propensity, habit.center
+        length[asked], day_rate[asked] = habit.length, habit.day_rate
     return Habits(propensity, center, length, day_rate, zone)
 
 
 @njit(cache=True, nogil=True)
-def _list_runs(
-    model, tables, zone_key, habits, device_ids, opens, low, high, out_index, out_start, out_end
-):
-    """Fills out_* ([capacity] each) and returns how many runs there are; nothing past the capacity
-    is written."""
-    starts = np.empty(2 * MAX_SESSIONS, np.float64)
-    ends = np.empty(2 * MAX_SESSIONS, np.float64)
-    propensities, free_rates, zone_edges, zone_offsets = tables
+def _list_intervals(model, tables, habits, device_ids, open_times, from_time, until_time, room):
+    starts, ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
+    propensities, free_rates, zones = tables
+    zone_key, edges, offsets = zones
+    out_local, out_starts, out_ends = room
     propensity, center, length, day_rate, zone = habits
     total = 0
-    for index in range(device_ids.size):
-        if opens[index] >= high:
+    for local in range(device_ids.size):
+        if open_times[local] >= until_time:
             continue
-        device = device_ids[index]
-        if propensity.size:
+        device = device_ids[local]
+        if zone.size:
             habit = Habit(
-                propensity[index],
-                center[index],
-                length[index],
-                day_rate[index],
-                zone_offsets[zone[index]],
+                propensity[local],
+                center[local],
+                length[local],
+                day_rate[local],
+                offsets[zone[local]],
             )
         else:
-            habit = habit_of(
-                model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device
-            )
-        for run in range(
-            runs_between(model, habit, device, max(low, opens[index]), high, starts, ends)
-        ):
-            if total < out_index.size:
-                out_index[total] = index
-                out_start[total] = starts[run]
-                out_end[total] = ends[run]
+            offset = offsets[zone_of(zone_key, edges, device)]
+            habit = habit_of(model, propensities, free_rates, offset, device)
+        begin = max(from_time, open_times[local])
+        count = intervals_between(model, habit, device, begin, until_time, starts, ends)
+        for interval in range(count):
+            start, end = starts[interval], ends[interval]
+            if total < out_local.size:
+                out_local[total], out_starts[total], out_ends[total] = local, start, end
             total += 1
     return total
 
 
 @njit(cache=True, nogil=True)
-def _run_ends(model, tables, zone_key, device_ids, times):
-    starts = np.empty(2 * MAX_SESSIONS, np.float64)
-    ends = np.empty(2 * MAX_SESSIONS, np.float64)
-    propensities, free_rates, zone_edges, zone_offsets = tables
+def _interval_ends(model, tables, device_ids, times):
+    starts, ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
+    propensities, free_rates, zones = tables
+    zone_key, edges, offsets = zones
     out = np.full(device_ids.size, -np.inf)
-    for index in range(device_ids.size):
-        device, time = device_ids[index], times[index]
-        habit = habit_of(
-            model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device
-        )
-        if runs_between(model, habit, device, time, np.nextafter(time, np.inf), starts, ends) > 0:
-            out[index] = ends[0]
+    for asked in range(device_ids.size):
+        device, time = device_ids[asked], times[asked]
+        offset = offsets[zone_of(zone_key, edges, device)]
+        habit = habit_of(model, propensities, free_rates, offset, device)
+        after = np.nextafter(time, np.inf)
+        if intervals_between(model, habit, device, time, after, starts, ends) > 0:
+            out[asked] = ends[0]
     return out

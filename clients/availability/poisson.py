@@ -8,8 +8,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from clients.availability.intervals import (
+    DAY,
+    JOIN_SECONDS,
+    Intervals,
+    filled,
+    keep_touching,
+    merge,
+)
 from clients.availability.model import NothingKnown
-from clients.availability.runs import DAY, JOIN_SECONDS, Runs, keep_touching, merge
 from fedray.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import PoissonAvailability
@@ -19,77 +26,91 @@ _COUNT, _SESSION = 0, 1
 
 
 class _Model(NamedTuple):
+    """What compiled code needs of the table.
+
+    key: of the sessions.
+    sessions_per_day: mean number that a device starts in a day.
+    none_probability: that it starts none.
+    mean_seconds: length of a session before it is cut.
+    max_seconds: length at which it is cut.
+    """
+
     key: Key
-    rate: float
+    sessions_per_day: float
     none_probability: float
     mean_seconds: float
     max_seconds: float
+
+    @classmethod
+    def of(cls, scenario: Scenario, table: PoissonAvailability) -> "_Model":
+        """The compiled form of a scenario's table."""
+        return cls(
+            key=stream_key(scenario.seed, Stream.SESSIONS),
+            sessions_per_day=table.sessions_per_day,
+            none_probability=math.exp(-table.sessions_per_day),
+            mean_seconds=60.0 * table.session_minutes,
+            max_seconds=3600.0 * table.session_max_hours,
+        )
 
 
 class PoissonModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
     def __init__(self, scenario: Scenario, table: PoissonAvailability) -> None:
-        self._model = _Model(
-            key=stream_key(scenario.seed, Stream.SESSIONS),
-            rate=table.sessions_per_day,
-            none_probability=math.exp(-table.sessions_per_day),
-            mean_seconds=60.0 * table.session_minutes,
-            max_seconds=3600.0 * table.session_max_hours,
-        )
+        self._model = _Model.of(scenario, table)
 
-    def list_runs(
+    def list_intervals(
         self,
         device_ids: NDArray[np.uint64],
-        opens: NDArray[np.float64],
-        low: float,
-        high: float,
+        open_times: NDArray[np.float64],
+        from_time: float,
+        until_time: float,
         known: None = None,
-    ) -> Runs:
+    ) -> Intervals:
         """See clients.availability.model.Availability."""
-        capacity = int(device_ids.size * (2.0 + self._model.rate * (high - low) / DAY) + 1024)
-        while True:
-            index, start, end = (
-                np.empty(capacity, np.uint32),
-                np.empty(capacity),
-                np.empty(capacity),
-            )
-            total = _list_runs(self._model, device_ids, opens, low, high, index, start, end)
-            if total <= capacity:
-                return Runs(index[:total], start[:total], end[:total])
-            capacity = total
 
-    def run_ends(
+        def fill(room: Intervals) -> int:
+            return _list_intervals(self._model, device_ids, open_times, from_time, until_time, room)
+
+        days = (until_time - from_time) / DAY
+        expected = device_ids.size * (2.0 + self._model.sessions_per_day * days)
+        return filled(fill, int(expected + 1024))
+
+    def interval_ends(
         self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """See clients.availability.model.Availability."""
-        return _run_ends(self._model, device_ids, times)
+        return _interval_ends(self._model, device_ids, times)
 
 
 @njit(forceinline=True)
-def _gather(model, device, low, high, starts, ends):
-    """Sessions that touch [low - JOIN_SECONDS, high], in no order; how many. A day of 20 has hardly
-    100."""
-    low -= JOIN_SECONDS
+def _gather(model, device, from_time, until_time, starts, ends):
+    """Sessions that touch [from_time - JOIN_SECONDS, until_time], in no order; how many. A day of
+    20 has hardly 100."""
+    from_time -= JOIN_SECONDS
+    # A session may have started as long before as the longest one lasts.
+    first_day = math.floor((from_time - model.max_seconds) / DAY)
     count = 0
-    for day in range(math.floor((low - model.max_seconds) / DAY), math.floor(high / DAY) + 1):
+    for day in range(first_day, math.floor(until_time / DAY) + 1):
         word, _, _, _ = draw(model.key, device, day, _COUNT)
-        for session in range(poisson(model.rate, model.none_probability, word)):
+        for session in range(poisson(model.sessions_per_day, model.none_probability, word)):
             w0, w1, _, _ = draw(model.key, device, day, _SESSION + session)
             start = DAY * (day + uniform(w0))
             end = start + min(model.max_seconds, model.mean_seconds * exponential(w1))
-            if end >= low and start <= high and count < starts.size:
+            if end >= from_time and start <= until_time and count < starts.size:
                 starts[count], ends[count] = start, end
                 count += 1
     return count
 
 
 @njit(forceinline=True)
-def _runs_between(model, device, low, high, starts, ends):
-    """Runs that touch [low, high), with their true ends; how many."""
-    count = _gather(model, device, low, high + 2.0 * JOIN_SECONDS, starts, ends)
-    kept = keep_touching(starts, ends, merge(starts, ends, count), low, high)
-    covered = high
+def _intervals_between(model, device, from_time, until_time, starts, ends):
+    """Intervals that touch [from_time, until_time), with their true ends; how many."""
+    # What starts within JOIN_SECONDS after an end belongs to the same interval, so a little more
+    # than the time asked for is looked at.
+    count = _gather(model, device, from_time, until_time + 2.0 * JOIN_SECONDS, starts, ends)
+    kept = keep_touching(starts, ends, merge(starts, ends, count), from_time, until_time)
+    covered = until_time
     while kept > 0 and ends[kept - 1] > covered:
         covered = ends[kept - 1]
         count = kept + _gather(
@@ -102,36 +123,29 @@ def _runs_between(model, device, low, high, starts, ends):
 
 
 @njit(cache=True, nogil=True)
-def _list_runs(model, device_ids, opens, low, high, out_index, out_start, out_end):
+def _list_intervals(model, device_ids, open_times, from_time, until_time, room):
     starts, ends = np.empty(MAX_SESSIONS), np.empty(MAX_SESSIONS)
+    out_local, out_starts, out_ends = room
     total = 0
-    for index in range(device_ids.size):
-        if opens[index] >= high:
+    for local in range(device_ids.size):
+        if open_times[local] >= until_time:
             continue
-        for run in range(
-            _runs_between(model, device_ids[index], max(low, opens[index]), high, starts, ends)
-        ):
-            if total < out_index.size:
-                out_index[total], out_start[total], out_end[total] = index, starts[run], ends[run]
+        begin = max(from_time, open_times[local])
+        count = _intervals_between(model, device_ids[local], begin, until_time, starts, ends)
+        for interval in range(count):
+            start, end = starts[interval], ends[interval]
+            if total < out_local.size:
+                out_local[total], out_starts[total], out_ends[total] = local, start, end
             total += 1
     return total
 
 
 @njit(cache=True, nogil=True)
-def _run_ends(model, device_ids, times):
+def _interval_ends(model, device_ids, times):
     starts, ends = np.empty(MAX_SESSIONS), np.empty(MAX_SESSIONS)
     out = np.full(device_ids.size, -np.inf)
-    for index in range(device_ids.size):
-        if (
-            _runs_between(
-                model,
-                device_ids[index],
-                times[index],
-                np.nextafter(times[index], np.inf),
-                starts,
-                ends,
-            )
-            > 0
-        ):
-            out[index] = ends[0]
+    for asked in range(device_ids.size):
+        after = np.nextafter(times[asked], np.inf)
+        if _intervals_between(model, device_ids[asked], times[asked], after, starts, ends) > 0:
+            out[asked] = ends[0]
     return out

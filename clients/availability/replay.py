@@ -2,7 +2,7 @@
 over and over, in local time.
 
 A record repeats after the period. A session that ends with the period and one that starts with it
-are one run across the wrap.
+are one interval across the wrap.
 """
 
 import math
@@ -12,91 +12,110 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals, filled
 from clients.availability.model import NothingKnown
-from clients.availability.runs import DAY, HOUR, JOIN_SECONDS, Runs
-from clients.population import zone_index, zones_of
+from clients.population import Zones, zone_of
 from fedray.rng import Key, Stream, draw, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import ReplayAvailability
 
 
+class _Shifts(NamedTuple):
+    """By how much later devices replay their records.
+
+    key: of the draws.
+    days: each is shifted by a whole number of days below this; 1 for none.
+    jitter_seconds: and by a time below this.
+    """
+
+    key: Key
+    days: int
+    jitter_seconds: float
+
+
 class _Record(NamedTuple):
-    """Runs of recorded devices, those of device d in places first[d] to first[d + 1]; zones and
-    shifts of who replays them."""
+    """Intervals of the recorded devices, and by how much later others replay them.
+
+    first: [R + 1]; recorded device r has the intervals first[r] to first[r + 1].
+    start_times, end_times: seconds since local midnight of the recording's first day.
+    period_seconds: after which the recording repeats.
+    zones: of the devices that replay it.
+    shifts: theirs.
+    """
 
     first: NDArray[np.int64]
-    starts: NDArray[np.float64]
-    ends: NDArray[np.float64]
-    period: float
-    zone_key: Key
-    zone_edges: NDArray[np.float64]
-    zone_offsets: NDArray[np.float64]
-    shift_key: Key
-    shift_days: int
-    jitter_seconds: float
+    start_times: NDArray[np.float64]
+    end_times: NDArray[np.float64]
+    period_seconds: float
+    zones: Zones
+    shifts: _Shifts
+
+    @classmethod
+    def of(cls, scenario: Scenario, table: ReplayAvailability) -> "_Record":
+        """The compiled form of a scenario's table."""
+        recorded, period_seconds = _joined(table), table.period_seconds
+        return cls(
+            first=np.searchsorted(recorded.local, np.arange(table.recording.devices + 1)),
+            start_times=recorded.start_times,
+            end_times=recorded.end_times,
+            period_seconds=period_seconds,
+            zones=Zones.of(scenario),
+            shifts=_Shifts(
+                key=stream_key(scenario.seed, Stream.REPLAY),
+                days=round(period_seconds / DAY) if table.day_shift == "uniform" else 1,
+                jitter_seconds=60.0 * (table.jitter_minutes or 0.0),
+            ),
+        )
 
 
 class ReplayModel(NothingKnown):
     """See clients.availability.model.Availability."""
 
     def __init__(self, scenario: Scenario, table: ReplayAvailability) -> None:
-        device, start, end = _joined(table)
-        zones, period = zones_of(scenario), table.period_seconds
-        self._record = _Record(
-            first=np.searchsorted(device, np.arange(table.recording.devices + 1)),
-            starts=start,
-            ends=end,
-            period=period,
-            zone_key=zones.key,
-            zone_edges=zones.edges,
-            zone_offsets=zones.offsets,
-            shift_key=stream_key(scenario.seed, Stream.REPLAY),
-            shift_days=round(period / DAY) if table.day_shift == "uniform" else 1,
-            jitter_seconds=60.0 * (table.jitter_minutes or 0.0),
-        )
+        self._record = _Record.of(scenario, table)
 
-    def list_runs(
+    def list_intervals(
         self,
         device_ids: NDArray[np.uint64],
-        opens: NDArray[np.float64],
-        low: float,
-        high: float,
+        open_times: NDArray[np.float64],
+        from_time: float,
+        until_time: float,
         known: None = None,
-    ) -> Runs:
+    ) -> Intervals:
         """See clients.availability.model.Availability."""
-        capacity = 2 * device_ids.size + 1024
-        while True:
-            columns = (np.empty(capacity, np.uint32), np.empty(capacity), np.empty(capacity))
-            total = _list_runs(self._record, device_ids, opens, low, high, *columns)
-            if total <= capacity:
-                return Runs(*columns).take(slice(total))
-            capacity = total
 
-    def run_ends(
+        def fill(room: Intervals) -> int:
+            return _list_intervals(
+                self._record, device_ids, open_times, from_time, until_time, room
+            )
+
+        return filled(fill, 2 * device_ids.size + 1024)
+
+    def interval_ends(
         self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """See clients.availability.model.Availability."""
-        return _run_ends(self._record, device_ids, times)
+        return _interval_ends(self._record, device_ids, times)
 
 
-def _joined(
-    table: ReplayAvailability,
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """The recording's runs: sessions that overlap or nearly touch are one; a run that wraps ends
-    beyond the period.
+def _joined(table: ReplayAvailability) -> Intervals:
+    """The recording's intervals: sessions that overlap or nearly touch are one; an interval that
+    wraps ends beyond the period.
 
-    A device that is on from wrap to wrap gets one run without an end.
+    A device that is on from wrap to wrap gets one interval without an end.
     """
     recording = table.recording
-    device, start, end = recording.device.copy(), recording.start.copy(), recording.end.copy()
-    total = _join(device, start, end, table.period_seconds)
-    return device[:total], start[:total], end[:total]
+    sessions = Intervals(
+        recording.device.astype(np.uint32), recording.start.copy(), recording.end.copy()
+    )
+    total = _join(sessions.local, sessions.start_times, sessions.end_times, table.period_seconds)
+    return sessions.take(slice(total))
 
 
 @njit(cache=True)
 def _join(devices, starts, ends, period):
-    """Joins the sessions [S] to runs, in place; how many. Sorted by (device, start), before and
-    after."""
+    """Joins the sessions [S] to intervals, in place; how many. Sorted by (device, start), before
+    and after."""
     kept, session = 0, 0
     while session < devices.size:
         device, first = devices[session], kept
@@ -111,7 +130,7 @@ def _join(devices, starts, ends, period):
             continue
         if kept - first == 1:
             starts[first], ends[first] = 0.0, np.inf
-        else:  # the last run goes on into the first of the next period
+        else:  # the last interval goes on into the first of the next period
             ends[kept - 1] = period + ends[first]
             starts[first : kept - 1], ends[first : kept - 1] = (
                 starts[first + 1 : kept].copy(),
@@ -122,95 +141,70 @@ def _join(devices, starts, ends, period):
 
 
 @njit(forceinline=True)
-def _shift_of(zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device):
-    """Seconds by which a device's record lies later than recorded."""
-    shift = -HOUR * zone_offsets[zone_index(zone_key, zone_edges, device)]
-    if shift_days > 1 or jitter_seconds > 0.0:
-        w0, w1, _, _ = draw(shift_key, device, 0, 0)
-        shift += DAY * np.floor(uniform(w0) * shift_days) + jitter_seconds * uniform(w1)
+def _shift_of(shifts, offset, device):
+    """Seconds by which a device's record lies later than recorded, in the zone with an offset."""
+    shift = -HOUR * offset
+    if shifts.days > 1 or shifts.jitter_seconds > 0.0:
+        w0, w1, _, _ = draw(shifts.key, device, 0, 0)
+        days = np.floor(uniform(w0) * shifts.days)
+        shift += DAY * days + shifts.jitter_seconds * uniform(w1)
     return shift
 
 
+# The kernels below take arrays out of their tuples once: compiled code counts references anew
+# wherever it reaches into a tuple, which would double their time.
+
+
 @njit(cache=True, nogil=True)
-def _list_runs(record, device_ids, opens, low, high, out_index, out_start, out_end):
-    (
-        first,
-        starts,
-        ends,
-        period,
-        zone_key,
-        zone_edges,
-        zone_offsets,
-        shift_key,
-        shift_days,
-        jitter_seconds,
-    ) = record
+def _list_intervals(record, device_ids, open_times, from_time, until_time, room):
+    first, starts, ends, period, zones, shifts = record
+    zone_key, edges, offsets = zones
+    out_local, out_starts, out_ends = room
     total = 0
-    for index in range(device_ids.size):
-        if opens[index] >= high:
+    for local in range(device_ids.size):
+        if open_times[local] >= until_time:
             continue
-        device = device_ids[index]
+        device = device_ids[local]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        shift = _shift_of(
-            zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device
-        )
-        from_time = max(low, opens[index])
+        shift = _shift_of(shifts, offsets[zone_of(zone_key, edges, device)], device)
+        begin = max(from_time, open_times[local])
         if ends[first[recorded]] == np.inf:
-            if total < out_index.size:
-                out_index[total], out_start[total], out_end[total] = index, from_time, np.inf
+            if total < out_local.size:
+                out_local[total], out_starts[total], out_ends[total] = local, begin, np.inf
             total += 1
             continue
-        # A run may last nearly a period beyond the one in which it starts.
-        for repeat in range(
-            math.floor((from_time - shift) / period) - 1, math.floor((high - shift) / period) + 1
-        ):
+        # An interval may last nearly a period beyond the one in which it starts.
+        first_repeat = math.floor((begin - shift) / period) - 1
+        last_repeat = math.floor((until_time - shift) / period)
+        for repeat in range(first_repeat, last_repeat + 1):
             base = shift + repeat * period
-            for run in range(first[recorded], first[recorded + 1]):
-                if base + ends[run] > from_time and base + starts[run] < high:
-                    if total < out_index.size:
-                        out_index[total], out_start[total], out_end[total] = (
-                            index,
-                            base + starts[run],
-                            base + ends[run],
-                        )
+            for interval in range(first[recorded], first[recorded + 1]):
+                start, end = base + starts[interval], base + ends[interval]
+                if end > begin and start < until_time:
+                    if total < out_local.size:
+                        out_local[total], out_starts[total], out_ends[total] = local, start, end
                     total += 1
     return total
 
 
 @njit(cache=True, nogil=True)
-def _run_ends(record, device_ids, times):
-    (
-        first,
-        starts,
-        ends,
-        period,
-        zone_key,
-        zone_edges,
-        zone_offsets,
-        shift_key,
-        shift_days,
-        jitter_seconds,
-    ) = record
+def _interval_ends(record, device_ids, times):
+    first, starts, ends, period, zones, shifts = record
+    zone_key, edges, offsets = zones
     out = np.full(device_ids.size, -np.inf)
-    for index in range(device_ids.size):
-        device = device_ids[index]
+    for asked in range(device_ids.size):
+        device, time = device_ids[asked], times[asked]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        shift = _shift_of(
-            zone_key, zone_edges, zone_offsets, shift_key, shift_days, jitter_seconds, device
-        )
-        if ends[first[recorded]] == np.inf:
-            out[index] = np.inf
+        begin, after_last = first[recorded], first[recorded + 1]
+        shift = _shift_of(shifts, offsets[zone_of(zone_key, edges, device)], device)
+        if ends[begin] == np.inf:
+            out[asked] = np.inf
             continue
-        repeat = math.floor((times[index] - shift) / period)
+        repeat = math.floor((time - shift) / period)
         for base in (shift + repeat * period, shift + (repeat - 1) * period):
-            # The last run that starts at or before the time.
-            run = (
-                first[recorded]
-                + np.searchsorted(
-                    starts[first[recorded] : first[recorded + 1]], times[index] - base, side="right"
-                )
-                - 1
-            )
-            if run >= first[recorded] and base + starts[run] <= times[index] < base + ends[run]:
-                out[index] = base + ends[run]
+            # The last interval that starts at or before the time.
+            begun = np.searchsorted(starts[begin:after_last], time - base, side="right")
+            interval = begin + begun - 1
+            if begun > 0 and base + starts[interval] <= time < base + ends[interval]:
+                out[asked] = base + ends[interval]
     return out

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clients.availability.intervals import DAY, HOUR
 from clients.availability.registry import availability_of
-from clients.availability.runs import DAY, HOUR
-from clients.population import are_reachable, device_model, devices_of_ranks, presence_of
+from clients.population import DeviceModel, Presence, are_reachable, devices_of_ranks
 from fedray.scenario import Scenario
 
 SAMPLE_DEVICES = 10_000
@@ -15,8 +15,13 @@ SAMPLE_DEVICES = 10_000
 
 
 class Supply(NamedTuple):
-    """Devices that are eligible at once at the full hours of the first week: fewest, mean, most.
-    Estimates from a fixed sample."""
+    """Devices that are eligible at once at the full hours of the first week; estimates from a fixed
+    sample.
+
+    least: at the hour with the fewest.
+    mean: over all hours.
+    most: at the hour with the most.
+    """
 
     least: int
     mean: int
@@ -24,18 +29,26 @@ class Supply(NamedTuple):
 
 
 def eligible_at_once(scenario: Scenario) -> Supply:
-    """The supply of the devices that are there at the start, whatever their timers say. Raises
-    ScenarioError as the models do."""
+    """The supply of the devices that are there at the start, whatever their timers say.
+
+    Args:
+        scenario: whose population it is.
+
+    Raises:
+        ScenarioError: as the scenario's availability model does.
+    """
     devices = scenario.population.devices
     stride = max(1, devices // SAMPLE_DEVICES)
-    sample = devices_of_ranks(presence_of(scenario).order, np.arange(0, devices, stride)).astype(
-        np.uint64
+    ranks = np.arange(0, devices, stride)
+    sample = devices_of_ranks(Presence.of(scenario).order, ranks).astype(np.uint64)
+    usable = sample[are_reachable(DeviceModel.of(scenario), sample)]
+    intervals = availability_of(scenario).list_intervals(
+        usable, np.zeros(usable.size), 0.0, 7.0 * DAY
     )
-    usable = sample[are_reachable(device_model(scenario), sample)]
-    runs = availability_of(scenario).list_runs(usable, np.zeros(usable.size), 0.0, 7.0 * DAY)
     hours = HOUR * np.arange(7 * 24)
     begun, over = (
-        np.searchsorted(np.sort(times), hours, side="right") for times in (runs.start, runs.end)
+        np.searchsorted(np.sort(times), hours, side="right")
+        for times in (intervals.start_times, intervals.end_times)
     )
     counts = stride * (begun - over)
     return Supply(int(counts.min()), round(float(counts.mean())), int(counts.max()))

@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from clients.data.source import Field
-from clients.population import device_model, examples_on
+from clients.population import DeviceModel, examples_on
 from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
 
@@ -39,7 +39,7 @@ class Language:
 
     def __init__(self, scenario: Scenario) -> None:
         seed = scenario.training_seed
-        self._devices = device_model(scenario)
+        self._devices = DeviceModel.of(scenario)
         self._text_key = stream_key(seed, Stream.TEXT)
         generator = stream_generator(seed, Stream.LANGUAGE)
         self._ranked = np.stack([generator.permutation(WORDS) for _ in range(TOPICS)]).astype(

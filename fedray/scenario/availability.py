@@ -51,7 +51,7 @@ class HabitAvailability(AvailabilityTable):
     session_max_hours: Annotated[float, Field(gt=0, le=24)] = 12.0
     """Longest session of either kind, hours."""
     interruption_on_hours: Annotated[float, Field(ge=0.5)] = 8.0
-    """Mean eligible stretch between two interruptions of a night, hours (exponential)."""
+    """Mean time between two interruptions of a night, hours (exponential)."""
     interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.4
     """Mean length of an interruption, hours (exponential)."""
     day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.05
@@ -195,10 +195,11 @@ class CustomAvailability(PythonFile, AvailabilityTable):
     """A function of the user's own, in a Python file that imports what it needs.
 
     `runs(device_ids, low, high, seed, **parameters)` gives (index, start, end): for devices
-    device_ids [N], uint64, the runs that touch [low, high), seconds UTC, as arrays [R]: which
-    device (its place in device_ids), when the run starts and ends (true ends, however far past
-    `high`). Sorted by (index, start), disjoint. It must be a pure function: the same device has the
-    same runs whenever it is asked, in whatever company. Nothing is run when a trace is read.
+    device_ids [N], uint64, the intervals in which they are eligible and that touch [low, high),
+    seconds UTC, as arrays [I]. `index` says which device (its position in device_ids), `start` and
+    `end` when the interval starts and ends (true ends, however far past `high`). They are sorted by
+    (index, start) and disjoint. It must be a pure function: a device has the same intervals
+    whenever it is asked for, in whatever company. Nothing is run when a trace is read.
     """
 
     model: Literal["custom"] = "custom"

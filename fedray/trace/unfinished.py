@@ -39,10 +39,10 @@ from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, partial_directory
 FORMAT = "fedray-unfinished"
 _COLUMNS = (
     "device_ids",
-    "checkin_times",
+    "check_in_times",
     "report_times",
     "outcomes",
-    "reopen_seconds",
+    "reopen_times",
     "remembers_round",
 )
 

@@ -14,9 +14,9 @@ from clients.availability.habit import (
     HabitModel,
     habit_of,
 )
+from clients.availability.intervals import DAY, HOUR
 from clients.availability.registry import availability_of
-from clients.availability.runs import DAY, HOUR
-from clients.population import are_reachable, device_model
+from clients.population import DeviceModel, are_reachable, zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import draw, exponential, normal, uniform
 from fedray.scenario import Scenario
@@ -80,25 +80,18 @@ def oracle_runs(
 
 
 @njit
-def _compiled_habit(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device):
-    return habit_of(model, propensities, free_rates, zone_key, zone_edges, zone_offsets, device)
+def _compiled_habit(model, tables, device):
+    propensities, free_rates, zones = tables
+    zone = zone_of(zones.key, zones.edges, device)
+    return habit_of(model, propensities, free_rates, zones.offsets[zone], device)
 
 
 def _habit(availability: HabitAvailabilityModel, device: int) -> Habit:
-    tables = availability.tables
-    return _compiled_habit(
-        availability.model,
-        tables[0],
-        tables[1],
-        availability._zone_key,
-        tables[2],
-        tables[3],
-        np.uint64(device),
-    )
+    return _compiled_habit(availability.model, availability.tables, np.uint64(device))
 
 
 def _list(value: Scenario, low: float, high: float, opens: np.ndarray):
-    return availability_of(value).list_runs(
+    return availability_of(value).list_intervals(
         np.arange(opens.size, dtype=np.uint64), opens.astype(np.float64), low, high
     )
 
@@ -128,9 +121,9 @@ def test_runs_are_those_of_the_oracle(overrides: list[str]) -> None:
     devices = np.arange(250, dtype=np.uint64)
     for low in (0.0, 4 * DAY, 4.6 * DAY, 5 * DAY, 6 * DAY, 6.9 * DAY, 7 * DAY):
         high = low + DAY
-        index, start, end = availability.list_runs(devices, np.zeros(250), low, high)
+        index, start, end = availability.list_intervals(devices, np.zeros(250), low, high)
         times = low + DAY * np.linspace(0, 1, 250, endpoint=False)
-        ends = availability.run_ends(devices, times)
+        ends = availability.interval_ends(devices, times)
         for device in range(250):
             day = int(low // DAY)
             runs = oracle_runs(
@@ -207,7 +200,7 @@ class TestTargets:
     @classmethod
     def half_hours(cls, *overrides: str) -> np.ndarray:
         value = scenario(cls.DEVICES, *overrides)
-        is_usable = are_reachable(device_model(value), np.arange(cls.DEVICES, dtype=np.uint64))
+        is_usable = are_reachable(DeviceModel.of(value), np.arange(cls.DEVICES, dtype=np.uint64))
         eligible = np.zeros((cls.DEVICES, 48 * cls.DAYS), bool)
         for day in range(cls.DAYS):
             index, start, end = _list(

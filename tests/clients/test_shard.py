@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from clients.availability.registry import availability_of
-from clients.checkin import draw_candidates
+from clients.check_in import CheckInProcess, draw_candidates
 from clients.device_map import DeviceMap
 from clients.population import (
+    DeviceModel,
     JoinOrder,
-    device_model,
+    Presence,
     devices_of_ranks,
     join_rank,
     joined_before,
     joined_in_block,
-    presence_of,
     present_between,
 )
 from clients.rows import RowStore
 from clients.shard import PopulationShard
 from fedray.blocks import shard_ranges
 from fedray.errors import InputError
-from fedray.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement
+from fedray.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
 
@@ -40,7 +40,9 @@ def order(
     window: int, rate: float, *settlements: Settlement, is_enumerated: bool = True
 ) -> CheckInOrder:
     start, end = window * HOUR, (window + 1) * HOUR
-    return CheckInOrder(window, start, end, end, rate, 0, is_enumerated, 14 * HOUR, settlements)
+    return CheckInOrder(
+        Window(window, start, end, end, rate), 0, is_enumerated, 14 * HOUR, settlements
+    )
 
 
 def scenario(devices: int, *overrides: str) -> Scenario:
@@ -59,16 +61,16 @@ def settlement(device_ids: np.ndarray, reopen: int) -> Settlement:
         attempt=next(ATTEMPTS),
         round_index=0,
         device_ids=device_ids,
-        checkin_times=np.zeros(size),
+        check_in_times=np.zeros(size),
         report_times=np.ones(size),
         outcomes=np.full(size, Outcome.ACCEPTED, np.uint8),
-        reopen_seconds=np.full(size, reopen, np.uint32),
+        reopen_times=np.full(size, reopen, np.uint32),
         remembers_round=np.ones(size, bool),
     )
 
 
 def columns(check_ins: CheckIns) -> list[list]:
-    names = ("device_ids", "times", "session_ends", "fixed_seconds", "training_seconds")
+    names = ("device_ids", "times", "interval_ends", "fixed_seconds", "training_seconds")
     return [getattr(check_ins, name).tolist() for name in names]
 
 
@@ -88,7 +90,7 @@ def test_check_ins_do_not_depend_on_shards(is_enumerated: bool) -> None:
             )
             apart.append(shard.check_ins(dataclasses.replace(asked, settlements=mine)))
         place = np.argsort(np.concatenate([part.times for part in apart]), kind="stable")
-        for name in ("times", "device_ids", "session_ends", "fixed_seconds", "training_seconds"):
+        for name in ("times", "device_ids", "interval_ends", "fixed_seconds", "training_seconds"):
             assert (
                 np.concatenate([getattr(part, name) for part in apart])[place].tolist()
                 == getattr(together, name).tolist()
@@ -125,7 +127,9 @@ def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
             one.prepare(dataclasses.replace(asked, settlements=()))
         if window == 3:
             one.prepare(
-                dataclasses.replace(asked, settlements=(), checkins_per_hour=1.0)
+                dataclasses.replace(
+                    asked, settlements=(), window=asked.window._replace(check_ins_per_hour=1.0)
+                )
             )  # not what is asked for then
         answer, plain = one.check_ins(asked), other.check_ins(asked)
         assert columns(answer) == columns(plain)
@@ -134,7 +138,7 @@ def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
         chosen = np.unique(answer.device_ids)[::2]
         opens = int((window + 1) * HOUR) + (chosen % np.uint64(5400)).astype(np.uint32)
         settled = (
-            dataclasses.replace(settlement(chosen, 0), reopen_seconds=opens.astype(np.uint32)),
+            dataclasses.replace(settlement(chosen, 0), reopen_times=opens.astype(np.uint32)),
         )
 
 
@@ -153,7 +157,7 @@ def test_time_spent_on_a_window_counts_once(monkeypatch, is_enumerated: bool) ->
 
 @SAMPLERS
 def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(is_enumerated: bool) -> None:
-    """What is kept from window to window (active runs, when their timers open) is what a new shard finds out."""
+    """What is kept from window to window (active intervals, when their timers open) is what a new shard finds out."""
     value = scenario(60_000)
     shard, settled = PopulationShard(value, 0, 60_000), []
     for window in range(6):
@@ -168,20 +172,20 @@ def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(is_enumera
         for devices in (chosen[::3], chosen[1::3]):
             opens = int((window + 1) * HOUR) + (devices % np.uint64(9000)).astype(np.uint32)
             settled.append(
-                dataclasses.replace(settlement(devices, 0), reopen_seconds=opens.astype(np.uint32))
+                dataclasses.replace(settlement(devices, 0), reopen_times=opens.astype(np.uint32))
             )
 
 
 @SAMPLERS
-def test_every_check_in_lies_in_an_eligible_run_and_in_its_window(is_enumerated: bool) -> None:
+def test_every_check_in_lies_in_an_eligible_interval_and_in_its_window(is_enumerated: bool) -> None:
     value = scenario(20_000)
     check_ins = PopulationShard(value, 0, 20_000).check_ins(
         order(0, 6.0, is_enumerated=is_enumerated)
     )
     assert check_ins.times.size > 1000
     assert ((check_ins.times >= 0) & (check_ins.times < HOUR)).all()
-    ends = availability_of(value).run_ends(check_ins.device_ids, check_ins.times)
-    np.testing.assert_allclose(ends, check_ins.session_ends, rtol=0, atol=1e-6)
+    ends = availability_of(value).interval_ends(check_ins.device_ids, check_ins.times)
+    np.testing.assert_allclose(ends, check_ins.interval_ends, rtol=0, atol=1e-6)
     assert (np.diff(check_ins.times) >= 0).all()
 
 
@@ -192,10 +196,10 @@ def test_first_check_ins_come_at_the_asked_rate(is_enumerated: bool) -> None:
     value = scenario(60_000)
     shard = PopulationShard(value, 0, 60_000)
     check_ins = shard.check_ins(order(1, 3.0, is_enumerated=is_enumerated))
-    runs = availability_of(value).list_runs(
+    intervals = availability_of(value).list_intervals(
         np.arange(60_000, dtype=np.uint64), np.zeros(60_000), HOUR, 2 * HOUR
     )
-    whole = runs.which[(runs.start <= HOUR) & (runs.end >= 2 * HOUR)]
+    whole = intervals.local[(intervals.start_times <= HOUR) & (intervals.end_times >= 2 * HOUR)]
     is_whole = np.isin(check_ins.device_ids, whole)
     assert np.unique(check_ins.device_ids[is_whole]).size == is_whole.sum()
     first = np.sort(check_ins.times[is_whole] - HOUR)
@@ -235,14 +239,14 @@ def test_a_closed_timer_keeps_a_device_away_until_its_second(is_enumerated: bool
 
 def _eligible_at_the_start(value: Scenario) -> np.ndarray:
     devices = np.arange(value.device_ids, dtype=np.uint64)
-    return devices[availability_of(value).run_ends(devices, np.zeros(devices.size)) > 0]
+    return devices[availability_of(value).interval_ends(devices, np.zeros(devices.size)) > 0]
 
 
 def test_timers_only_move_forward() -> None:
     shard = PopulationShard(scenario(20_000), 0, 20_000)
     device = np.array([17], np.uint64)
     shard.settle([settlement(device, 5000), settlement(device, 0)])
-    assert shard._reopen.get(np.array([17])).tolist() == [5000]
+    assert shard._timers.get(np.array([17])).tolist() == [5000]
 
 
 def test_the_census_estimates_how_many_are_eligible() -> None:
@@ -264,7 +268,7 @@ def test_devices_join_and_leave() -> None:
         "rounds.max_days=4.0",
     )
     assert value.device_ids == 40_000
-    presence = presence_of(value)
+    presence = Presence.of(value)
     joins, leaves = present_between(presence, np.arange(40_000, dtype=np.uint64))
     assert (joins[:20_000] == 0).all()
     assert (np.diff(joins[20_000:]) > 0).all()
@@ -275,13 +279,17 @@ def test_devices_join_and_leave() -> None:
         window = 60
         start = window * HOUR
         asked = CheckInOrder(
-            window, start, start + HOUR, start + HOUR, 6.0, 0, is_enumerated, start + 2 * HOUR, ()
+            Window(window, start, start + HOUR, start + HOUR, 6.0),
+            0,
+            is_enumerated,
+            start + 2 * HOUR,
+            (),
         )
         check_ins = shard.check_ins(asked)
         assert check_ins.times.size > 500
         there = joins[check_ins.device_ids.astype(int)], leaves[check_ins.device_ids.astype(int)]
         assert (there[0] <= check_ins.times).all()
-        assert (check_ins.session_ends <= there[1]).all()
+        assert (check_ins.interval_ends <= there[1]).all()
         assert (check_ins.device_ids >= 20_000).any()
 
 
@@ -316,7 +324,7 @@ def test_shards_of_a_growing_population_have_equal_shares_and_draw_what_is_predi
     """2.38 million devices and 100,000 more a day, as 8 shards: each holds an eighth of the devices that are there, within the
     size of a block; thinning draws a candidate per device that is there, not per id (16 times as many). Within 5 deviations."""
     value = scenario(2_380_000, "population.joins_per_day=100000", "population.reach=0.5")
-    presence = presence_of(value)
+    presence = Presence.of(value)
     there, drawn = [], 0
     day = order(24, 0.01, is_enumerated=False)
     for first, end in shard_ranges(value.device_ids, 8):
@@ -328,7 +336,8 @@ def test_shards_of_a_growing_population_have_equal_shares_and_draw_what_is_predi
             )
         )
         key = stream_key(value.seed, Stream.THINNING)
-        drawn += draw_candidates(device_model(value), presence, key, first, end, day)[0].size
+        process = CheckInProcess.of(day.window, key, first)
+        drawn += draw_candidates(DeviceModel.of(value), presence, process, end)[0].size
     assert sum(there) == pytest.approx(2_380_000, abs=2)
     assert max(there) - min(there) < 2_380_000 / 8 * 0.05
     expected = 2_480_000 * 0.5 * 0.01
@@ -339,10 +348,10 @@ def test_the_census_of_a_growing_population_counts_those_who_are_there() -> None
     """Every 21st to join, of 1.4 million ids of which 300,000 are there: within 5 deviations of the count, as are those listed."""
     value = scenario(300_000, "population.joins_per_day=100000", "rounds.max_days=11.0")
     census = PopulationShard(value, 0, value.device_ids).check_ins(order(0, 0.0)).census
-    present = np.sort(devices_of_ranks(presence_of(value).order, np.arange(300_000))).astype(
+    present = np.sort(devices_of_ranks(Presence.of(value).order, np.arange(300_000))).astype(
         np.uint64
     )
-    exact = int((availability_of(value).run_ends(present, np.zeros(present.size)) > 0).sum())
+    exact = int((availability_of(value).interval_ends(present, np.zeros(present.size)) > 0).sum())
     assert abs(census.eligible - exact) < 5 * np.sqrt(21 * exact)
     assert census.listed == pytest.approx(300_000 + 100_000 * 14 / 24, rel=0.01)
 

@@ -34,7 +34,9 @@ def test_the_supply_is_an_estimate_from_a_sample_of_the_usable(small) -> None:
     devices = np.arange(300_000, dtype=np.uint64)
     exact = (
         0.5
-        * (availability_of(scenario).run_ends(devices, np.full(devices.size, 86_400.0)) > 0).sum()
+        * (
+            availability_of(scenario).interval_ends(devices, np.full(devices.size, 86_400.0)) > 0
+        ).sum()
     )
     assert eligible_at_once(scenario).mean == pytest.approx(exact, abs=5 * np.sqrt(30 * exact))
 

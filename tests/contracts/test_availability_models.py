@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from clients.availability.intervals import DAY
 from clients.availability.registry import availability_of
-from clients.availability.runs import DAY
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import _in_order
@@ -85,7 +85,7 @@ def rows_of(runs) -> list[list[tuple[float, float]]]:
     """Runs by device."""
     rows: list[list[tuple[float, float]]] = [[] for _ in DEVICES]
     for which, start, end in zip(
-        runs.which.tolist(), runs.start.tolist(), runs.end.tolist(), strict=True
+        runs.local.tolist(), runs.start_times.tolist(), runs.end_times.tolist(), strict=True
     ):
         rows[which].append((start, end))
     return rows
@@ -94,12 +94,16 @@ def rows_of(runs) -> list[list[tuple[float, float]]]:
 def test_runs_are_sorted_apart_and_touch_the_time_asked_for(scenario: Scenario) -> None:
     model = availability_of(scenario)
     for low in TIMES:
-        runs = model.list_runs(DEVICES, np.zeros(DEVICES.size), low, low + DAY)
-        assert runs.which.size
-        assert ((runs.end > low) & (runs.start < low + DAY) & (runs.start < runs.end)).all()
-        same = runs.which[1:] == runs.which[:-1]
-        assert (np.diff(runs.which.astype(np.int64)) >= 0).all()
-        assert (runs.start[1:][same] > runs.end[:-1][same] + 1.0).all()
+        runs = model.list_intervals(DEVICES, np.zeros(DEVICES.size), low, low + DAY)
+        assert runs.local.size
+        assert (
+            (runs.end_times > low)
+            & (runs.start_times < low + DAY)
+            & (runs.start_times < runs.end_times)
+        ).all()
+        same = runs.local[1:] == runs.local[:-1]
+        assert (np.diff(runs.local.astype(np.int64)) >= 0).all()
+        assert (runs.start_times[1:][same] > runs.end_times[:-1][same] + 1.0).all()
 
 
 def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario: Scenario) -> None:
@@ -107,15 +111,19 @@ def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario:
     model = availability_of(scenario)
     everyone = np.zeros(DEVICES.size)
     for low in TIMES:
-        whole = rows_of(model.list_runs(DEVICES, everyone, low, low + DAY))
-        backwards = rows_of(model.list_runs(DEVICES[::-1].copy(), everyone, low, low + DAY))[::-1]
+        whole = rows_of(model.list_intervals(DEVICES, everyone, low, low + DAY))
+        backwards = rows_of(model.list_intervals(DEVICES[::-1].copy(), everyone, low, low + DAY))[
+            ::-1
+        ]
         assert backwards == whole
         assert (
-            rows_of(model.list_runs(DEVICES, everyone, low, low + DAY, model.known_of(DEVICES)))
+            rows_of(
+                model.list_intervals(DEVICES, everyone, low, low + DAY, model.known_of(DEVICES))
+            )
             == whole
         )
         halves = [
-            rows_of(model.list_runs(DEVICES, everyone, a, a + DAY / 2))
+            rows_of(model.list_intervals(DEVICES, everyone, a, a + DAY / 2))
             for a in (low, low + DAY / 2)
         ]
         for device in range(DEVICES.size):
@@ -124,10 +132,10 @@ def test_a_device_has_the_same_runs_in_any_company_and_from_any_moment(scenario:
             }
             starts = {start for start, _ in whole[device] if start > low}
             assert starts <= {start for half in halves for start, _ in half[device]}
-    alone = model.list_runs(DEVICES[7:8], np.zeros(1), TIMES[2], TIMES[2] + DAY)
+    alone = model.list_intervals(DEVICES[7:8], np.zeros(1), TIMES[2], TIMES[2] + DAY)
     assert (
-        list(zip(alone.start, alone.end, strict=True))
-        == rows_of(model.list_runs(DEVICES, everyone, TIMES[2], TIMES[2] + DAY))[7]
+        list(zip(alone.start_times, alone.end_times, strict=True))
+        == rows_of(model.list_intervals(DEVICES, everyone, TIMES[2], TIMES[2] + DAY))[7]
     )
 
 
@@ -135,8 +143,8 @@ def test_closed_timers_leave_out_what_ends_before_they_open(scenario: Scenario) 
     model = availability_of(scenario)
     low = TIMES[3]
     opens = low + DAY * np.linspace(-0.2, 1.2, DEVICES.size)
-    everything = rows_of(model.list_runs(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
-    some = rows_of(model.list_runs(DEVICES, opens, low, low + DAY))
+    everything = rows_of(model.list_intervals(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
+    some = rows_of(model.list_intervals(DEVICES, opens, low, low + DAY))
     for device in range(DEVICES.size):
         expected = [
             end
@@ -156,10 +164,10 @@ def test_moments_and_runs_agree(scenario: Scenario) -> None:
         return
     generator = np.random.default_rng(0)
     for low in TIMES:
-        runs = rows_of(model.list_runs(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
+        runs = rows_of(model.list_intervals(DEVICES, np.zeros(DEVICES.size), low, low + DAY))
         for _ in range(20):
             times = low + DAY * generator.uniform(size=DEVICES.size)
-            ends = model.run_ends(DEVICES, times)
+            ends = model.interval_ends(DEVICES, times)
             for device, (time, end) in enumerate(zip(times, ends, strict=True)):
                 held = [b for a, b in runs[device] if a <= time < b]
                 assert held == ([end] if end > -np.inf else [])
@@ -188,12 +196,12 @@ class TestReplay:
         model = availability_of(build(MODELS["replay"], tmp_path))
         devices = np.arange(8, dtype=np.uint64)
         for low in np.arange(0.0, 20 * DAY, DAY / 2):
-            runs = model.list_runs(devices, np.zeros(8), low, low + DAY / 2)
+            runs = model.list_intervals(devices, np.zeros(8), low, low + DAY / 2)
             for device in range(8):
-                mine = runs.which == device
+                mine = runs.local == device
                 found = [
                     (max(a, low), min(b, 30 * DAY))
-                    for a, b in zip(runs.start[mine], runs.end[mine], strict=True)
+                    for a, b in zip(runs.start_times[mine], runs.end_times[mine], strict=True)
                 ]
                 expected = [
                     (a, min(b, 30 * DAY)) for a, b in self.oracle(device, low, low + DAY / 2)
@@ -203,8 +211,8 @@ class TestReplay:
     def test_shifted_records_start_on_other_days(self, tmp_path: Path) -> None:
         model = availability_of(build([*MODELS["replay, shifted"][:1]], tmp_path))
         once = np.arange(2, 400, 4, dtype=np.uint64)  # they replay the third record, "once"
-        runs = model.list_runs(once, np.zeros(once.size), 0.0, 5 * DAY)
-        days, counts = np.unique(runs.start // DAY, return_counts=True)
+        runs = model.list_intervals(once, np.zeros(once.size), 0.0, 5 * DAY)
+        days, counts = np.unique(runs.start_times // DAY, return_counts=True)
         assert days.tolist() == [0, 1, 2, 3, 4]
         assert counts.min() > 5
 
@@ -218,10 +226,10 @@ class TestReplay:
         once = np.arange(
             2, 4000, 4, dtype=np.uint64
         )  # they replay the third record, "once", which starts at second 50,000
-        runs = model.list_runs(once, np.zeros(once.size), 0.0, DAY)
-        assert runs.which.size == once.size
-        late = (runs.start - 50_000.0) / 60.0
-        np.testing.assert_allclose(runs.end - runs.start, 1000.0)
+        runs = model.list_intervals(once, np.zeros(once.size), 0.0, DAY)
+        assert runs.local.size == once.size
+        late = (runs.start_times - 50_000.0) / 60.0
+        np.testing.assert_allclose(runs.end_times - runs.start_times, 1000.0)
         assert stats.kstest(late / 90.0, stats.uniform.cdf).pvalue > 1e-4
         assert stats.kstest(late / 80.0, stats.uniform.cdf).pvalue < 1e-4
 
@@ -349,13 +357,13 @@ class TestReplay:
 def test_habits_under_which_a_device_is_eligible_for_months_are_refused(
     tmp_path: Path, overrides: list[str]
 ) -> None:
-    """Rather than that the end of its stretch is looked for without end."""
+    """Rather than that the end of its interval is looked for without end."""
     model = availability_of(build(overrides, tmp_path))
     with pytest.raises(
         ScenarioError,
         match="too many sessions|more than 60 days on end; lower availability.day_sessions",
     ):
-        model.list_runs(np.arange(20_000, dtype=np.uint64), np.zeros(20_000), 0.0, DAY)
+        model.list_intervals(np.arange(20_000, dtype=np.uint64), np.zeros(20_000), 0.0, DAY)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +391,7 @@ def test_poisson_sessions_fill_the_share_of_time_that_theory_says(tmp_path: Path
     """M/G/infinity: a moment is free of sessions with probability exp(-rate x mean length); joins of a second aside."""
     model = availability_of(build(MODELS["poisson"], tmp_path))
     devices = np.arange(20_000, dtype=np.uint64)
-    ends = model.run_ends(devices, np.full(devices.size, 3.3 * DAY))
+    ends = model.interval_ends(devices, np.full(devices.size, 3.3 * DAY))
     mean_hours = 200 / 60 * -np.expm1(-12 / (200 / 60))
     expected = -np.expm1(-3 / 24 * mean_hours)
     assert (ends > 0).mean() == pytest.approx(
@@ -433,7 +441,7 @@ def test_a_function_that_breaks_its_contract_is_refused(
     (tmp_path / "mine.py").write_text(source)
     scenario = Scenario.from_toml(tmp_path / "s.toml", MODELS["custom"])
     with pytest.raises(ScenarioError, match=expected):
-        availability_of(scenario).list_runs(DEVICES, np.zeros(DEVICES.size), 0.0, DAY)
+        availability_of(scenario).list_intervals(DEVICES, np.zeros(DEVICES.size), 0.0, DAY)
 
 
 def test_sessions_that_never_leave_a_gap_are_refused(tmp_path: Path) -> None:

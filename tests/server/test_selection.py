@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
-from fedray.messages import NEVER, Census, CheckIns, Outcome
+from fedray.messages import NEVER, Census, CheckIns, Outcome, Window
 from fedray.rng import Stream, draw, exponential, stream_key
 from server.rounds import FateModel, Fates, RoundRules, Selected, draw_fates, resolve_reporting
-from server.selection import CLOSED, EXHAUSTED, FULL, TIMED_OUT, Selection, Window
+from server.selection import CLOSED, EXHAUSTED, FULL, TIMED_OUT, Selection
 
 FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, 0.03)
 KEY = stream_key(1, Stream.RETURN)
 RULES = RoundRules(
     report_goal=3,
     selection_target=4,
-    selection_timeout=500.0,
-    report_timeout=100.0,
-    timer=1000.0,
+    selection_timeout_seconds=500.0,
+    report_timeout_seconds=100.0,
+    timer_seconds=1000.0,
     timer_resets_on="accepted",
     round_separation=0,
     fates=FATES,
@@ -46,11 +46,11 @@ class Twin:
         self.outages = [tuple(outage) for outage in rules.outages.tolist()]
         self.down_until = 0.0
 
-    def open(self, opened: float, ready_at: float) -> None:
-        self.ready_at, self.is_ready, self.deadline = (
-            ready_at,
+    def open(self, opened: float, ready_time: float) -> None:
+        self.ready_time, self.is_ready, self.deadline = (
+            ready_time,
             False,
-            max(opened, ready_at) + self.rules.selection_timeout,
+            max(opened, ready_time) + self.rules.selection_timeout_seconds,
         )
 
     def start_window(self, rows: list[tuple], window: Window) -> None:
@@ -62,10 +62,12 @@ class Twin:
 
     def next_check_in(self, row: int, free: float) -> None:
         _, device, end = self.rows[row]
-        until = min(end, self.window.ask_until)
+        until = min(end, self.window.ask_until_time)
         if free < until:
             address = int(
-                (free - self.window.start) / (self.window.end - self.window.start) * 2.0**32
+                (free - self.window.start_time)
+                / (self.window.end_time - self.window.start_time)
+                * 2.0**32
             )
             time = free + max(1e-3, _wait(device, self.window.number, address) * (3600.0 / RATE))
             if time < until:
@@ -77,10 +79,10 @@ class Twin:
     def advance(self, round_index: int) -> tuple[int, float]:
         while True:
             events = sorted(self.events)
-            time = events[0][0] if events else self.window.end
+            time = events[0][0] if events else self.window.end_time
             clocks = [
                 (
-                    self.deadline if self.is_ready else self.ready_at,
+                    self.deadline if self.is_ready else self.ready_time,
                     1,
                     "deadline" if self.is_ready else "ready",
                 )
@@ -88,7 +90,7 @@ class Twin:
             if self.outages:
                 clocks.append((self.outages[0][0], 0, "outage"))
             moment, _, what = min(clocks)
-            if moment <= time and moment < self.window.end:
+            if moment <= time and moment < self.window.end_time:
                 self.leave(moment)
                 if what == "outage":
                     self.down_until = self.outages.pop(0)[1]
@@ -100,7 +102,7 @@ class Twin:
                     return FULL, moment
                 continue
             if not events:
-                return EXHAUSTED, self.window.end
+                return EXHAUSTED, self.window.end_time
             self.events.remove(events[0])
             row = events[0][2]
             _, device, end = self.rows[row]
@@ -140,7 +142,7 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
     return CheckIns(
         device_ids=np.array([row[1] for row in rows], np.uint64),
         times=np.array([row[0] for row in rows], np.float64),
-        session_ends=np.array([row[2] for row in rows], np.float64),
+        interval_ends=np.array([row[2] for row in rows], np.float64),
         fixed_seconds=np.full(size, 10.0, np.float32),
         training_seconds=np.full(size, 5.0, np.float32),
         last_rounds=np.empty(0, np.int32),
@@ -171,7 +173,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
         RULES,
         selection_target=target,
         round_separation=separation,
-        selection_timeout=timeout,
+        selection_timeout_seconds=timeout,
         outages=np.array(outages).reshape(-1, 2),
         max_participations=cap,
     )
@@ -179,7 +181,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
     for time, device, length in sorted({row[0]: row for row in raw}.values()):
         if all(
             other != device or end < time for _, other, end in rows
-        ):  # runs of a device are apart
+        ):  # intervals of a device are apart
             rows.append((time, device, time + length))
     kernel, twin = Selection(rules, KEY), Twin(rules)
     log: list[list] = [[], []]
@@ -188,7 +190,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
     rounds = [0, 0]
     for number in range(3):
         window = Window(number, 200.0 * number, 200.0 * (number + 1), 200.0 * number + 170.0, RATE)
-        inside = [row for row in rows if window.start <= row[0] < window.ask_until]
+        inside = [row for row in rows if window.start_time <= row[0] < window.ask_until_time]
         if is_interrupted and number:
             state = kernel.state()
             kernel = Selection(rules, KEY)
@@ -225,13 +227,13 @@ def selected(work: list[float], ends: list[float]) -> Selected:
     size = len(work)
     return Selected(
         device_ids=np.arange(size, dtype=np.uint64),
-        checkin_times=np.zeros(size),
-        session_ends=np.array(ends, np.float64),
+        check_in_times=np.zeros(size),
+        interval_ends=np.array(ends, np.float64),
         fixed_seconds=np.zeros(size, np.float32),
         training_seconds=np.zeros(size, np.float32),
-        timer_seconds=np.full(size, RULES.timer),
+        timer_seconds=np.full(size, RULES.timer_seconds),
         contributions=np.zeros(size, np.uint32),
-        rows=np.full(size, -1),
+        list_rows=np.full(size, -1),
     )
 
 
@@ -261,7 +263,7 @@ def test_a_round_closes_with_the_goal_and_later_reports_are_late() -> None:
     assert reporting.closed == 130.0
     assert outcomes(reporting) == ["ACCEPTED", "ACCEPTED", "ACCEPTED", "LATE"]
     assert reporting.accepted_device_ids.tolist() == [0, 1, 2]
-    assert reporting.settlement.reopen_seconds.tolist() == [1130, 1110, 1120, 0]
+    assert reporting.settlement.reopen_times.tolist() == [1130, 1110, 1120, 0]
     assert reporting.busy_until.tolist() == [130, 110, 120, 140]
     assert reporting.reported == 4
 
@@ -279,7 +281,7 @@ def test_an_abandoned_round_accepts_nobody_but_its_timers_stand() -> None:
     assert not reporting.is_committed
     assert reporting.closed == 100.0
     assert outcomes(reporting) == ["ABANDONED", "ABANDONED", "LATE"]
-    assert reporting.settlement.reopen_seconds.tolist() == [1030, 1010, 0]
+    assert reporting.settlement.reopen_times.tolist() == [1030, 1010, 0]
     assert reporting.accepted_device_ids.size == 0
 
 
@@ -295,12 +297,12 @@ def test_what_resets_the_timer(resets_on: str, expected: list[int]) -> None:
     reporting = resolve(
         [30, 10, 20, 40], [999] * 4, 0.0, rules=replace(RULES, timer_resets_on=resets_on)
     )
-    assert reporting.settlement.reopen_seconds.tolist() == expected
+    assert reporting.settlement.reopen_times.tolist() == expected
 
 
 def test_timers_are_rounded_up_to_whole_seconds_never_down() -> None:
     reporting = resolve([10.2] * 3, [999] * 3, 0.0)
-    assert reporting.settlement.reopen_seconds.tolist() == [1011] * 3
+    assert reporting.settlement.reopen_times.tolist() == [1011] * 3
 
 
 def test_equal_report_times_count_in_order_of_device() -> None:
@@ -323,7 +325,7 @@ def test_reports_that_arrive_in_an_outage_are_lost() -> None:
 def test_devices_wait_as_long_as_their_own_timers_say() -> None:
     waits = np.array([0.0, 999.5, 1000.0])
     reporting = resolve([10, 20, 30], [999] * 3, 0.0, timer_seconds=waits)
-    assert reporting.settlement.reopen_seconds.tolist() == [0, 1020, 1030]
+    assert reporting.settlement.reopen_times.tolist() == [0, 1020, 1030]
 
 
 def test_the_accepted_report_that_reaches_the_cap_closes_the_timer_for_good_even_in_an_abandoned_round() -> (
@@ -332,14 +334,14 @@ def test_the_accepted_report_that_reaches_the_cap_closes_the_timer_for_good_even
     rules = replace(RULES, max_participations=3)
     before = np.array([2, 1, 2, 2], np.uint32)
     committed = resolve([30, 10, 20, 40], [999] * 4, 100.0, rules=rules, contributions=before)
-    assert committed.settlement.reopen_seconds.tolist() == [
+    assert committed.settlement.reopen_times.tolist() == [
         NEVER,
         1110,
         NEVER,
         0,
     ]  # the last one was late
     abandoned = resolve([30, 10, 200], [999] * 3, 0.0, rules=rules, contributions=before[:3])
-    assert abandoned.settlement.reopen_seconds.tolist() == [NEVER, 1010, 0]
+    assert abandoned.settlement.reopen_times.tolist() == [NEVER, 1010, 0]
 
 
 def test_fates_follow_their_laws() -> None:
@@ -387,4 +389,4 @@ def test_where_the_lists_say_nothing_of_timers_all_keep_the_rules_timer() -> Non
     kernel.open(0.0, 0.0)
     kernel.start_window(as_check_ins([(5.0, 3, 900.0)]), Window(0, 0.0, 200.0, 200.0, RATE))
     assert kernel.advance(0) == (FULL, 5.0)
-    assert kernel.take().timer_seconds.tolist() == [RULES.timer]
+    assert kernel.take().timer_seconds.tolist() == [RULES.timer_seconds]

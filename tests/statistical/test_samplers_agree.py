@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from clients.shard import PopulationShard
-from fedray.messages import CheckInOrder, CheckIns
+from fedray.messages import CheckInOrder, CheckIns, Window
 from fedray.scenario import Scenario
 
 HOUR = 3600.0
@@ -33,7 +33,11 @@ def check_ins(
     shard = PopulationShard(scenario, 0, scenario.device_ids)
     start = window * HOUR
     order = CheckInOrder(
-        window, start, start + HOUR, start + HOUR, rate, 0, is_enumerated, start + 4 * HOUR, ()
+        Window(window, start, start + HOUR, start + HOUR, rate),
+        0,
+        is_enumerated,
+        start + 4 * HOUR,
+        (),
     )
     return shard.check_ins(order)
 
@@ -42,7 +46,7 @@ def agree(one: CheckIns, other: CheckIns, window: int) -> bool:
     """Equal numbers (Poisson counts differ by a normal of their sum), times, and remaining eligible time, as far as samples tell."""
     difference = (one.times.size - other.times.size) / np.sqrt(one.times.size + other.times.size)
     p_values = [2 * stats.norm.sf(abs(difference)), stats.ks_2samp(one.times, other.times).pvalue]
-    left = [np.minimum(each.session_ends - each.times, 1e6) for each in (one, other)]
+    left = [np.minimum(each.interval_ends - each.times, 1e6) for each in (one, other)]
     p_values += [
         stats.ks_2samp(*left).pvalue,
         stats.ks_2samp(one.training_seconds, other.training_seconds).pvalue,
