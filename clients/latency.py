@@ -15,25 +15,38 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.population import DeviceModel, examples_of, speed_of
+from clients.data.source import ExampleSource
+from clients.population import DeviceModel, speed_of
 from fedray.scenario import Scenario
+
+MEDIAN_DEVICES = 4096
+"""Devices, the first ones, whose median of examples is taken for that of all, where the data says
+how many there are."""
 
 
 class LatencyModel(NamedTuple):
     """What compiled code needs of a scenario's latency table; seconds with the slowdown in them."""
 
     devices: DeviceModel
+    examples_median: float
     setup_seconds: float
     train_seconds: float
     download_seconds: float
     upload_seconds: float
 
 
-def latency_model(scenario: Scenario, devices: DeviceModel) -> LatencyModel:
-    """The compiled form of a scenario's latency table."""
+def latency_model(scenario: Scenario, devices: DeviceModel, source: ExampleSource) -> LatencyModel:
+    """The compiled form of a scenario's latency table.
+
+    Args:
+        scenario: has the table.
+        devices: its device model.
+        source: says how many examples devices have, which the training time grows with.
+    """
     table = scenario.latency
     return LatencyModel(
         devices=devices,
+        examples_median=_examples_median(scenario, source),
         setup_seconds=table.slowdown * table.setup_seconds,
         train_seconds=table.slowdown * table.train_seconds,
         download_seconds=table.slowdown
@@ -43,18 +56,32 @@ def latency_model(scenario: Scenario, devices: DeviceModel) -> LatencyModel:
     )
 
 
+def _examples_median(scenario: Scenario, source: ExampleSource) -> float:
+    if scenario.data.draws_counts:
+        return scenario.population.examples_median
+    devices = min(MEDIAN_DEVICES, scenario.device_ids)
+    counts = source.examples_on(np.arange(devices, dtype=np.uint64))
+    return max(1.0, float(np.median(counts)))
+
+
 @njit(cache=True, nogil=True)
 def work_seconds(
-    model: LatencyModel, device_ids: NDArray[np.uint64]
+    model: LatencyModel, device_ids: NDArray[np.uint64], examples: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(fixed, training) seconds [A] of devices: setup and transfers, and the training time that the
-    round factor scales."""
+    round factor scales.
+
+    Args:
+        model: the latencies.
+        device_ids: devices [A].
+        examples: that they have, [A].
+    """
     fixed, training = np.empty(device_ids.size, np.float32), np.empty(device_ids.size, np.float32)
     for index in range(device_ids.size):
         speed, downlink, uplink = speed_of(model.devices, device_ids[index])
-        examples = examples_of(model.devices, device_ids[index]) / model.devices.examples_median
+        amount = examples[index] / model.examples_median
         fixed[index] = (
             model.setup_seconds + model.download_seconds / downlink + model.upload_seconds / uplink
         )
-        training[index] = model.train_seconds * speed * 0.5 * (1.0 + examples)
+        training[index] = model.train_seconds * speed * 0.5 * (1.0 + amount)
     return fixed, training

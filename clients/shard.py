@@ -22,13 +22,13 @@ from clients.checkin import (
     enumerate_check_ins,
     first_of_each_run,
 )
+from clients.data.registry import source_of
 from clients.device_map import DeviceMap
 from clients.latency import latency_model, work_seconds
 from clients.population import (
     are_reachable,
     device_model,
     devices_of_ranks,
-    examples_on,
     joined_before,
     joined_in_block,
     presence_of,
@@ -95,7 +95,8 @@ class PopulationShard:
         self._availability = availability_of(scenario)
         self._presence = presence_of(scenario)
         self._timers = timer_habits(scenario)
-        self._latency = latency_model(scenario, self._devices)
+        self._data = source_of(scenario)
+        self._latency = latency_model(scenario, self._devices, self._data)
         self._check_in_key = stream_key(scenario.seed, Stream.CHECK_IN)
         self._thinning_key = stream_key(scenario.seed, Stream.THINNING)
         self._separation = scenario.participation.round_separation
@@ -239,7 +240,8 @@ class PopulationShard:
 
     def _with_work(self, stretches: Stretches, places: NDArray[np.int64]) -> _Listed:
         device_ids = stretches.which[places] + np.uint64(self.first_device)
-        return _Listed(stretches, places, *work_seconds(self._latency, device_ids))
+        examples = self._data.examples_on(device_ids)
+        return _Listed(stretches, places, *work_seconds(self._latency, device_ids, examples))
 
     def _list_runs(self, low: float, high: float) -> Runs:
         """Runs that touch [low, high) of all devices whose timer opens before its end, block by
@@ -415,7 +417,7 @@ class PopulationShard:
             self._members, self._known_room = {}, KNOWN_BYTES
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
-        columns["examples"] = examples_on(self._devices, columns["device_id"])
+        columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
         return write_part(encode_part(first, end, columns), partial, token)
 
     def use(self) -> ShardUse:

@@ -46,6 +46,9 @@ class Stream(IntEnum):
     PRESENCE = 13
     TIMER = 14
     REPLAY = 15
+    DATA = 16
+    HELD_OUT = 17
+    EXAMPLES = 18
 
 
 class Key(NamedTuple):

@@ -18,6 +18,7 @@ from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, LanguageData
+from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
 from fedray.scenario.overrides import apply_override
 from fedray.scenario.participation import Participation
@@ -84,6 +85,7 @@ class Scenario(Table):
         return self._with_parts(
             _without_content(self.privacy.mechanism),
             _as_given(self.availability),
+            _as_given(self.data),
             _without_content(self.training),
         )
 
@@ -93,28 +95,36 @@ class Scenario(Table):
         return self._with_parts(
             _without_content(self.privacy.mechanism),
             _without_content(self.availability),
+            _as_given(self.data),
             _as_given(self.training),
         )
 
     def for_aggregator(self) -> Self:
-        """A copy to be sent to the aggregator: without the files of availability and task."""
+        """A copy to be sent to the aggregator: without the files of availability, data and
+        task."""
         return self._with_parts(
             self.privacy.mechanism,
             _without_content(self.availability),
+            _without_content(self.data),
             _without_content(self.training),
         )
 
     def _with_parts(
-        self, mechanism: BaseModel, availability: BaseModel, training: BaseModel
+        self, mechanism: BaseModel, availability: BaseModel, data: BaseModel, training: BaseModel
     ) -> Self:
         privacy = self.privacy.model_copy(update={"mechanism": mechanism})
-        parts = {"privacy": privacy, "availability": availability, "training": training}
+        parts = {
+            "privacy": privacy,
+            "availability": availability,
+            "data": data,
+            "training": training,
+        }
         return self.model_copy(update=parts)
 
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
         """The tables that name a file which travels with traces."""
-        tables = (self.availability, self.training)
+        tables = (self.availability, self.data, self.training)
         return tuple(table for table in tables if isinstance(table, ContentFile))
 
     def demand_trust(self) -> None:
@@ -201,7 +211,7 @@ class Scenario(Table):
         """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises
         ScenarioError.
 
-        A custom availability or task whose code is found by its digest, as in traces, raises
+        A custom availability, data or task whose code is found by its digest, as in traces, raises
         InputError unless `trust_code`.
         """
         file = Path(path)
@@ -281,7 +291,7 @@ class Scenario(Table):
         )
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         _forget_digest_of_another_file(mechanism, new)
-        for name in ("availability", "training"):
+        for name in ("availability", "data", "training"):
             _forget_digest_of_another_file(getattr(self, name), tables[name])
         contents = {table.sha256: table for table in self.content_files}
         return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
@@ -298,6 +308,8 @@ class Scenario(Table):
         tables["privacy"]["mechanism"].pop("file", None)
         tables["availability"].pop("file", None)
         tables["training"].pop("file", None)
+        for place in PLACES:
+            tables["data"].pop(place, None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
@@ -323,10 +335,10 @@ def _as_given(table: BaseModel) -> BaseModel:
 
 def _forget_digest_of_another_file(before: Any, table: Any) -> None:
     """Where an override names another file, that file's content is meant."""
-    if (
-        isinstance(table, dict)
-        and table.get("sha256")
-        and table.get("sha256") == getattr(before, "sha256", None)
-        and table.get("file") != before.file
-    ):
-        del table["sha256"]
+    if not isinstance(table, dict):
+        return
+    for path_key, digest_key in {"file": "sha256", **getattr(before, "digest_keys", {})}.items():
+        is_same_digest = table.get(digest_key) == getattr(before, digest_key, None)
+        is_same_file = table.get(path_key) == getattr(before, path_key, None)
+        if table.get(digest_key) and is_same_digest and not is_same_file:
+            del table[digest_key]
