@@ -66,6 +66,17 @@ if TYPE_CHECKING:
         PoissonAvailability,
         ReplayAvailability,
     )
+    from fedray.scenario.data import (
+        ClassesData,
+        CustomData,
+        LanguageData,
+        LeafData,
+        ParquetData,
+        PflHdf5Data,
+        PointsData,
+        SourceCodeData,
+        TffSqliteData,
+    )
     from fedray.simulation import resume, simulate
     from fedray.stress.plan import Plan, PlanTarget, make_plan
     from fedray.stress.run import SweepResult, run_sweep
@@ -104,6 +115,10 @@ _NAMES = {
     "fedray.audit.statement": "Statement privacy_statement",
     "fedray.scenario.availability": (
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
+    ),
+    "fedray.scenario.data": (
+        "ClassesData CustomData LanguageData LeafData ParquetData PflHdf5Data PointsData "
+        "SourceCodeData TffSqliteData"
     ),
     "fedray.canary": "Aggregates CanaryResult run_canary",
     "fedray.errors": (
@@ -156,7 +171,9 @@ __all__ = [
     "CanaryResult",
     "CheckpointError",
     "Claim",
+    "ClassesData",
     "CustomAvailability",
+    "CustomData",
     "CustomTraining",
     "Dense",
     "Estimate",
@@ -171,17 +188,22 @@ __all__ = [
     "Identity",
     "ImportedTrace",
     "InputError",
+    "LanguageData",
     "Latency",
+    "LeafData",
     "Matrix",
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",
     "OptimizationFailed",
     "Outage",
+    "ParquetData",
     "Participation",
+    "PflHdf5Data",
     "Placement",
     "Plan",
     "PlanTarget",
+    "PointsData",
     "PoissonAvailability",
     "PoissonSampling",
     "Population",
@@ -194,12 +216,14 @@ __all__ = [
     "ScenarioError",
     "SensitivityUnknown",
     "ShardLost",
+    "SourceCodeData",
     "Starved",
     "Statement",
     "Strategy",
     "Sweep",
     "SweepResult",
     "Target",
+    "TffSqliteData",
     "TimeZone",
     "Toeplitz",
     "Trace",

@@ -38,7 +38,7 @@ class ClassesData(DataTable):
     How many examples a device has is drawn, as the table `population` says.
     """
 
-    kind: Literal["classes"]
+    kind: Literal["classes"] = "classes"
     """Synthetic classes."""
     draws_counts: ClassVar[bool] = True
     shape: Annotated[
@@ -74,7 +74,7 @@ class PointsData(DataTable):
     How many points a device has is drawn, as the table `population` says.
     """
 
-    kind: Literal["points"]
+    kind: Literal["points"] = "points"
     """Synthetic points, whose mean is the optimum of the quadratic task."""
     draws_counts: ClassVar[bool] = True
     dimension: Annotated[int, Field(ge=1, le=1 << 26)] = 100
@@ -175,7 +175,7 @@ class TffSqliteData(FileData):
     """A SQLite file of TensorFlow Federated (EMNIST, Shakespeare, Stack Overflow), also compressed
     (.lzma); see clients/data/readers/tff_sqlite.py."""
 
-    kind: Literal["tff_sqlite"]
+    kind: Literal["tff_sqlite"] = "tff_sqlite"
     """A SQLite file of TensorFlow Federated."""
     inputs: str = "pixels"
     """Feature of the inputs (field `inputs`)."""
@@ -186,7 +186,7 @@ class TffSqliteData(FileData):
 class PflHdf5Data(FileData):
     """An HDF5 file of pfl-research; see clients/data/readers/pfl_hdf5.py."""
 
-    kind: Literal["pfl_hdf5"]
+    kind: Literal["pfl_hdf5"] = "pfl_hdf5"
     """An HDF5 file with data sets {split}/{client}/{column}."""
 
 
@@ -194,7 +194,7 @@ class ParquetData(FileData):
     """Parquet files with a column of clients, such as those of Hugging Face; see
     clients/data/readers/parquet.py."""
 
-    kind: Literal["parquet"]
+    kind: Literal["parquet"] = "parquet"
     """Parquet files with a column of clients."""
     client: Name = "client"
     """Column that names the client of a row."""
@@ -203,7 +203,7 @@ class ParquetData(FileData):
 class LeafData(FileData):
     """JSON files of LEAF; see clients/data/readers/leaf.py."""
 
-    kind: Literal["leaf"]
+    kind: Literal["leaf"] = "leaf"
     """JSON files of LEAF."""
     inputs: str = "x"
     """Key of the inputs (field `inputs`)."""
@@ -219,7 +219,7 @@ class SourceCodeData(FormedData, AssignedData):
     """Real text that every machine has: the source of Python's standard library. A module is a
     client, a line an example; see clients/data/readers/source_code.py."""
 
-    kind: Literal["source_code"]
+    kind: Literal["source_code"] = "source_code"
     """The source of Python's standard library."""
     tokens: Annotated[str, Field(pattern="^words$")] = "words"
     """Words are names, numbers and single signs."""
@@ -249,7 +249,7 @@ class CustomData(PythonFile, FormedData, AssignedData):
     of the data. `seed` is that of the scenario.
     """
 
-    kind: Literal["custom"]
+    kind: Literal["custom"] = "custom"
     """Data of the user's own."""
     table: ClassVar[str] = "data"
 
