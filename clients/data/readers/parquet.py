@@ -107,6 +107,8 @@ class _Rows:
         """(file, row group) of each group."""
         self._starts = [0]
         """First rows of the groups, and the end of the last."""
+        self._last_key: tuple[int, tuple[str, ...]] | None = None
+        self._last = pa.table({})
         for number, file in enumerate(files):
             try:
                 reader = pq.ParquetFile(file, memory_map=True)
@@ -143,13 +145,7 @@ class _Rows:
         pieces: list[pa.Table] = []
         group = bisect.bisect_right(self._starts, client.first) - 1
         while group < len(self._groups) and self._starts[group] < client.end:
-            number, within = self._groups[group]
-            try:
-                table = self._readers[number].read_row_group(within, columns=list(columns))
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise Damaged(
-                    f"{self.files[number].name}: row group {within} cannot be read ({error})"
-                ) from None
+            table = self._group(group, tuple(columns))
             first = max(0, client.first - self._starts[group])
             pieces.append(table.slice(first, client.end - self._starts[group] - first))
             group += 1
@@ -159,6 +155,20 @@ class _Rows:
             return {column: _values(together.column(column), where) for column in columns}
         except (pa.ArrowException, OSError) as error:
             raise Damaged(f"{where}: {error}") from None
+
+    def _group(self, group: int, columns: tuple[str, ...]) -> pa.Table:
+        """A row group, which is kept until another is asked for: clients that follow one another
+        are often in the same."""
+        if (group, columns) != self._last_key:
+            number, within = self._groups[group]
+            try:
+                self._last = self._readers[number].read_row_group(within, columns=list(columns))
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise Damaged(
+                    f"{self.files[number].name}: row group {within} cannot be read ({error})"
+                ) from None
+            self._last_key = group, columns
+        return self._last
 
 
 def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:

@@ -30,7 +30,7 @@ class PflHdf5:
 
         self._name, self._column, self._groups = path.name, column, h5py.Group
         try:
-            self._file: Any = h5py.File(path, "r")
+            self._file: Any = h5py.File(path, "r", locking=False)
         except (OSError, RuntimeError) as error:
             raise Damaged(f"{self._name}: no HDF5 file that can be read ({error})") from None
 
