@@ -11,6 +11,7 @@ from fedray.scenario.data import (
     AnyFileData,
     ClassesData,
     CustomData,
+    FileData,
     LanguageData,
     LeafData,
     ParquetData,
@@ -54,6 +55,21 @@ def source_of(scenario: Scenario) -> ExampleSource:
 
             make = _opener(table, table.checked_path("file"))
             return RecordedExamples(scenario, table, make, table.sha256)
+
+
+def build_index(scenario: Scenario) -> None:
+    """Opens a file of data once, if it is there, so that workers of this machine find its index.
+
+    Workers have a deadline to start, and the index of a large file may take longer.
+
+    Args:
+        scenario: says which data.
+
+    Raises:
+        InputError: the data cannot be opened.
+    """
+    if isinstance(scenario.data, FileData) and Path(scenario.data.file).exists():
+        source_of(scenario)
 
 
 def _source_code(scenario: Scenario, table: SourceCodeData) -> ExampleSource:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clients.data import cache as data_cache
+from clients.data import registry
 from clients.data.registry import source_of
 from clients.latency import latency_model, work_seconds
 from clients.population import device_model
@@ -67,6 +68,23 @@ def test_the_traces_examples_are_those_of_the_data(
     recorded = trace.run["scenario"]["data"]
     assert recorded["sha256"] == data_file.content_digest(database)
     assert Path(recorded["file"]) == database
+
+
+@pytest.mark.slow  # 10 s: actors start
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_actors_find_the_index_and_give_the_same_trace(
+    database: Path, tmp_path: Path, scenario_of, monkeypatch
+) -> None:
+    scenario = scenario_of(TABLE)
+    here = simulate(scenario, HERE, tmp_path / "here")
+    opened = []
+    monkeypatch.setattr(
+        registry, "source_of", lambda value: opened.append(value) or source_of(value)
+    )
+    there = simulate(scenario, Placement(1, "ray"), tmp_path / "there")
+    assert there.digest == here.digest
+    assert len(opened) == 1  # the driver; the actors have processes of their own
 
 
 def test_training_takes_longer_on_devices_with_more_data(database: Path, scenario_of) -> None:
