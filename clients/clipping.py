@@ -2,6 +2,7 @@
 not depend on their order."""
 
 import math
+from enum import IntEnum
 
 import numpy as np
 from numba import njit
@@ -16,35 +17,49 @@ The norm is a float64 sum of D squares, off by at most D 2^-53 of itself: less t
 D = 2^29."""
 
 
-def sum_of_clipped(
-    updates: NDArray[np.float32], clip_norm: float
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The sum [D] of updates [G, D], each scaled down to L2 norm clip_norm where it is longer; and
-    which were longer [G].
+class Clipped(IntEnum):
+    """What clipping did to an update."""
+
+    KEPT = 0
+    """It was no longer than the clip norm."""
+    SHORTENED = 1
+    """It was scaled down to the clip norm."""
+    NOT_FINITE = 2
+    """It has a NaN or an infinity, and counts as zero."""
+
+
+def add_clipped(
+    total_D: NDArray[np.int64], updates_GD: NDArray[np.float32], clip_norm: float
+) -> NDArray[np.int8]:
+    """Adds updates [G, D] to a sum [D] in place, each scaled down to L2 norm clip_norm where it is
+    longer.
 
     The sum is in whole steps of clip_norm / 2^40, each coordinate of each update rounded towards
     zero, so that no norm grows. An update that is not finite counts as zero: a device whose
-    training diverged contributes nothing, which is clipping too.
+    training diverged contributes nothing.
+
+    Returns:
+        What was done to each update [G], as `Clipped`.
     """
-    return _sum_of_clipped(updates, clip_norm, 2.0**FIXED_POINT_BITS / clip_norm)
+    return _add_clipped(total_D, updates_GD, clip_norm, 2.0**FIXED_POINT_BITS / clip_norm)
 
 
 @njit(cache=True)
-def _sum_of_clipped(updates, clip_norm, steps_per_unit):
+def _add_clipped(total, updates, clip_norm, steps_per_unit):
     devices, dimension = updates.shape
-    total = np.zeros(dimension, np.int64)
-    is_longer = np.zeros(devices, np.bool_)
+    done = np.zeros(devices, np.int8)
     for device in range(devices):
         square = 0.0
         for place in range(dimension):
             square += np.float64(updates[device, place]) ** 2
         norm = math.sqrt(square)
-        is_longer[device] = not norm <= clip_norm * _MARGIN
         if not math.isfinite(norm):
+            done[device] = 2
             continue
-        scale = steps_per_unit * (clip_norm * _MARGIN / norm if is_longer[device] else 1.0)
+        is_longer = not norm <= clip_norm * _MARGIN
+        done[device] = 1 if is_longer else 0
+        scale = steps_per_unit * (clip_norm * _MARGIN / norm if is_longer else 1.0)
         for place in range(dimension):
-            total[place] += np.int64(
-                np.float64(updates[device, place]) * scale
-            )  # conversion rounds towards zero
-    return total, is_longer
+            # The conversion rounds towards zero.
+            total[place] += np.int64(np.float64(updates[device, place]) * scale)
+    return done

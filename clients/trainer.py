@@ -1,21 +1,24 @@
-"""Local training: a fixed group of devices at once, each with its own copy of the parameters.
+"""The trainer: local training, clipping, the exact sum of what the devices send, and evaluation.
 
-A group is trained as one batch of independent models, so its result depends on the group alone, not
-on shards. Torch works on one thread here: shards are the parallelism.
+It trains any devices and has no state between two orders. Torch works on one thread here: the
+trainers of the pool are the parallelism.
 """
 
-import math
+import time
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from clients.clipping import sum_of_clipped
-from clients.population import device_model, examples_on
+from clients.clipping import Clipped, add_clipped
+from clients.data.registry import source_of
+from clients.data.source import DamagedExamples
+from clients.evaluation import evaluate
+from clients.tasks.layout import size_of
 from clients.tasks.registry import task_of
-from fedray.errors import ScenarioError
-from fedray.messages import Evaluation, TrainOrder, TrainReport
+from clients.work.registry import work_of
+from clients.work.work import WorkOrder, WorkResult
+from fedray.messages import FIXED_POINT_BITS, Evaluation, TaskDescription, TrainOrder, TrainReport
 from fedray.scenario import Scenario
 
 
@@ -25,77 +28,98 @@ class LocalTrainer:
     def __init__(self, scenario: Scenario) -> None:
         torch.set_num_threads(1)
         self._scenario = scenario
-        self._devices = device_model(scenario)
-        self._task = task_of(scenario)
+        scenario_source = source_of(scenario)
+        self._task = task_of(scenario, scenario_source.fields)
+        # A task of the user's own may bring its data.
+        self._source = getattr(self._task, "source", None) or scenario_source
+        self._work = work_of(scenario, self._task, self._source)
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D], a function of the scenario."""
         return self._task.initial_parameters()
 
+    def describe(self) -> TaskDescription:
+        """What is trained."""
+        task = self._task
+        return TaskDescription(dict(task.shapes), tuple(task.metrics), dict(self._source.optimum))
+
     def evaluate(self, parameters: NDArray[np.float32]) -> Evaluation:
-        """Loss and accuracy of parameters [D] on held-out data."""
-        return self._task.evaluate(self._named(torch.tensor(parameters)[None, :]))
+        """The task's metrics of parameters [D] on held-out data."""
+        return evaluate(self._task, self._source, self._scenario.training, parameters)
 
-    def train(self, order: TrainOrder) -> TrainReport:
-        """Local SGD on each device of the group; their clipped updates as one exact sum."""
-        client, clip_norm = self._scenario.training.client, self._scenario.privacy.clip_norm
-        devices = len(order.device_ids)
-        wanted = client.local_steps * client.batch_size
-        held = torch.from_numpy(examples_on(self._devices, order.device_ids).astype(np.int64))
-        examples = self._task.device_examples(order.device_ids, wanted)
-        start_D = torch.tensor(order.parameters)
-        parameters = {
-            name: part.repeat(devices, *(1,) * (part.dim() - 1))
-            for name, part in self._named(start_D[None, :]).items()
-        }
-        first_losses = torch.zeros(devices)
-        for step in range(client.local_steps):
-            batch = _batch(examples, held, step, client.batch_size)
-            losses, gradients = self._gradients(parameters, batch)
-            first_losses = losses if step == 0 else first_losses
-            for name, gradient in gradients.items():
-                parameters[name].sub_(gradient, alpha=client.learning_rate)
-        trained_gD = torch.cat([part.reshape(devices, -1) for part in parameters.values()], dim=1)
-        clipped_sum, is_longer = sum_of_clipped(trained_gD.sub_(start_D).numpy(), clip_norm)
+    def train(
+        self, order: TrainOrder, parameters: NDArray[np.float32]
+    ) -> tuple[TrainReport, NDArray[np.int64]]:
+        """Trains the groups of an order from parameters [D].
+
+        Returns:
+            What became of the devices; and the sum [D] of their clipped updates, in whole steps of
+            clip_norm / 2^FIXED_POINT_BITS.
+        """
+        total_D = np.zeros(size_of(self._task.shapes), np.int64)
+        start_D = torch.tensor(parameters)
+        groups = [self._train_group(order, group, start_D, total_D) for group in order.groups]
+        return TrainReport.of(order.round_index, groups), total_D
+
+    def seconds_per_device(
+        self, order: TrainOrder, parameters: NDArray[np.float32], devices_at_once: int
+    ) -> float:
+        """How long a device of the order takes, in groups of that size; the least of three."""
+        cohort = np.concatenate(order.groups)
+        groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
+        timed = TrainOrder(order.round_index, groups[: max(1, 16 // devices_at_once)])
+        self.train(timed, parameters)  # compiles, and reads the data
+        seconds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            self.train(timed, parameters)
+            seconds.append(time.perf_counter() - start)
+        return min(seconds) / sum(group.size for group in timed.groups)
+
+    def _train_group(
+        self,
+        order: TrainOrder,
+        device_ids: NDArray[np.uint64],
+        start_D: torch.Tensor,
+        total_D: NDArray[np.int64],
+    ) -> TrainReport:
+        """Trains one group, and adds its clipped updates to the sum."""
+        asked = device_ids.size
+        held = self._source.examples_on(device_ids)
+        device_ids, held = device_ids[held > 0], held[held > 0]
+        without_examples = asked - device_ids.size
+        result, damaged = None, 0
+        while device_ids.size and result is None:
+            try:
+                result = self._work.compute(WorkOrder(order.round_index, device_ids, held, start_D))
+            except DamagedExamples as error:
+                is_whole = ~np.isin(device_ids, np.array(list(error.problems), np.uint64))
+                if is_whole.all():  # else this would not end
+                    raise
+                damaged += int((~is_whole).sum())
+                device_ids, held = device_ids[is_whole], held[is_whole]
+        counts = {"devices": asked, "without_examples": without_examples, "damaged": damaged}
+        if result is None:
+            return TrainReport(round_index=order.round_index, **counts)
+        return self._add(order.round_index, result, total_D, counts)
+
+    def _add(
+        self,
+        round_index: int,
+        result: WorkResult,
+        total_D: NDArray[np.int64],
+        counts: dict[str, int],
+    ) -> TrainReport:
+        done = add_clipped(total_D, result.updates.numpy(), self._scenario.privacy.clip_norm)
+        is_counted = done != Clipped.NOT_FINITE
+        losses = result.losses.numpy()[is_counted]
+        losses = losses[np.isfinite(losses)]
         return TrainReport(
-            round_index=order.round_index,
-            group=order.group,
-            devices=devices,
-            sum_fixed_point=clipped_sum,
-            loss_sum=float(first_losses.double().sum()),
-            examples=int(held.clamp(max=wanted).sum()),
-            clipped=int(is_longer.sum()),
+            round_index=round_index,
+            loss_sum=sum(round(loss * 2.0**FIXED_POINT_BITS) for loss in losses.tolist()),
+            trained=int(is_counted.sum()),
+            examples=int(result.examples[is_counted].sum()),
+            clipped=int((done == Clipped.SHORTENED).sum()),
+            not_finite=int((~is_counted).sum()),
+            **counts,
         )
-
-    def _named(self, parameters_gD: Tensor) -> dict[str, Tensor]:
-        """Flat parameters [G, D] as the task's tensors, [G, *shape] each."""
-        shapes = self._task.shapes
-        parts = parameters_gD.split([math.prod(shape) for shape in shapes.values()], dim=1)
-        return {
-            name: part.reshape(-1, *shape)
-            for (name, shape), part in zip(shapes.items(), parts, strict=True)
-        }
-
-    def _gradients(
-        self, parameters: dict[str, Tensor], batch: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Losses [G] and each one's gradients: the devices share nothing, so those of the sum are
-        each one's own. A parameter that no loss depends on has gradient zero."""
-        leaves = {name: part.detach().requires_grad_() for name, part in parameters.items()}
-        losses = self._task.losses(leaves, batch)
-        try:
-            gradients = torch.autograd.grad(
-                losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
-            )
-        except RuntimeError as error:
-            raise ScenarioError(
-                f"training.task={self._scenario.training.task!r}: its losses have no gradients "
-                f"({error}); compute them from the parameters by differentiable steps"
-            ) from None
-        return losses.detach(), dict(zip(leaves, gradients, strict=True))
-
-
-def _batch(examples: Tensor, held: Tensor, step: int, batch_size: int) -> Tensor:
-    """The step's examples [G, B, ...]; a device with fewer goes round again."""
-    places = (torch.arange(batch_size) + step * batch_size)[None, :] % held[:, None]
-    return examples[torch.arange(examples.shape[0])[:, None], places]

@@ -17,11 +17,12 @@ from fedray.messages import (
     Settlement,
     ShardPart,
     ShardUse,
+    TaskDescription,
     TrainOrder,
     TrainReport,
 )
 from fedray.placement import Placement
-from fedray.protocols import History
+from fedray.protocols import History, Kept
 from fedray.scenario import Scenario
 from fedray.workers import ActorSpec, InProcessWorker, Pending, RayWorker, Worker, shared
 
@@ -66,11 +67,21 @@ class TrainerWorker:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
-    def train(self, order: TrainOrder) -> Pending[TrainReport]:
+    def train(self, order: TrainOrder, parameters: Kept) -> Pending[tuple[TrainReport, Kept]]:
         """See fedray.protocols.Trainer."""
-        return self.worker.call("train", order)
+        return self.worker.call_and_keep("train", order, parameters)
 
-    def evaluate(self, parameters: NDArray[np.float32]) -> Pending[Evaluation]:
+    def describe(self) -> Pending[TaskDescription]:
+        """See fedray.protocols.Trainer."""
+        return self.worker.call("describe")
+
+    def seconds_per_device(
+        self, order: TrainOrder, parameters: Kept, devices_at_once: int
+    ) -> Pending[float]:
+        """See fedray.protocols.Trainer."""
+        return self.worker.call("seconds_per_device", order, parameters, devices_at_once)
+
+    def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
         """See fedray.protocols.Trainer."""
         return self.worker.call("evaluate", parameters)
 

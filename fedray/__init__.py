@@ -46,16 +46,24 @@ if TYPE_CHECKING:
     from fedray.report.files import write_figures
     from fedray.report.page import write_report
     from fedray.scenario import (
-        SGD,
-        CustomTraining,
-        FedAvgMomentum,
+        CustomTask,
+        FedAvg,
+        FedProx,
+        FedSGD,
+        LanguageData,
         Latency,
+        NextWordTask,
         Outage,
         Participation,
         Population,
         Privacy,
         Rounds,
         Scenario,
+        Schedule,
+        ServerAdagrad,
+        ServerAdam,
+        ServerSGD,
+        ServerYogi,
         TimeZone,
         Training,
     )
@@ -69,7 +77,6 @@ if TYPE_CHECKING:
     from fedray.scenario.data import (
         ClassesData,
         CustomData,
-        LanguageData,
         LeafData,
         ParquetData,
         PflHdf5Data,
@@ -117,7 +124,7 @@ _NAMES = {
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
     ),
     "fedray.scenario.data": (
-        "ClassesData CustomData LanguageData LeafData ParquetData PflHdf5Data PointsData "
+        "ClassesData CustomData LeafData ParquetData PflHdf5Data PointsData "
         "SourceCodeData TffSqliteData"
     ),
     "fedray.canary": "Aggregates CanaryResult run_canary",
@@ -134,8 +141,9 @@ _NAMES = {
     "fedray.report.files": "write_figures",
     "fedray.report.page": "write_report",
     "fedray.scenario": (
-        "CustomTraining FedAvgMomentum Latency Outage Participation Population Privacy Rounds SGD "
-        "Scenario TimeZone Training"
+        "CustomTask FedAvg FedProx FedSGD LanguageData Latency NextWordTask Outage Participation "
+        "Population Privacy Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
+        "ServerYogi TimeZone Training"
     ),
     "fedray.simulation": "resume simulate",
     "fedray.stress.plan": "Plan PlanTarget make_plan",
@@ -161,7 +169,6 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [
     "BISR",
     "BLT",
-    "SGD",
     "Aggregates",
     "AggregatorLost",
     "AlwaysOn",
@@ -174,10 +181,12 @@ __all__ = [
     "ClassesData",
     "CustomAvailability",
     "CustomData",
-    "CustomTraining",
+    "CustomTask",
     "Dense",
     "Estimate",
-    "FedAvgMomentum",
+    "FedAvg",
+    "FedProx",
+    "FedSGD",
     "FedrayError",
     "Figures",
     "Fit",
@@ -195,6 +204,7 @@ __all__ = [
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",
+    "NextWordTask",
     "OptimizationFailed",
     "Outage",
     "ParquetData",
@@ -214,7 +224,12 @@ __all__ = [
     "RunProgress",
     "Scenario",
     "ScenarioError",
+    "Schedule",
     "SensitivityUnknown",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerSGD",
+    "ServerYogi",
     "ShardLost",
     "SourceCodeData",
     "Starved",

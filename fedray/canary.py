@@ -28,7 +28,6 @@ from scipy import linalg, stats
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, RunFailed
-from fedray.messages import TrainReport
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
@@ -53,16 +52,21 @@ _TOO_LONG = 10.0
 class Aggregates(Protocol):
     """What is tested: server.aggregator.ModelAggregator."""
 
-    def start(self, parameters: NDArray[np.float32]) -> None:
+    def start(self, parameters: NDArray[np.float32]) -> Any:
         """Takes the initial parameters [D]."""
         ...
 
-    def release(self, reports: list[TrainReport]) -> Any:
+    def add(self, total: NDArray[np.int64]) -> None:
+        """Adds a sum [D] of clipped updates to that of the round."""
+        ...
+
+    def release(self) -> Any:
         """The noised sum of the next round, [D], as a tensor."""
         ...
 
 
-Clips = Callable[[NDArray[np.float32], float], tuple[NDArray[np.int64], NDArray[np.bool_]]]
+Clips = Callable[[NDArray[np.int64], NDArray[np.float32], float], Any]
+"""Adds updates [G, D] to a sum [D], clipped: `clients.clipping.add_clipped`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +261,8 @@ def _released(
     rows = np.empty((rounds, coordinates))
     for index in range(rounds):
         total = canaries if index in pattern else nobody
-        rows[index] = (
-            tested.release([TrainReport(index, 0, 1, total, 0.0, 0, 0)]).cpu().double().numpy()
-        )
+        tested.add(total)
+        rows[index] = tested.release().cpu().double().numpy()
     return rows
 
 
@@ -270,7 +273,7 @@ def _sum_of_canaries(coordinates: int, clip_norm: float, clip: Clips) -> NDArray
         places = np.arange(start, min(start + _GROUP, coordinates // 2))
         updates = np.zeros((places.size, coordinates), np.float32)
         updates[np.arange(places.size), places] = _TOO_LONG * clip_norm
-        total += clip(updates, clip_norm)[0]
+        clip(total, updates, clip_norm)
     return total
 
 
@@ -325,6 +328,6 @@ def _real_aggregator(scenario: Scenario) -> Aggregates:
 
 
 def _real_clip() -> Clips:
-    from clients.clipping import sum_of_clipped
+    from clients.clipping import add_clipped
 
-    return sum_of_clipped
+    return add_clipped

@@ -23,23 +23,23 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.tasks.registry import check_task_name
+from clients.data.registry import source_of
 from clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, InputError, shown
 from fedray.messages import ProgressListener, TrainingProgress, TrainOrder
 from fedray.placement import Placement
-from fedray.scenario import CustomTraining, Scenario
+from fedray.scenario import CustomTask, FedAvg, Scenario
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
-from server.training import TrainingLoop, cohort_places
+from server.training import Loads, TrainingLoop, cohort_places
 from server.workers import AggregatorWorker, start_aggregator
 
-TRAINING_TABLES = ("name", "description", "training", "privacy")
+TRAINING_TABLES = ("name", "description", "data", "training", "privacy")
 """Keys of a scenario on which no trace depends. (`name` and `description` are for people.)"""
 
 
@@ -55,12 +55,13 @@ def train(
 ) -> TrainedRun:
     """Trains a model on the participations of a trace.
 
-    The model is a function of the trace and of the scenario's tables `training` and `privacy`.
+    The model is a function of the trace and of the scenario's tables `data`, `training` and
+    `privacy`.
 
     Args:
         trace: of `simulate`; of a log there are no devices that hold data.
-        scenario: what is trained, and under which mechanism; by default what the trace was
-            simulated with. Its other tables must be those of the trace.
+        scenario: what is trained, on which data, and under which mechanism; by default what the
+            trace was simulated with. Its other tables must be those of the trace.
         placement: where; may change the wall clock alone, but for the kind of aggregator_gpus.
         out: a new directory; by default one under runs/.
         on_progress: is told how far the training is, after every round.
@@ -259,9 +260,10 @@ class _Training:
         self._trainers, self._aggregator = trainers, aggregator
         self._checkpoints = checkpoints
         self._on_progress = on_progress or (lambda progress: None)
-        self._loop = TrainingLoop(scenario, trainers, aggregator)
+        self._loop = TrainingLoop(scenario, trainers, aggregator, _loads_of(scenario))
         if state:
             self._loop.load(state)
+        self._description = trainers[0].describe().result()
         self._begun = self._last_checkpoint = time.monotonic()
 
     def train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
@@ -287,13 +289,17 @@ class _Training:
             "seed": self._scenario.training_seed,
             **self._scenario.to_document(),
             "aggregator_device": str(model["device"]),
+            "devices_at_once": self._loop.devices_at_once,
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
             "notes": self._checkpoints.notes,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": round(time.monotonic() - self._begun, 3),
         }
-        return TrainedRun.open(self.writer.finish(self._loop.metrics, model, document))
+        path = self.writer.finish(
+            self._loop.metrics, self._description, model["parameters"], document
+        )
+        return TrainedRun.open(path)
 
 
 def _train(
@@ -321,8 +327,8 @@ def _training(
     on_progress: ProgressListener | None,
 ) -> Iterator[_Training]:
     """Within: the workers are there, and the directory is being made."""
-    check_task_name(scenario)
     partial = partial or partial_directory(Path(os.path.abspath(directory)))
+    task = scenario.training.task
     state: dict[str, NDArray] = {}
     run = ""
     if is_resumed:
@@ -339,8 +345,8 @@ def _training(
         )
         if not is_resumed:
             run = write_unfinished(partial, scenario.to_document())
-            if isinstance(scenario.training, CustomTraining):
-                writer.save_content(scenario.training.content_name, scenario.training.content)
+            if isinstance(task, CustomTask):
+                writer.save_content(task.content_name, task.content)
         checkpoints = Checkpoints(partial, run)
         if is_resumed:
             state = checkpoints.newest()
@@ -350,7 +356,7 @@ def _training(
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
-        if isinstance(scenario.training, CustomTraining):
+        if isinstance(task, CustomTask):
             _rehearse(trainers[0])
         yield _Training(
             scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress
@@ -361,13 +367,22 @@ def _rehearse(trainer: TrainerWorker) -> None:
     """Raises ScenarioError if a user's task fails at once, before anything long is begun."""
     parameters = trainer.initial_parameters().result()
     trainer.evaluate(parameters).result()
-    trainer.train(TrainOrder(0, 0, np.zeros(1, np.uint64), parameters)).result()
+    trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
+
+
+def _loads_of(scenario: Scenario) -> Loads | None:
+    """What devices cost where they train for different times; None where they do not."""
+    client = scenario.training.client
+    is_even = isinstance(client, FedAvg) and client.epochs is None
+    if is_even or isinstance(scenario.training.task, CustomTask):  # which may bring its data
+        return None
+    return source_of(scenario).examples_on
 
 
 def _demand_trust(scenario: Scenario) -> None:
     """Raises InputError if the task is code that came with a trace."""
-    if isinstance(scenario.training, CustomTraining):
-        scenario.training.demand_trust()
+    if isinstance(scenario.training.task, CustomTask):
+        scenario.training.task.demand_trust()
 
 
 def _live_partial(trace_directory: Path) -> Path:
@@ -386,10 +401,11 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
         key, was, now = _first_difference(table, before.get(table), after.get(table))
         raise InputError(
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
-            "training and privacy may differ: leave the others as they are, or simulate anew"
+            "data, training and privacy may differ: leave the others as they are, or simulate anew"
         )
     trained = given.with_overrides("training.enabled=true")  # validates what is trained
-    return kept.model_copy(update={"training": trained.training, "privacy": trained.privacy})
+    tables = ("data", "training", "privacy")
+    return kept.model_copy(update={name: getattr(trained, name) for name in tables})
 
 
 def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:

@@ -1,12 +1,18 @@
 """Frozen values that cross the boundary between clients and server. Arrays are numpy; times are
 seconds since start."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+FIXED_POINT_BITS = 40
+"""Resolution of an update's coordinate: 2^40 steps per clip norm leave room for 2^22 clipped
+updates in an int64 sum."""
 
 
 class Outcome(IntEnum):
@@ -143,37 +149,49 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class TrainOrder:
-    """Asks for the local training of one fixed group of a round's devices from the given parameters
-    [D]."""
+    """Asks a trainer for the local training of some groups of a round's devices.
 
-    round_index: int
-    group: int
-    device_ids: NDArray[np.uint64]
-    parameters: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class TrainReport:
-    """Exact partial sum of a group's clipped updates.
-
-    sum_fixed_point: [D] int64; each clipped update as multiples of clip_norm / 2^FIXED_POINT_BITS,
-        rounded towards zero, so that sums are the same in any order and no norm grows.
-    loss_sum, examples: sums over the group's devices and the examples they used.
-    clipped: devices whose update was scaled down.
+    round_index: the round.
+    groups: the devices [G] of each group, sorted. What is in a group is fixed by the round's
+        cohort, so that no result depends on who trains it.
     """
 
     round_index: int
-    group: int
-    devices: int
-    sum_fixed_point: NDArray[np.int64]
-    loss_sum: float
-    examples: int
-    clipped: int
+    groups: Sequence[NDArray[np.uint64]]
 
 
-FIXED_POINT_BITS = 40
-"""Resolution of an update's coordinate: 2^40 steps per clip norm leave room for 2^22 clipped
-updates in an int64 sum."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainReport:
+    """What became of the devices of an order, or of several.
+
+    round_index: the round.
+    devices: how many were asked.
+    trained: of them, those whose update is in the sum.
+    without_examples: those that hold no data.
+    damaged: those whose data cannot be read.
+    not_finite: those whose update has a NaN or an infinity; they count as zero.
+    clipped: those whose update was scaled down to the clip norm.
+    examples: different examples that those in the sum used.
+    loss_sum: sum of their losses before training, in steps of 2^-FIXED_POINT_BITS, so that it is
+        the same in any order.
+    """
+
+    round_index: int
+    devices: int = 0
+    trained: int = 0
+    without_examples: int = 0
+    damaged: int = 0
+    not_finite: int = 0
+    clipped: int = 0
+    examples: int = 0
+    loss_sum: int = 0
+
+    @classmethod
+    def of(cls, round_index: int, reports: Sequence["TrainReport"]) -> "TrainReport":
+        """Several reports of one round as one."""
+        names = cls.__dataclass_fields__.keys() - {"round_index"}
+        sums = {name: sum(getattr(report, name) for report in reports) for name in names}
+        return cls(round_index=round_index, **sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,23 +215,82 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingMetrics:
-    """What is known of the model after a round. Held-out figures are NaN in rounds without an
-    evaluation."""
+class Metric:
+    """A figure of a model on held-out data: a ratio of sums over the examples.
 
-    round_index: int
-    train_loss: float
-    clipped_share: float
-    evaluation_loss: float
-    evaluation_accuracy: float
+    name: as in columns and JSON, such as "loss".
+    unit: such as "nats per word"; "" for none.
+    better: whether lower or higher values are better.
+    is_exponential: whether the figure is exp(ratio), as a perplexity is.
+    """
+
+    name: str
+    unit: str
+    better: Literal["lower", "higher"]
+    is_exponential: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDescription:
+    """What is trained, as a trainer has built it.
+
+    shapes: of every parameter by its name; in this order they lay out the flat vector [D].
+    metrics: what an evaluation measures.
+    optimum: for metrics of which the data says it, the best value that any model can have.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    metrics: tuple[Metric, ...]
+    optimum: Mapping[str, float]
+
+
+class Measured(NamedTuple):
+    """A figure of a model, and its standard error (NaN where one device alone was measured)."""
+
+    value: float
+    standard_error: float
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Loss (in the task's unit, such as nats per word) and accuracy on held-out data."""
+    """Metrics of a model on held-out data.
 
-    loss: float
-    accuracy: float
+    metrics: by name, as the task has them.
+    devices, examples: on how many they were measured.
+    """
+
+    metrics: Mapping[str, Measured]
+    devices: int
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMetrics:
+    """What is known of the model after a round.
+
+    report: what became of the round's devices.
+    evaluation: on held-out data; None in rounds without one.
+    """
+
+    report: TrainReport
+    evaluation: Evaluation | None = None
+
+    @property
+    def round_index(self) -> int:
+        """The round."""
+        return self.report.round_index
+
+    @property
+    def train_loss(self) -> float:
+        """Mean loss of the round's devices before they trained; NaN if none did."""
+        if not self.report.trained:
+            return math.nan
+        return self.report.loss_sum / 2.0**FIXED_POINT_BITS / self.report.trained
+
+    @property
+    def clipped_share(self) -> float:
+        """Share of the round's devices whose update was scaled down."""
+        return self.report.clipped / self.report.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +344,13 @@ class TrainingProgress:
 
     trained, count: rounds that were trained on, and that there will be.
     metrics: of the last round.
-    evaluation: of the last round that was evaluated; None before the first.
+    evaluation: the last one; None before the first.
     """
 
     trained: int
     count: int
     metrics: TrainingMetrics
-    evaluation: TrainingMetrics | None
+    evaluation: Evaluation | None
 
 
 Progress = RunProgress | TrainingProgress

@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clients.tasks.registry import check_task_name
 from fedray import learning, simulation
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError
@@ -42,8 +41,6 @@ def run_scenario(
     """
     placement = _resolved(scenario, placement)
     simulation.check_memory(scenario, placement)
-    if scenario.training.enabled:
-        check_task_name(scenario)
     directory = Path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
         return simulate(scenario, placement, directory, on_progress, on_start)

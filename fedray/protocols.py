@@ -1,7 +1,7 @@
 """What each side may assume of the other; `workers.py` of clients and server satisfy it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,15 @@ from fedray.messages import (
     Settlement,
     ShardPart,
     ShardUse,
+    TaskDescription,
     TrainOrder,
     TrainReport,
 )
 from fedray.workers import Pending
 
+Kept = Any
+"""A handle of an array that stays with the worker that made it: see fedray/workers.py. In this
+process it is the array itself."""
 History = Callable[[int, int], Iterator[tuple[Settlement, ...]]]
 """All settlements so far of the devices in a range, batch by batch."""
 
@@ -61,12 +65,26 @@ class Shard(Protocol):
 class Trainer(Protocol):
     """Trains the model on any devices. It has no state."""
 
-    def train(self, order: TrainOrder) -> Pending[TrainReport]:
-        """Trains one group of devices from the order's parameters; their exact partial sum."""
+    def train(self, order: TrainOrder, parameters: Kept) -> Pending[tuple[TrainReport, Kept]]:
+        """Trains groups of devices from parameters [D].
+
+        The answer is what became of the devices, and a handle of the exact sum [D] of their clipped
+        updates (int64, in steps of clip_norm / 2^FIXED_POINT_BITS).
+        """
         ...
 
-    def evaluate(self, parameters: NDArray[np.float32]) -> Pending[Evaluation]:
-        """Loss and accuracy of parameters [D] on the task's held-out data."""
+    def describe(self) -> Pending[TaskDescription]:
+        """What is trained: the layout of the parameters, and the metrics."""
+        ...
+
+    def seconds_per_device(
+        self, order: TrainOrder, parameters: Kept, devices_at_once: int
+    ) -> Pending[float]:
+        """How long a device of the order takes, in groups of that size, on this machine."""
+        ...
+
+    def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
+        """The task's metrics of parameters [D] on held-out data."""
         ...
 
     def initial_parameters(self) -> Pending[NDArray[np.float32]]:
@@ -77,16 +95,21 @@ class Trainer(Protocol):
 class Aggregator(Protocol):
     """The model, the noise and the server optimiser."""
 
-    def start(self, parameters: NDArray[np.float32]) -> Pending[None]:
-        """Takes the initial parameters [D]."""
+    def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[None, Kept]]:
+        """Takes the initial parameters [D]; a handle of them."""
         ...
 
-    def commit(
-        self, round_index: int, reports: Sequence[TrainReport]
-    ) -> Pending[NDArray[np.float32]]:
-        """Sums, adds the round's noise, takes the server step. Returns the new parameters [D].
+    def add(self, total: Kept) -> Pending[None]:
+        """Adds a trainer's sum [D] to that of the round."""
+        ...
+
+    def commit(self, round_index: int, devices: int) -> Pending[tuple[None, Kept]]:
+        """Adds the round's noise to its sum and takes the server step. The answer is a handle of
+        the new parameters [D], which may change with the next commit.
 
         Rounds come in order, once each.
+
+        devices: of the round's cohort, by which the sum is divided.
         """
         ...
 
@@ -97,8 +120,9 @@ class Aggregator(Protocol):
         """
         ...
 
-    def load(self, state: dict[str, NDArray]) -> Pending[None]:
-        """Takes up a state. Raises CheckpointError if it is of another kind of device."""
+    def load(self, state: dict[str, NDArray]) -> Pending[tuple[None, Kept]]:
+        """Takes up a state; a handle of its parameters. Raises CheckpointError if it is of another
+        kind of device."""
         ...
 
     def restart(self) -> None:

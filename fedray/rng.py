@@ -46,9 +46,10 @@ class Stream(IntEnum):
     PRESENCE = 13
     TIMER = 14
     REPLAY = 15
-    DATA = 16
-    HELD_OUT = 17
-    EXAMPLES = 18
+    EXAMPLE_ORDER = 16
+    DATA = 17
+    HELD_OUT = 18
+    EXAMPLES = 19
 
 
 class Key(NamedTuple):

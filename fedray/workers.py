@@ -22,6 +22,10 @@ START_SECONDS = 600.0
 hangs."""
 
 
+class ArgumentLost(Exception):
+    """What a worker had kept is gone with its machine, before another worker could read it."""
+
+
 class Pending(Protocol[T_co]):
     """An answer that is on its way."""
 
@@ -40,7 +44,16 @@ class Worker(Protocol):
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
         """Begins a call of a method. Calls of one worker run in the order in which they are
-        made."""
+        made. What `call_and_keep` kept may be an argument."""
+        ...
+
+    def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
+        """Begins a call of a method that returns a pair, whose second part stays where it was
+        made.
+
+        The answer is the first part, and a handle of the second that may be an argument of other
+        calls. So large arrays go from worker to worker, and not by the caller.
+        """
         ...
 
     def restart(self) -> None:
@@ -78,6 +91,10 @@ class InProcessWorker:
         if self._object is None:
             self._object = self._make(*self._arguments)
         return Ready(getattr(self._object, method)(*arguments))
+
+    def call_and_keep(self, method: str, *arguments: Any) -> Ready[tuple[Any, Any]]:
+        """See Worker. The handle is the second part itself."""
+        return self.call(method, *arguments)
 
     def restart(self) -> None:
         """See Worker. The object is made again by the next call."""
@@ -143,12 +160,13 @@ class RayWorker:
 
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
         """See Worker."""
-        return RayAnswer(
-            self._actor.call.remote(method, *arguments),
-            self._started,
-            self._placement.worker_timeout_seconds,
-            _Repeat(self, self.restarts, method, arguments),
-        )
+        return self._answer(self._actor.call.remote(method, *arguments), None, method, arguments)
+
+    def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
+        """See Worker. The handle is Ray's reference."""
+        remote = self._actor.call.options(num_returns=2)
+        reference, kept = remote.remote(method, *arguments)
+        return self._answer(reference, kept, method, arguments)
 
     def restart(self) -> None:
         """See Worker."""
@@ -175,12 +193,13 @@ class RayWorker:
         ray.kill(self._actor)
 
     def again(
-        self, restarts: int, method: str, arguments: tuple[Any, ...], loss: str
+        self, restarts: int, method: str, arguments: tuple[Any, ...], loss: str, keeps: bool
     ) -> "RayAnswer":
         """Makes a call again whose answer was lost.
 
         restarts: of this worker when the call was made.
         loss: what became of the actor ("died (...)", "did not answer within 600 s").
+        keeps: whether it was made by `call_and_keep`.
         """
         if restarts == self.restarts:  # else another call has brought it back already
             self._loss = loss
@@ -188,7 +207,18 @@ class RayWorker:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()
             self._catch_up()
-        return self.call(method, *arguments)
+        return (self.call_and_keep if keeps else self.call)(method, *arguments)
+
+    def _answer(
+        self, reference: Any, kept: Any, method: str, arguments: tuple[Any, ...]
+    ) -> "RayAnswer":
+        return RayAnswer(
+            reference,
+            kept,
+            self._started,
+            self._placement.worker_timeout_seconds,
+            _Repeat(self, self.restarts, method, arguments, keeps=kept is not None),
+        )
 
     def _start(self, cpus: float) -> None:
         import ray
@@ -271,9 +301,10 @@ class _Repeat:
     restarts: int
     method: str
     arguments: tuple[Any, ...]
+    keeps: bool
 
     def after(self, loss: str) -> "RayAnswer":
-        return self.worker.again(self.restarts, self.method, self.arguments, loss)
+        return self.worker.again(self.restarts, self.method, self.arguments, loss, self.keeps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,30 +312,39 @@ class RayAnswer:
     """An answer that an actor is working on.
 
     reference: Ray's ObjectRef.
+    kept: the ObjectRef of what stays where it was made; None if nothing does.
     start: of the actor.
     timeout_seconds: an actor that is up and gives no answer for so long is taken to hang.
     repeat: makes the same call again.
     """
 
     reference: Any
+    kept: Any
     start: _Start
     timeout_seconds: float
     repeat: _Repeat
 
     def result(self) -> Any:
-        """Waits. Raises the error that the call raised, or the worker's `lost` error."""
+        """Waits. Raises the error that the call raised, the worker's `lost` error, or ArgumentLost
+        if what another worker had kept for this call is gone."""
         import ray
         import ray.exceptions
 
         self.start.wait()
         try:
-            return ray.get(self.reference, timeout=self.timeout_seconds)
+            value = ray.get(self.reference, timeout=self.timeout_seconds)
+            return value if self.kept is None else (value, self.kept)
         except ray.exceptions.GetTimeoutError:
             loss = f"did not answer within {self.timeout_seconds:g} s"
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, ray.exceptions.ObjectLostError):
+                raise ArgumentLost(str(error.cause)) from None
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise cause from None
         except ray.exceptions.RayError as error:
+            is_lost = isinstance(error, ray.exceptions.ObjectLostError)
+            if is_lost and error.object_ref_hex != self.reference.hex():
+                raise ArgumentLost(str(error)) from None
             reason = " ".join(str(error).split("\n\t")[0].split())
             loss = f"died ({reason})"
         return self.repeat.after(loss).result()

@@ -7,18 +7,19 @@ sample's share keeps the signal-to-noise ratio of the full cohort (the practice 
 The privacy claimed is that of the full cohort.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedray.errors import CheckpointError, InputError
-from fedray.messages import FIXED_POINT_BITS, TrainReport
+from fedray.messages import FIXED_POINT_BITS
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import prefixed, under
 from server.noise import NoiseStream, noise_stream
-from server.optimizers import MomentumStep
+from server.optimizers import optimizer_of
+
+PIECE = 1 << 20
+"""Coordinates that are converted at once."""
 
 
 class ModelAggregator:
@@ -38,10 +39,11 @@ class ModelAggregator:
         scale = training.cohort_sample / scenario.rounds.report_goal
         self._noise_deviation = privacy.noise_multiplier * privacy.clip_norm * scale
 
-    def start(self, parameters: NDArray[np.float32]) -> None:
-        """Takes the initial parameters [D]."""
+    def start(self, parameters: NDArray[np.float32]) -> tuple[None, NDArray[np.float32]]:
+        """Takes the initial parameters [D], and gives them back; see `commit`."""
         dimension = parameters.size
         self._parameters_D = torch.tensor(parameters, device=self._device)
+        self._total_D = torch.zeros(dimension, dtype=torch.int64, device=self._device)
         self._noise: NoiseStream = noise_stream(
             self._scenario.privacy.mechanism,
             self._scenario.training_seed,
@@ -49,29 +51,48 @@ class ModelAggregator:
             self._device,
             self._scenario.rounds.count,
         )
-        self._optimizer = MomentumStep(self._scenario.training.server, dimension, self._device)
+        self._optimizer = optimizer_of(self._scenario, dimension, self._device)
+        return None, self._parameters()
 
-    def commit(self, round_index: int, reports: Sequence[TrainReport]) -> NDArray[np.float32]:
-        """One round: the new parameters [D]. Raises ValueError if rounds are skipped or
-        repeated."""
+    def add(self, total: NDArray[np.int64]) -> None:
+        """Adds a trainer's sum [D] to that of the round, in steps of clip_norm /
+        2^FIXED_POINT_BITS."""
+        self._total_D += torch.tensor(total, device=self._device)
+
+    def commit(self, round_index: int, devices: int) -> tuple[None, NDArray[np.float32]]:
+        """Ends a round: noise, and the server step.
+
+        Args:
+            round_index: rounds come in order.
+            devices: of the round's cohort, by which the sum is divided. Devices that failed count:
+                the sensitivity of the mean must not depend on what they computed.
+
+        Returns:
+            None, and the new parameters [D], which may change with the next commit.
+
+        Raises:
+            ValueError: a round is skipped or repeated.
+        """
         if round_index != self._noise.next_round:
             raise ValueError(
                 f"round_index={round_index} but round {self._noise.next_round} is next; noise rows "
                 "are used once"
             )
-        devices = sum(report.devices for report in reports)
-        released_D = self.release(reports)
-        self._optimizer.apply(self._parameters_D, released_D / devices)
-        return self._parameters_D.cpu().numpy().copy()
+        update_D = self.release().div_(devices)
+        self._optimizer.apply(self._parameters_D, update_D, round_index)
+        return None, self._parameters()
 
-    def release(self, reports: Sequence[TrainReport]) -> torch.Tensor:
-        """The noised sum [D] of the next round; advances the noise."""
-        total_D = torch.zeros(self._parameters_D.numel(), dtype=torch.int64, device=self._device)
-        for report in reports:
-            total_D += torch.tensor(report.sum_fixed_point, device=self._device)
+    def release(self) -> torch.Tensor:
+        """The noised sum [D] of the next round; advances the noise and begins another sum."""
         step = self._clip_norm / 2.0**FIXED_POINT_BITS
-        sum_D = total_D.to(torch.float64).mul_(step).to(torch.float32)
-        return sum_D.add_(self._noise.next(), alpha=self._noise_deviation)
+        released_D = torch.empty_like(self._parameters_D)
+        # In pieces, because float64 of the whole vector would take twice its memory.
+        for total, released in zip(
+            self._total_D.split(PIECE), released_D.split(PIECE), strict=True
+        ):
+            released.copy_(total.to(torch.float64).mul_(step))
+        self._total_D.zero_()
+        return released_D.add_(self._noise.next(), alpha=self._noise_deviation)
 
     def state(self) -> dict[str, NDArray]:
         """The whole state as named arrays."""
@@ -85,9 +106,11 @@ class ModelAggregator:
             **optimizer,
         }
 
-    def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a checkpoint of the same scenario. Raises CheckpointError if another kind of
-        device wrote it."""
+    def load(self, state: dict[str, NDArray]) -> tuple[None, NDArray[np.float32]]:
+        """Takes up a checkpoint of the same scenario, and gives its parameters [D]; see `commit`.
+
+        Raises CheckpointError if another kind of device wrote it.
+        """
         if str(state["device"]) != self.device_kind:
             raise CheckpointError(
                 f"the model was trained on {str(state['device'])!r}, and its noise goes on only "
@@ -97,6 +120,10 @@ class ModelAggregator:
         self.start(state["parameters"].astype(np.float32))
         self._noise.load(under("noise.", state))
         self._optimizer.load(under("optimizer.", state))
+        return None, self._parameters()
+
+    def _parameters(self) -> NDArray[np.float32]:
+        return self._parameters_D.cpu().numpy()
 
 
 def _kind_of(device: torch.device) -> str:

@@ -1,30 +1,140 @@
-"""Server optimisers: from the mean update of a round to the next parameters."""
+"""Server optimisers: from the mean update of a round to the next parameters. To add one: its table
+in fedray/scenario/training.py, its class and its line in OPTIMIZERS here.
+
+Shape suffix: D parameters. All steps treat every coordinate alone.
+"""
+
+import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.scenario import FedAvgMomentum
+from fedray.scenario import (
+    Scenario,
+    Schedule,
+    ServerAdagrad,
+    ServerAdam,
+    ServerSGD,
+    ServerYogi,
+)
 
 
-class MomentumStep:
-    """velocity = momentum * velocity + update; parameters += learning_rate * velocity (Hsu, Qi,
-    Brown 2019, FedAvgM)."""
+def schedule_factor(schedule: Schedule, round_index: int, rounds: int) -> float:
+    """Factor on the learning rate in a round; see `Schedule`.
 
-    def __init__(self, table: FedAvgMomentum, dimension: int, device: torch.device) -> None:
-        self._table = table
-        self._velocity_D = torch.zeros(dimension, device=device)
+    Args:
+        schedule: the table.
+        round_index: 0 to rounds - 1.
+        rounds: of the whole training.
+    """
+    rise = min(1.0, (round_index + 1) / schedule.warmup_rounds) if schedule.warmup_rounds else 1.0
+    fall = 1.0
+    if schedule.cooldown_rounds:
+        fall = min(1.0, (rounds - round_index) / (schedule.cooldown_rounds + 1))
+    shape = 1.0
+    if schedule.shape == "cosine":
+        span = max(1, rounds - 1 - schedule.warmup_rounds)
+        progress = min(1.0, max(0.0, (round_index - schedule.warmup_rounds) / span))
+        wave = 0.5 * (1.0 + math.cos(math.pi * progress))
+        shape = schedule.final + (1.0 - schedule.final) * wave
+    return rise * shape * fall
 
-    def apply(self, parameters_D: Tensor, update_D: Tensor) -> None:
-        """Takes the step in place."""
-        self._velocity_D.mul_(self._table.momentum).add_(update_D)
-        parameters_D.add_(self._velocity_D, alpha=self._table.learning_rate)
+
+class ServerOptimizer(ABC):
+    """Takes one step a round. Its state is named vectors [D], all zero at the start.
+
+    Args:
+        scenario: has the table `training.server`.
+        dimension: D.
+        device: of the vectors.
+        vectors: names of the state's vectors.
+    """
+
+    def __init__(
+        self, scenario: Scenario, dimension: int, device: torch.device, vectors: tuple[str, ...]
+    ) -> None:
+        self._schedule = scenario.training.server.schedule
+        self._learning_rate = scenario.training.server.learning_rate
+        self._rounds = scenario.rounds.count
+        self._vectors = {name: torch.zeros(dimension, device=device) for name in vectors}
+
+    def apply(self, parameters_D: Tensor, update_D: Tensor, round_index: int) -> None:
+        """Takes the step of a round in place; `update_D` may be overwritten."""
+        factor = schedule_factor(self._schedule, round_index, self._rounds)
+        self._step(parameters_D, update_D, self._learning_rate * factor)
+
+    @abstractmethod
+    def _step(self, parameters_D: Tensor, update_D: Tensor, learning_rate: float) -> None: ...
 
     def state(self) -> dict[str, NDArray]:
         """Named arrays from which `load` restores the optimiser."""
-        return {"velocity": self._velocity_D.cpu().numpy().copy()}
+        return {name: vector.cpu().numpy().copy() for name, vector in self._vectors.items()}
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Restores a state."""
-        self._velocity_D.copy_(torch.from_numpy(np.array(state["velocity"])))
+        for name, vector in self._vectors.items():
+            vector.copy_(torch.from_numpy(np.array(state[name])))
+
+
+class SGDStep(ServerOptimizer):
+    """See fedray.scenario.ServerSGD."""
+
+    def __init__(
+        self, table: ServerSGD, scenario: Scenario, dimension: int, device: torch.device
+    ) -> None:
+        super().__init__(scenario, dimension, device, ("velocity",))
+        self._table = table
+
+    def _step(self, parameters_D: Tensor, update_D: Tensor, learning_rate: float) -> None:
+        velocity_D, momentum = self._vectors["velocity"], self._table.momentum
+        velocity_D.mul_(momentum).add_(update_D)
+        step_D = update_D.add_(velocity_D, alpha=momentum) if self._table.nesterov else velocity_D
+        parameters_D.add_(step_D, alpha=learning_rate)
+
+
+class AdaptiveStep(ServerOptimizer):
+    """Reddi et al. 2021, Algorithm 2: FedAdagrad, FedAdam and FedYogi, by their tables.
+
+    Their v starts at 0, where the paper starts at tau^2 or above; epsilon (tau) bounds the first
+    steps.
+    """
+
+    def __init__(
+        self,
+        table: ServerAdagrad | ServerAdam | ServerYogi,
+        scenario: Scenario,
+        dimension: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(scenario, dimension, device, ("m", "v"))
+        self._table = table
+
+    def _step(self, parameters_D: Tensor, update_D: Tensor, learning_rate: float) -> None:
+        table, m_D, v_D = self._table, self._vectors["m"], self._vectors["v"]
+        m_D.mul_(table.beta1).add_(update_D, alpha=1.0 - table.beta1)
+        square_D = update_D.square_()
+        if isinstance(table, ServerAdagrad):
+            v_D.add_(square_D)
+        elif isinstance(table, ServerAdam):
+            v_D.mul_(table.beta2).add_(square_D, alpha=1.0 - table.beta2)
+        else:
+            sign_D = torch.sign(v_D - square_D)
+            v_D.sub_(square_D.mul_(sign_D), alpha=1.0 - table.beta2)
+        parameters_D.addcdiv_(m_D, v_D.sqrt().add_(table.epsilon), value=learning_rate)
+
+
+OPTIMIZERS = {
+    ServerSGD: SGDStep,
+    ServerAdagrad: AdaptiveStep,
+    ServerAdam: AdaptiveStep,
+    ServerYogi: AdaptiveStep,
+}
+
+
+def optimizer_of(scenario: Scenario, dimension: int, device: torch.device) -> ServerOptimizer:
+    """The optimiser of a scenario's table `training.server` for D = dimension parameters."""
+    table = scenario.training.server
+    return OPTIMIZERS[type(table)](table, scenario, dimension, device)

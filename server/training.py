@@ -5,23 +5,27 @@ it can be drawn while the run is simulated or afterwards, from the trace.
 """
 
 import dataclasses
-import math
+import heapq
+import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import AggregatorLost
-from fedray.messages import Evaluation, TrainingMetrics, TrainOrder, TrainReport
-from fedray.protocols import Aggregator, Trainer
+from fedray.messages import Evaluation, Measured, TrainingMetrics, TrainOrder, TrainReport
+from fedray.protocols import Aggregator, Kept, Trainer
 from fedray.rng import Stream, stream_generator
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import prefixed, under
-from fedray.workers import Pending
+from fedray.workers import ArgumentLost, Pending
 
-GROUP_DEVICES = 16
-"""Devices per group, in order of id. It is fixed, so that no result depends on how groups are
-spread over trainers."""
+SIZES = (1, 4, 16, 64)
+"""Of groups, tried where the scenario leaves the size open. The smallest is a loop over devices,
+which is the fastest for large models on a CPU."""
+Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
+"""What each device [G] costs to train, in any unit."""
 
 
 def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArray[np.int64]:
@@ -42,18 +46,31 @@ class TrainingLoop:
     trained again. That gives the same bits, because training is a function of parameters, round
     and devices, and noise of the round.
 
+    Args:
+        scenario: what is trained.
+        trainers: the pool.
+        aggregator: the model.
+        loads: tells what devices cost, so that the trainers end together; None: all the same.
+
     metrics: a row per round so far.
-    last_evaluation: the last of these rows that has held-out figures; None before the first.
+    last_evaluation: of these rows; None before the first.
+    devices_at_once: devices in a group; 0 until that is known.
     """
 
     def __init__(
-        self, scenario: Scenario, trainers: Sequence[Trainer], aggregator: Aggregator
+        self,
+        scenario: Scenario,
+        trainers: Sequence[Trainer],
+        aggregator: Aggregator,
+        loads: Loads | None = None,
     ) -> None:
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
+        self._loads = loads
         self._is_aggregator_up = False
         """Whether the aggregator has been told of the model; it is when it is first needed."""
         self.metrics: list[TrainingMetrics] = []
-        self.last_evaluation: TrainingMetrics | None = None
+        self.last_evaluation: Evaluation | None = None
+        self.devices_at_once = scenario.training.devices_at_once or 0
         self._evaluations: dict[int, Pending[Evaluation]] = {}
         self._aggregator_state: dict[str, NDArray] = {}
         """As it was last asked for; empty before. `_since` has the rounds after it."""
@@ -79,7 +96,7 @@ class TrainingLoop:
         """Evaluates the last round too. Returns the aggregator's state."""
         self._steadily(self._fetch_state)
         self._collect_evaluations()
-        if math.isnan(self.metrics[-1].evaluation_loss):
+        if self.metrics[-1].evaluation is None:
             parameters = self._aggregator_state["parameters"]
             self._evaluations[self.next_round - 1] = self._trainers[-1].evaluate(parameters)
             self._collect_evaluations()
@@ -89,18 +106,20 @@ class TrainingLoop:
         """Everything, between two rounds."""
         self._collect_evaluations()
         self._steadily(self._fetch_state)
-        rows = [dataclasses.astuple(row) for row in self.metrics]
-        columns = len(dataclasses.fields(TrainingMetrics))
-        metrics = np.array(rows, np.float64).reshape(len(rows), columns)
-        return {"metrics": metrics, **prefixed("aggregator.", self._aggregator_state)}
+        return {
+            "devices_at_once": np.array(self.devices_at_once),
+            "metrics": np.array(_text_of(self.metrics)),
+            **prefixed("aggregator.", self._aggregator_state),
+        }
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state."""
         self._aggregator_state = under("aggregator.", state)
         self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
-        self.metrics = [TrainingMetrics(int(row[0]), *row[1:]) for row in state["metrics"].tolist()]
-        evaluated = [row for row in self.metrics if not math.isnan(row.evaluation_loss)]
-        self.last_evaluation = evaluated[-1] if evaluated else None
+        self.devices_at_once = int(state["devices_at_once"])
+        self.metrics = _metrics_of(str(state["metrics"]))
+        evaluations = [row.evaluation for row in self.metrics if row.evaluation is not None]
+        self.last_evaluation = evaluations[-1] if evaluations else None
 
     def _steadily(self, act: Callable[[], None]) -> None:
         """Acts; when the aggregator is lost, brings it back, as often as it may, and acts again."""
@@ -110,18 +129,17 @@ class TrainingLoop:
                     self._catch_up()
                     self._is_aggregator_up = True
                 return act()
-            except AggregatorLost:
+            except (AggregatorLost, ArgumentLost):  # what it had kept is gone with its machine
                 self._is_aggregator_up = False
                 self._aggregator.restart()  # raises when it was lost too often
 
     def _catch_up(self) -> None:
         """Tells a new aggregator the last known state, and trains the rounds since again."""
         if self._aggregator_state:
-            self._aggregator.load(self._aggregator_state).result()
-            self._parameters = self._aggregator_state["parameters"]
+            answer = self._aggregator.load(self._aggregator_state)
         else:
-            self._parameters = self._trainers[0].initial_parameters().result()
-            self._aggregator.start(self._parameters).result()
+            answer = self._aggregator.start(self._trainers[0].initial_parameters().result())
+        self._parameters: Kept = answer.result()[1]
         if self._since:
             first = self._since[0][0]
             del self.metrics[first:]
@@ -136,36 +154,85 @@ class TrainingLoop:
         self._since.clear()
 
     def _train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
-        groups = np.split(cohort, range(GROUP_DEVICES, cohort.size, GROUP_DEVICES))
+        if not self.devices_at_once:
+            self.devices_at_once = self._fastest_size(round_index, cohort)
+        size = self.devices_at_once
+        groups = np.split(cohort, range(size, cohort.size, size))
         pending = [
-            self._trainers[group % len(self._trainers)].train(
-                TrainOrder(round_index, group, members, self._parameters)
-            )
-            for group, members in enumerate(groups)
+            trainer.train(TrainOrder(round_index, share), self._parameters)
+            for trainer, share in zip(self._trainers, self._shares(groups), strict=False)
         ]
-        reports = [answer.result() for answer in pending]
-        self._parameters = self._aggregator.commit(round_index, reports).result()
+        reports, added = [], []
+        for answer in pending:
+            report, total = answer.result()
+            reports.append(report)
+            added.append(self._aggregator.add(total))
+        for answer in added:
+            answer.result()
+        self._parameters = self._aggregator.commit(round_index, cohort.size).result()[1]
         self._collect_evaluations()
         if (round_index + 1) % self._scenario.training.evaluate_every == 0:
             self._evaluations[round_index] = self._trainers[-1].evaluate(self._parameters)
-        self.metrics.append(_metrics_of(round_index, reports))
+        self.metrics.append(TrainingMetrics(TrainReport.of(round_index, reports)))
+
+    def _shares(self, groups: list[NDArray[np.uint64]]) -> list[list[NDArray[np.uint64]]]:
+        """The groups of each trainer that gets any."""
+        loads = self._loads or np.ones_like
+        costs = [float(loads(group).sum()) for group in groups]
+        shares = greedy_shares(costs, len(self._trainers))
+        return [[groups[index] for index in share] for share in shares if share]
+
+    def _fastest_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
+        """The size of groups that takes the first trainer the least time, by trying them."""
+        seconds = {}
+        for size in SIZES:
+            if size > cohort.size:
+                break
+            order = TrainOrder(round_index, [cohort[: max(SIZES)]])
+            seconds[size] = (
+                self._trainers[0].seconds_per_device(order, self._parameters, size).result()
+            )
+        return min(seconds, key=seconds.__getitem__)
 
     def _collect_evaluations(self) -> None:
         for round_index, pending in self._evaluations.items():
-            evaluation, row = pending.result(), self.metrics[round_index]
-            self.metrics[round_index] = dataclasses.replace(
-                row, evaluation_loss=evaluation.loss, evaluation_accuracy=evaluation.accuracy
-            )
-            self.last_evaluation = self.metrics[round_index]
+            report = self.metrics[round_index].report
+            self.last_evaluation = pending.result()
+            self.metrics[round_index] = TrainingMetrics(report, self.last_evaluation)
         self._evaluations.clear()
 
 
-def _metrics_of(round_index: int, reports: Sequence[TrainReport]) -> TrainingMetrics:
-    devices = sum(report.devices for report in reports)
-    return TrainingMetrics(
-        round_index=round_index,
-        train_loss=math.fsum(report.loss_sum for report in reports) / devices,
-        clipped_share=sum(report.clipped for report in reports) / devices,
-        evaluation_loss=math.nan,
-        evaluation_accuracy=math.nan,
-    )
+def greedy_shares(costs: Sequence[float], workers: int) -> list[list[int]]:
+    """Jobs for each of some workers: the longest first, each to whoever has the least so far
+    (Graham 1969: at most 4/3 of the best possible).
+
+    Returns:
+        The places of each worker's jobs in `costs`, sorted.
+    """
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    queue = [(0.0, worker) for worker in range(workers)]
+    for job in sorted(range(len(costs)), key=lambda each: -costs[each]):
+        cost, worker = heapq.heappop(queue)
+        shares[worker].append(job)
+        heapq.heappush(queue, (cost + costs[job], worker))
+    return [sorted(share) for share in shares]
+
+
+def _text_of(metrics: Sequence[TrainingMetrics]) -> str:
+    """Metrics as JSON: whole numbers of any size, and floats, come back as they were."""
+    return json.dumps([dataclasses.asdict(row) for row in metrics])
+
+
+def _metrics_of(text: str) -> list[TrainingMetrics]:
+    """The inverse of `_text_of`."""
+    return [
+        TrainingMetrics(TrainReport(**row["report"]), _evaluation_of(row["evaluation"]))
+        for row in json.loads(text)
+    ]
+
+
+def _evaluation_of(table: dict[str, Any] | None) -> Evaluation | None:
+    if table is None:
+        return None
+    metrics = {name: Measured(*figures) for name, figures in table["metrics"].items()}
+    return Evaluation(metrics, table["devices"], table["examples"])

@@ -1,14 +1,13 @@
 """The aggregator as a worker: see fedray/workers.py."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import AggregatorLost, InputError
-from fedray.messages import TrainReport
 from fedray.placement import Placement
+from fedray.protocols import Kept
 from fedray.scenario import Scenario
 from fedray.workers import (
     ActorSpec,
@@ -27,19 +26,21 @@ class AggregatorWorker:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
-    def start(self, parameters: NDArray[np.float32]) -> Pending[None]:
+    def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[None, Kept]]:
         """See fedray.protocols.Aggregator."""
-        return self.worker.call("start", parameters)
+        return self.worker.call_and_keep("start", parameters)
 
-    def commit(
-        self, round_index: int, reports: Sequence[TrainReport]
-    ) -> Pending[NDArray[np.float32]]:
+    def add(self, total: Kept) -> Pending[None]:
         """See fedray.protocols.Aggregator."""
-        return self.worker.call("commit", round_index, reports)
+        return self.worker.call("add", total)
 
-    def load(self, state: dict[str, NDArray]) -> Pending[None]:
+    def commit(self, round_index: int, devices: int) -> Pending[tuple[None, Kept]]:
         """See fedray.protocols.Aggregator."""
-        return self.worker.call("load", state)
+        return self.worker.call_and_keep("commit", round_index, devices)
+
+    def load(self, state: dict[str, NDArray]) -> Pending[tuple[None, Kept]]:
+        """See fedray.protocols.Aggregator."""
+        return self.worker.call_and_keep("load", state)
 
     def state(self) -> Pending[dict[str, NDArray]]:
         """See fedray.protocols.Aggregator."""

@@ -2,113 +2,139 @@
 
     @pytest.mark.parametrize("check", CHECKS)
     def test_my_task_keeps_the_contract(check):
-        check(task)
+        check(lambda seed: (task(seed), source))
 
-A check is given what makes the task, `task(seed)`, and raises AssertionError.
+A check is given what makes a task for a seed, and examples for it, and raises AssertionError.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from clients.data.source import ExampleSource
+from clients.tasks.layout import named, repeated, size_of
 from clients.tasks.task import Task
 
-MakeTask = Callable[[int], Task]
+MakeTask = Callable[[int], tuple[Task, ExampleSource]]
 DEVICES = np.array([0, 1, 7, 65_536, 2**40 - 1], np.uint64)
-SEED, EXAMPLES, BATCH = 3, 6, 4
+SEED, BATCH = 3, 4
 TOLERANCE = 1e-5
 """Relative, of a loss in another group: sums of float32 are rounded in another order."""
 
 
 def check_shapes_lay_out_the_parameters(make: MakeTask) -> None:
     """The flat vector has as many numbers as the shapes, all of them finite."""
-    task = _made(make)
+    task, _ = _made(make)
     parameters = task.initial_parameters()
     assert parameters.dtype == np.float32
-    assert parameters.shape == (sum(math.prod(shape) for shape in task.shapes.values()),)
+    assert parameters.shape == (size_of(task.shapes),)
     assert np.isfinite(parameters).all()
 
 
 def check_a_task_is_a_function_of_its_seed(make: MakeTask) -> None:
-    """Two tasks of one seed have the same parameters, examples and evaluation, bit for bit."""
-    one, other = _made(make), _made(make)
-    # The other has been used before, in another order.
-    other.evaluate(_copies(other, 1))
-    other.device_examples(DEVICES[::-1].copy(), 2)
+    """Two tasks of one seed have the same parameters and figures, bit for bit."""
+    (one, source), (other, _) = _made(make), _made(make)
+    other.measure(_start(other), _batch(source, DEVICES[:1]))  # it has been used before
     assert (one.initial_parameters() == other.initial_parameters()).all()
-    assert torch.equal(one.device_examples(DEVICES, 3), other.device_examples(DEVICES, 3))
-    assert one.evaluate(_copies(one, 1)) == other.evaluate(_copies(other, 1))
-
-
-def check_examples_belong_to_the_device(make: MakeTask) -> None:
-    """A device has the same examples in any company; fewer of them are the first of more."""
-    task = _made(make)
-    whole = task.device_examples(DEVICES, EXAMPLES)
-    assert whole.shape[:2] == (DEVICES.size, EXAMPLES)
-    backwards = task.device_examples(DEVICES[::-1].copy(), EXAMPLES)
-    assert torch.equal(backwards.flip(0), whole)
-    for place in range(DEVICES.size):
-        alone = task.device_examples(DEVICES[place : place + 1], BATCH)
-        assert torch.equal(alone[0], whole[place, :BATCH])
+    batch = _batch(source, DEVICES)
+    start = _start(one, DEVICES.size)
+    assert torch.equal(one.losses(start, batch), other.losses(start, batch))
+    for mine, theirs in zip(
+        one.measure(start, batch).values(), other.measure(start, batch).values(), strict=True
+    ):
+        assert torch.equal(mine[0], theirs[0])
+        assert torch.equal(mine[1], theirs[1])
 
 
 def check_losses_do_not_depend_on_the_group(make: MakeTask) -> None:
     """A device has the loss and the gradients that it has alone, but for rounding."""
-    task = _made(make)
-    batch = task.device_examples(DEVICES, BATCH)
-    losses, gradients = _losses_and_gradients(task, batch)
+    task, source = _made(make)
+    batch = _batch(source, DEVICES)
+    losses, gradients = _losses_and_gradients(task, _start(task, DEVICES.size), batch)
     assert losses.shape == (DEVICES.size,)
     assert torch.isfinite(losses).all()
-    for place in range(DEVICES.size):
-        loss, gradient = _losses_and_gradients(task, batch[place : place + 1])
-        torch.testing.assert_close(loss[0], losses[place], rtol=TOLERANCE, atol=TOLERANCE)
+    for g in range(DEVICES.size):
+        own = {name: part[g : g + 1] for name, part in batch.items()}
+        loss, gradient = _losses_and_gradients(task, _start(task), own)
+        torch.testing.assert_close(loss[0], losses[g], rtol=TOLERANCE, atol=TOLERANCE)
         for name in task.shapes:
             torch.testing.assert_close(
-                gradient[name][0], gradients[name][place], rtol=TOLERANCE, atol=TOLERANCE
+                gradient[name][0], gradients[name][g], rtol=TOLERANCE, atol=TOLERANCE
             )
 
 
-def check_evaluation_is_finite(make: MakeTask) -> None:
-    """Loss and accuracy of the initial model are numbers, the same whenever they are asked for."""
-    task = _made(make)
-    evaluation = task.evaluate(_copies(task, 1))
-    assert math.isfinite(evaluation.loss)
-    assert math.isfinite(evaluation.accuracy)
-    assert task.evaluate(_copies(task, 1)) == evaluation
+def check_gradients_are_slopes(make: MakeTask) -> None:
+    """The gradient times a direction is the slope of the loss in it, in float64 (central
+    differences)."""
+    task, source = _made(make)
+    batch = {
+        name: part.double() if part.is_floating_point() else part
+        for name, part in _batch(source, DEVICES[:2]).items()
+    }
+    start = {name: part.double() for name, part in _start(task, 2).items()}
+    _, gradients = _losses_and_gradients(task, start, batch)
+    draws, step = torch.Generator().manual_seed(SEED), 1e-6
+    for name, part in start.items():
+        direction = torch.randn(part.shape, generator=draws, dtype=torch.float64)
+        with torch.no_grad():
+            above = task.losses({**start, name: part + step * direction}, batch).sum()
+            below = task.losses({**start, name: part - step * direction}, batch).sum()
+        slope = (above - below) / (2 * step)
+        mine = (gradients[name] * direction).sum()
+        torch.testing.assert_close(mine, slope, rtol=1e-4, atol=1e-7, msg=name)
+
+
+def check_measures_are_finite(make: MakeTask) -> None:
+    """Every metric has a numerator and a weight for each example of each device."""
+    task, source = _made(make)
+    batch = _batch(source, DEVICES)
+    with torch.no_grad():
+        measured = task.measure(_start(task, DEVICES.size), batch)
+    assert set(measured) == {metric.name for metric in task.metrics}
+    for numerators, weights in measured.values():
+        assert numerators.shape == weights.shape == (DEVICES.size, BATCH)
+        assert torch.isfinite(numerators).all()
+        assert (weights >= 0).all()
 
 
 CHECKS = (
     check_shapes_lay_out_the_parameters,
     check_a_task_is_a_function_of_its_seed,
-    check_examples_belong_to_the_device,
     check_losses_do_not_depend_on_the_group,
-    check_evaluation_is_finite,
+    check_gradients_are_slopes,
+    check_measures_are_finite,
 )
 
 
-def _made(make: MakeTask) -> Task:
+def _made(make: MakeTask) -> tuple[Task, ExampleSource]:
     """A task, made as trainers make it: with torch's own generator seeded."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return make(SEED)
 
 
-def _copies(task: Task, devices: int) -> dict[str, Tensor]:
+def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
+    """BATCH examples of each device."""
+    counts = source.examples_on(device_ids)
+    assert (counts > 0).all()
+    positions = np.arange(BATCH)[None, :] % counts[:, None]
+    examples = source.examples(device_ids, positions)
+    return {name: torch.from_numpy(part) for name, part in examples.items()}
+
+
+def _start(task: Task, devices: int = 1) -> dict[str, Tensor]:
     """The initial parameters by name, [G, *shape], once for each device."""
     flat = torch.from_numpy(task.initial_parameters())
-    parts = flat.split([math.prod(shape) for shape in task.shapes.values()])
-    return {
-        name: part.reshape(1, *shape).repeat(devices, *(1 for _ in shape))
-        for (name, shape), part in zip(task.shapes.items(), parts, strict=True)
-    }
+    return repeated(named(flat[None, :], task.shapes), devices)
 
 
-def _losses_and_gradients(task: Task, batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Losses [G] of a batch [G, B, ...] at the initial parameters, and gradients by name."""
-    leaves = {name: part.requires_grad_() for name, part in _copies(task, len(batch)).items()}
+def _losses_and_gradients(
+    task: Task, parameters: dict[str, Tensor], batch: dict[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Losses [G] of a batch, and gradients by name."""
+    leaves = {name: part.clone().requires_grad_() for name, part in parameters.items()}
     losses = task.losses(leaves, batch)
     gradients = torch.autograd.grad(
         losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True

@@ -1,7 +1,6 @@
 """A user's own task; what it returns is checked on every call."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -9,24 +8,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.data.source import ExampleSource, Field
 from clients.python_file import function_in
-from clients.tasks.task import Task
+from clients.tasks.layout import size_of
+from clients.tasks.task import Batch, Parameters, Task
 from fedray.errors import ScenarioError
-from fedray.messages import Evaluation
-from fedray.scenario import CustomTraining
+from fedray.messages import Metric
+from fedray.scenario import CustomTask as CustomTable
 
 T = TypeVar("T")
-METHODS = ("initial_parameters", "device_examples", "losses", "evaluate")
-"""Of `clients.tasks.task.Task`, beside `shapes`."""
+METHODS = ("initial_parameters", "losses", "measure")
+"""Of `clients.tasks.task.Task`, beside `shapes` and `metrics`."""
 
 
 class CustomTask:
     """See clients.tasks.task.Task. Whatever a user's code raises, or returns against the rules, is
-    a ScenarioError."""
+    a ScenarioError.
 
-    def __init__(self, training: CustomTraining, seed: int) -> None:
-        self._file = training.file
-        make = function_in(training, "task")
+    source: the data that the task brings; None if it is trained on the data of the scenario.
+    """
+
+    def __init__(self, table: CustomTable, seed: int, fields: Mapping[str, Field]) -> None:
+        self._file = table.file
+        make = function_in(table, "task")
         self._task: Task = self._called("task", lambda: _seeded(make, seed))
         shapes = getattr(self._task, "shapes", None)
         missing = [name for name in METHODS if not callable(getattr(self._task, name, None))]
@@ -34,9 +38,14 @@ class CustomTask:
             self._refuse(f"what task(seed) returned lacks {', '.join(missing)}")
         if not (isinstance(shapes, dict) and shapes and all(map(_is_shape, shapes.values()))):
             self._refuse("`shapes` must have the shape of every parameter by its name")
+        self.metrics: tuple[Metric, ...] = tuple(getattr(self._task, "metrics", ()))
+        names = {metric.name for metric in self.metrics if isinstance(metric, Metric)}
+        if not names or len(names) < len(self.metrics):
+            self._refuse("`metrics` must be fedray.messages.Metric objects of different names")
         self.shapes: dict[str, tuple[int, ...]] = {
             name: tuple(int(edge) for edge in shape) for name, shape in shapes.items()
         }
+        self.source: ExampleSource | None = getattr(self._task, "source", None)
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """See clients.tasks.task.Task."""
@@ -44,7 +53,7 @@ class CustomTask:
             "initial_parameters",
             lambda: np.asarray(self._task.initial_parameters(), dtype=np.float32),
         )
-        expected = sum(math.prod(shape) for shape in self.shapes.values())
+        expected = size_of(self.shapes)
         if given.shape != (expected,) or not np.isfinite(given).all():
             self._refuse(
                 f"initial_parameters() has shape {given.shape}; it must be [{expected}], as the "
@@ -52,35 +61,28 @@ class CustomTask:
             )
         return given
 
-    def device_examples(self, device_ids: NDArray[np.uint64], count: int) -> Tensor:
-        """See clients.tasks.task.Task."""
-        given = self._called(
-            "device_examples", lambda: self._task.device_examples(device_ids, count)
-        )
-        if not isinstance(given, Tensor) or given.shape[:2] != (device_ids.size, count):
-            self._refuse(
-                f"device_examples() gave {_described(given)}; it must be a tensor "
-                f"[{device_ids.size}, {count}, ...]: devices, examples"
-            )
-        return given
-
-    def losses(self, parameters: dict[str, Tensor], batch: Tensor) -> Tensor:
+    def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         """See clients.tasks.task.Task."""
         given = self._called("losses", lambda: self._task.losses(parameters, batch))
-        if not isinstance(given, Tensor) or given.shape != batch.shape[:1]:
+        devices = len(next(iter(batch.values())))
+        if not isinstance(given, Tensor) or given.shape != (devices,):
             self._refuse(
-                f"losses() gave {_described(given)}; it must be a tensor [{batch.shape[0]}], a "
-                "loss per device"
+                f"losses() gave {_described(given)}; it must be a tensor [{devices}], a loss per "
+                "device"
             )
         return given
 
-    def evaluate(self, parameters: dict[str, Tensor]) -> Evaluation:
+    def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """See clients.tasks.task.Task."""
-        given = self._called("evaluate", lambda: self._task.evaluate(parameters))
-        if not isinstance(given, Evaluation):
-            self._refuse(
-                f"evaluate() gave {_described(given)}; it must be a fedray.messages.Evaluation"
-            )
+        given = self._called("measure", lambda: self._task.measure(parameters, batch))
+        shape = next(iter(batch.values())).shape[:2]
+        for metric in self.metrics:
+            parts = given.get(metric.name, ()) if isinstance(given, dict) else ()
+            if len(parts) != 2 or any(getattr(part, "shape", None) != shape for part in parts):
+                self._refuse(
+                    f"measure() gave {_described(given)}; it must have a numerator and a weight "
+                    f"{list(shape)} of every metric, and those of {metric.name!r} are wrong"
+                )
         return given
 
     def _called(self, name: str, call: Callable[[], T]) -> T:
@@ -90,7 +92,7 @@ class CustomTask:
             self._refuse(f"{name}() failed: {type(error).__name__}: {error}")
 
     def _refuse(self, rule: str) -> NoReturn:
-        raise ScenarioError(f"training.file={self._file!r}: {rule}; correct it") from None
+        raise ScenarioError(f"training.task.file={self._file!r}: {rule}; correct it") from None
 
 
 def _seeded(make: Callable[[int], Task], seed: int) -> Task:

@@ -1,32 +1,23 @@
-"""Tasks by name. To add one: its file, its name here and in `tests/contracts/test_tasks.py`. A task
-is imported when it is first used."""
+"""Tasks by their tables. To add one: its table in fedray/scenario/tasks.py, its file here, a line
+in this file, and one in `tests/contracts/test_tasks.py`. A task is imported when it is first used.
+"""
 
+from collections.abc import Mapping
 from importlib import import_module
 
+from clients.data.source import Field
 from clients.tasks.task import Task
-from fedray.errors import ScenarioError
-from fedray.scenario import CustomTraining, Scenario
+from fedray.scenario import Scenario
 
-TASKS = {"next_word": "clients.tasks.next_word:NextWord"}
-
-
-def check_task_name(scenario: Scenario) -> None:
-    """Raises ScenarioError if there is no task of the name that a scenario has."""
-    name = scenario.training.task
-    if name not in TASKS and not isinstance(scenario.training, CustomTraining):
-        raise ScenarioError(
-            f"training.task={name!r}: must be one of {', '.join(TASKS)}, custom; correct it or set "
-            "training.enabled=false"
-        )
+TASKS = {
+    "custom": "clients.tasks.custom:CustomTask",
+    "next_word": "clients.tasks.next_word:NextWord",
+}
 
 
-def task_of(scenario: Scenario) -> Task:
-    """The scenario's task. Raises ScenarioError; a custom task's methods do so too."""
-    check_task_name(scenario)
-    training, seed = scenario.training, scenario.training_seed
-    if isinstance(training, CustomTraining):
-        from clients.tasks.custom import CustomTask  # loads torch
-
-        return CustomTask(training, seed)
-    module, _, attribute = TASKS[training.task].partition(":")
-    return getattr(import_module(module), attribute)(seed)
+def task_of(scenario: Scenario, fields: Mapping[str, Field]) -> Task:
+    """The scenario's task for data of these fields. Raises ScenarioError if it does not fit them; a
+    custom task's methods do so too."""
+    table = scenario.training.task
+    module, _, attribute = TASKS[table.kind].partition(":")
+    return getattr(import_module(module), attribute)(table, scenario.training_seed, fields)

@@ -1,35 +1,20 @@
 """What a task is: a model whose parameters are one flat vector, a loss, and metrics with units."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.messages import Metric
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Parameters = Mapping[str, Tensor]
-    """Parameters by name, [G, *shape] each: those of G devices."""
-    Batch = Mapping[str, Tensor]
-    """Fields of examples by name, [G, B, *shape] each; see clients.data.source.Field."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A figure of a model on held-out data: a ratio of sums over the examples.
-
-    name: as in columns and JSON, such as "loss".
-    unit: such as "nats per word"; "" for none.
-    better: whether lower or higher values are better.
-    is_exponential: whether the figure is exp(ratio), as a perplexity is.
-    """
-
-    name: str
-    unit: str
-    better: Literal["lower", "higher"]
-    is_exponential: bool = False
+Parameters = Mapping[str, "Tensor"]
+"""Parameters by name, [G, *shape] each: those of G devices."""
+Batch = Mapping[str, "Tensor"]
+"""Fields of examples by name, [G, B, *shape] each; see clients.data.source.Field."""
 
 
 class Task(Protocol):

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.audit import Audit
+from fedray.messages import Metric
 from fedray.report.figure import LOG_BARS, Axis, Figure, Mark, Series, needs_log
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -22,13 +23,13 @@ def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
         eligible_devices,
         eligible_by_hour,
         round_durations,
-        accuracy,
-        loss,
     ]
     of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps]
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
-    run = [make(trace) for make in of_run] if isinstance(trace, Trace) else []
+    run: list[Figure | None] = []
+    if isinstance(trace, Trace):
+        run = [*(make(trace) for make in of_run), *held_out_metrics(trace)]
     return [figure for figure in (*run, *(make(audit) for make in of_audit)) if figure is not None]
 
 
@@ -108,35 +109,38 @@ def _time_axis(end: float) -> tuple[Axis, float]:
     return (Axis("Day of the run"), DAY) if end > 3 * DAY else (Axis("Hour of the run"), HOUR)
 
 
-def accuracy(trace: Trace) -> Figure | None:
-    """Held-out accuracy over rounds; None if no model was trained."""
-    return _evaluation(trace, "accuracy", "Accuracy of the model", "Held-out accuracy")
+def held_out_metrics(trace: Trace) -> list[Figure]:
+    """Every metric of the model on held-out data, over rounds; none if no model was trained.
+
+    A metric that the data says the best value of has that as a line to compare with.
+    """
+    columns = trace.metrics
+    if columns is None:
+        return []
+    optimum = trace.trained.document.get("optimum", {}) if trace.trained is not None else {}
+    return [_evaluation(metric, columns, optimum.get(metric.name)) for metric in trace.task_metrics]
 
 
-def loss(trace: Trace) -> Figure | None:
-    """Held-out loss over rounds; None if no model was trained."""
-    return _evaluation(trace, "loss", "Loss of the model", "Held-out loss (nats per word)")
-
-
-def _evaluation(trace: Trace, name: str, title: str, y_title: str) -> Figure | None:
-    metrics = trace.metrics
-    if metrics is None:
-        return None
-    values = metrics[f"evaluation_{name}"]
+def _evaluation(metric: Metric, columns: dict[str, NDArray], best: float | None) -> Figure:
+    values = columns[f"evaluation_{metric.name}"]
     is_known = ~np.isnan(values)
-    x = metrics["round"][is_known] + 1.0
-    note = (
-        "On text of devices that are in no population, at the rounds that are marked; the "
-        "lines between only join them."
-    )
-    series = Series(name, "line", x, values[is_known].astype(np.float64))
+    x = columns["round"][is_known] + 1.0
+    title = metric.name.replace("_", " ")
+    unit = f" ({metric.unit})" if metric.unit else ""
+    series = [Series(title, "line", x, values[is_known].astype(np.float64))]
+    if best is not None and x.size:
+        ends = np.array([x[0], x[-1]])
+        series.append(
+            Series("best of any model", "line", ends, np.full(2, best), is_reference=True)
+        )
     return Figure(
-        name,
-        title,
-        note,
+        metric.name,
+        f"{title.capitalize()} of the model",
+        "On the data of devices that are in no population, at the rounds that are marked; the "
+        f"lines between only join them. {metric.better.capitalize()} is better.",
         Axis("Rounds"),
-        Axis(y_title, starts_at_zero=name == "accuracy"),
-        (series,),
+        Axis(f"Held-out {title}{unit}", starts_at_zero="share" in metric.unit),
+        tuple(series),
     )
 
 

@@ -99,9 +99,10 @@ class _State:
         if training is not None:
             if run is not None and training.trained < run.committed:
                 parts.insert(0, f"trained {training.trained}")
-            parts.append(f"loss {training.metrics.train_loss:.3f}")
+            parts.append(f"train loss {training.metrics.train_loss:.3f}")
             if training.evaluation is not None:
-                parts.append(f"accuracy {training.evaluation.evaluation_accuracy:.3f}")
+                measures = training.evaluation.metrics.items()
+                parts += [f"{name} {each.value:.3f}" for name, each in measures]
         return parts
 
 

@@ -13,22 +13,39 @@ from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Outage, Rounds
 from fedray.scenario.scenario import NAME_PATTERN, Scenario
 from fedray.scenario.shipped import shipped_scenarios
-from fedray.scenario.training import SGD, AnyTraining, CustomTraining, FedAvgMomentum, Training
+from fedray.scenario.tasks import CustomTask, NextWordTask
+from fedray.scenario.training import (
+    FedAvg,
+    FedProx,
+    FedSGD,
+    Schedule,
+    ServerAdagrad,
+    ServerAdam,
+    ServerSGD,
+    ServerYogi,
+    Training,
+)
 
 __all__ = [
     "NAME_PATTERN",
-    "SGD",
-    "AnyTraining",
-    "CustomTraining",
-    "FedAvgMomentum",
+    "CustomTask",
+    "FedAvg",
+    "FedProx",
+    "FedSGD",
     "LanguageData",
     "Latency",
+    "NextWordTask",
     "Outage",
     "Participation",
     "Population",
     "Privacy",
     "Rounds",
     "Scenario",
+    "Schedule",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerSGD",
+    "ServerYogi",
     "TimeZone",
     "Training",
     "shipped_scenarios",

@@ -2,10 +2,8 @@
 `clients/availability`."""
 
 import io
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -211,18 +209,6 @@ class CustomAvailability(PythonFile, AvailabilityTable):
     """What is passed on to the function."""
     table: ClassVar[str] = "availability"
     can_be_thinned: ClassVar[bool] = False
-
-
-MODELS: Mapping[str, type[Table]] = MappingProxyType(
-    {
-        "habit": HabitAvailability,
-        "always_on": AlwaysOn,
-        "poisson": PoissonAvailability,
-        "replay": ReplayAvailability,
-        "custom": CustomAvailability,
-    }
-)
-"""The tables by name."""
 
 
 def _model_name(value: Any) -> Any:

@@ -1,12 +1,18 @@
 """Overrides: `table.key=value` texts, applied to the tables of a scenario."""
 
 import tomllib
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
 
 from fedray.errors import ScenarioError, shown
 from fedray.parsing import parse_toml
-from fedray.scenario.availability import MODELS
-from fedray.scenario.training import CustomTraining, Training
+from fedray.scenario.availability import Availability
+from fedray.scenario.data import AnyData
+from fedray.scenario.tasks import AnyTask
+from fedray.scenario.training import AnyServerStep, AnyWork
+from mechanisms.registry import AnyStrategy
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:
@@ -27,15 +33,26 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
                 "own keys"
             )
     value = _parse_value(text.strip(), override)
-    if (
-        names == ["availability", "model"] and isinstance(value, str) and value in MODELS
-    ):  # another model has other keys
-        for key in [key for key in table if key not in MODELS[value].model_fields]:
-            del table[key]
-    if names == ["training", "task"] and value != "custom":  # only a custom one has a file
-        for key in CustomTraining.model_fields.keys() - Training.model_fields.keys():
-            table.pop(key, None)
+    kinds = _KINDS.get(tuple(names), {})
+    if isinstance(value, str) and value in kinds:
+        _forget_keys_of_another_kind(table, kinds.get(table.get(names[-1], "")), kinds[value])
+    if names == ["training", "file"]:  # short for training.task.file
+        task = table.get("task")
+        table = table.setdefault("task", {}) if isinstance(task, dict) else table
     table[names[-1]] = value
+
+
+def _forget_keys_of_another_kind(
+    table: dict[str, Any], before: type[BaseModel] | None, after: type[BaseModel]
+) -> None:
+    """Keys that the new kind does not have go, and so do defaults of the kind before."""
+    defaults = before.model_fields if before is not None and before is not after else {}
+    for name in list(table):
+        is_default = name in defaults and table[name] == defaults[name].get_default(
+            call_default_factory=True
+        )
+        if name not in after.model_fields or is_default:
+            del table[name]
 
 
 def _parse_value(text: str, override: str) -> Any:
@@ -45,3 +62,33 @@ def _parse_value(text: str, override: str) -> Any:
         return text  # a bare word, such as timer_resets_on=selected
     except ValueError as error:
         raise ScenarioError(f"--set {shown(override)}: {error}; give a simpler value") from None
+
+
+def _classes(union: Any) -> list[type[BaseModel]]:
+    """The classes of a union of tables, each of which may be annotated."""
+    if isinstance(union, type):
+        return [union]
+    parts = get_args(union)
+    if get_origin(union) is Annotated:
+        return _classes(parts[0])
+    return [each for part in parts for each in _classes(part)]
+
+
+def _by_kind(union: Any, key: str) -> dict[str, type[BaseModel]]:
+    """The classes of a union by the values of the key that tells them apart."""
+    return {
+        kind: each
+        for each in _classes(union)
+        for kind in get_args(each.model_fields[key].annotation)
+    }
+
+
+_KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
+    ("availability", "model"): _by_kind(Availability, "model"),
+    ("data", "kind"): _by_kind(AnyData, "kind"),
+    ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
+    ("training", "client", "kind"): _by_kind(AnyWork, "kind"),
+    ("training", "server", "kind"): _by_kind(AnyServerStep, "kind"),
+    ("training", "task", "kind"): _by_kind(AnyTask, "kind"),
+}
+"""Keys that say of what kind a table is, with the table of every kind."""

@@ -25,7 +25,7 @@ from fedray.scenario.participation import Participation
 from fedray.scenario.population import Population
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
-from fedray.scenario.training import AnyTraining, Training
+from fedray.scenario.training import Training, with_task_as_table
 from fedray.table import Table
 from mechanisms.registry import BLT
 from mechanisms.toeplitz import ToeplitzStrategy
@@ -58,7 +58,7 @@ class Scenario(Table):
     """Table: what the server does in a round; `count` and `report_goal` are required."""
     data: AnyData = LanguageData()
     """Table: where the examples of the devices come from."""
-    training: AnyTraining = Training()
+    training: Training = Training()
     """Table: what is trained."""
     privacy: Privacy = Privacy()
     """Table: the noise mechanism and what it claims."""
@@ -82,55 +82,54 @@ class Scenario(Table):
 
     def for_shards(self) -> Self:
         """A copy to be sent to shards: without the mechanism's matrix and the task's file."""
-        return self._with_parts(
-            _without_content(self.privacy.mechanism),
-            _as_given(self.availability),
-            _as_given(self.data),
-            _without_content(self.training),
+        return self._with(
+            mechanism=_without_content(self.privacy.mechanism),
+            availability=_as_given(self.availability),
+            data=self.data,
+            task=_without_content(self.training.task),
         )
 
     def for_trainers(self) -> Self:
         """A copy to be sent to trainers: without the mechanism's matrix and the availability's
         file."""
-        return self._with_parts(
-            _without_content(self.privacy.mechanism),
-            _without_content(self.availability),
-            _as_given(self.data),
-            _as_given(self.training),
+        return self._with(
+            mechanism=_without_content(self.privacy.mechanism),
+            availability=_without_content(self.availability),
+            data=self.data,
+            task=_as_given(self.training.task),
         )
 
     def for_aggregator(self) -> Self:
         """A copy to be sent to the aggregator: without the files of availability, data and
         task."""
-        return self._with_parts(
-            self.privacy.mechanism,
-            _without_content(self.availability),
-            _without_content(self.data),
-            _without_content(self.training),
+        return self._with(
+            mechanism=self.privacy.mechanism,
+            availability=_without_content(self.availability),
+            data=_without_content(self.data),
+            task=_without_content(self.training.task),
         )
 
-    def _with_parts(
-        self, mechanism: BaseModel, availability: BaseModel, data: BaseModel, training: BaseModel
+    def _with(
+        self, mechanism: BaseModel, availability: BaseModel, data: BaseModel, task: BaseModel
     ) -> Self:
-        privacy = self.privacy.model_copy(update={"mechanism": mechanism})
         parts = {
-            "privacy": privacy,
+            "privacy": self.privacy.model_copy(update={"mechanism": mechanism}),
             "availability": availability,
             "data": data,
-            "training": training,
+            "training": self.training.model_copy(update={"task": task}),
         }
         return self.model_copy(update=parts)
 
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
         """The tables that name a file which travels with traces."""
-        tables = (self.availability, self.data, self.training)
+        tables = (self.availability, self.data, self.training.task)
         return tuple(table for table in tables if isinstance(table, ContentFile))
 
     def demand_trust(self) -> None:
         """Raises InputError if a run of this would execute code that came with a trace or run."""
         for table in self.content_files:
-            is_run = table is not self.training or self.training.enabled
+            is_run = table is not self.training.task or self.training.enabled
             if isinstance(table, PythonFile) and is_run:
                 table.demand_trust()
 
@@ -265,6 +264,8 @@ class Scenario(Table):
 
     @classmethod
     def _validated(cls, tables: dict[str, Any], source: str, context: dict[str, Any]) -> Self:
+        if "training" in tables:  # as it is meant, so that mistakes are found where they are
+            tables = {**tables, "training": with_task_as_table(tables["training"])}
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:
@@ -291,8 +292,11 @@ class Scenario(Table):
         )
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         _forget_digest_of_another_file(mechanism, new)
-        for name in ("availability", "data", "training"):
-            _forget_digest_of_another_file(getattr(self, name), tables[name])
+        _forget_digest_of_another_file(self.availability, tables["availability"])
+        _forget_digest_of_another_file(self.data, tables["data"])
+        training = tables["training"]
+        if isinstance(training, dict):
+            _forget_digest_of_another_file(self.training.task, training.get("task"))
         contents = {table.sha256: table for table in self.content_files}
         return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
 
@@ -307,7 +311,7 @@ class Scenario(Table):
         }
         tables["privacy"]["mechanism"].pop("file", None)
         tables["availability"].pop("file", None)
-        tables["training"].pop("file", None)
+        tables["training"]["task"].pop("file", None)
         for place in PLACES:
             tables["data"].pop(place, None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()

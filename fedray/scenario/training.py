@@ -1,33 +1,175 @@
 """The table `training`: what is trained, on the devices and on the server."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from fedray.scenario.content import PythonFile
-from fedray.table import Positive, Table
+from fedray.scenario.tasks import AnyTask, NextWordTask
+from fedray.table import NonNegative, Positive, Share, Table
+
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(gt=0, lt=2**31)]
 
 
-class SGD(Table):
-    """Stochastic gradient descent on a device."""
+class LocalSteps(Table):
+    """What all kinds of local training have in common."""
 
     learning_rate: Positive = 1.0
     """Step size of the local steps."""
-    batch_size: Annotated[int, Field(gt=0, lt=2**31)] = 8
-    """Examples per local step."""
-    local_steps: Annotated[int, Field(gt=0, lt=2**31)] = 2
-    """Local steps per round: a device trains on the first batch_size x local_steps of its examples;
-    one that holds fewer goes round again."""
+    batch_size: Count = 8
+    """Examples per local step. A device that holds fewer goes round again."""
+    max_examples: Count | None = None
+    """Most examples of a device that a round trains on; none: all that it holds."""
 
 
-class FedAvgMomentum(Table):
-    """Server update: momentum on the average of the clipped, noised updates (FedAvg with server
-    momentum)."""
+class FedAvg(LocalSteps):
+    """Local stochastic gradient descent (federated averaging, McMahan et al. 2017, Algorithm 1).
+
+    A device goes through its examples in an order that is drawn anew for every participation.
+    """
+
+    kind: Literal["fedavg"] = "fedavg"
+    """Federated averaging."""
+    local_steps: Count = 2
+    """Local steps per round; not read where `epochs` is given."""
+    epochs: Positive | None = None
+    """Passes over the device's examples per round, in whole steps rounded up; none: local_steps
+    says how long a device trains."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Of the local steps. Its state starts anew in every round."""
+    momentum: BelowOne = 0.0
+    """Share of the previous local step that is kept; of sgd alone."""
+
+    @model_validator(mode="after")
+    def _momentum_is_of_sgd(self) -> "FedAvg":
+        if self.momentum and self.optimizer == "adam":
+            raise ValueError(
+                f"momentum={self.momentum:g}: adam has its own; leave it out, or take sgd"
+            )
+        return self
+
+
+class FedProx(FedAvg):
+    """Federated averaging whose local loss has the term proximal / 2 * |w - w_start|^2 (Li et al.
+    2020, equation 2)."""
+
+    kind: Literal["fedprox"] = "fedprox"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Federated averaging with a proximal term."""
+    proximal: NonNegative = 0.01
+    """Weight of the proximal term (mu of the paper)."""
+
+
+class FedSGD(Table):
+    """One gradient of a device's mean loss (federated SGD, McMahan et al. 2017, section 2): the
+    update is -learning_rate times that gradient."""
+
+    kind: Literal["fedsgd"] = "fedsgd"
+    """Federated SGD."""
+    learning_rate: Positive = 1.0
+    """Factor of the gradient."""
+    max_examples: Count | None = None
+    """Most examples of a device that a round trains on; none: all that it holds."""
+
+
+def _tag(default: str) -> Discriminator:
+    def kind_of(value: Any) -> str:
+        is_table = isinstance(value, dict)
+        return value.get("kind", default) if is_table else getattr(value, "kind", default)
+
+    return Discriminator(kind_of)
+
+
+AnyWork = Annotated[
+    Annotated[FedAvg, Tag("fedavg")]
+    | Annotated[FedProx, Tag("fedprox")]
+    | Annotated[FedSGD, Tag("fedsgd")],
+    _tag("fedavg"),
+]
+"""The tables of local training, told apart by `kind`."""
+
+
+class Schedule(Table):
+    """Factor on the server's learning rate over the rounds.
+
+    It rises evenly from 1 / warmup_rounds to 1, follows `shape`, and falls evenly to 0 over the
+    last cooldown_rounds.
+    """
+
+    warmup_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Rounds at the start in which the factor rises to 1."""
+    shape: Literal["constant", "cosine"] = "constant"
+    """What follows: 1, or half a cosine wave from 1 down to `final`."""
+    final: Share = 0.0
+    """Where the cosine ends."""
+    cooldown_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Rounds at the end in which what the shape says falls evenly to 0."""
+
+
+class ServerStep(Table):
+    """What all server optimisers have in common."""
 
     learning_rate: Positive = 1.0
     """Step size of the server."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    schedule: Schedule = Schedule()
+    """Factor on the step size over the rounds."""
+
+
+class ServerSGD(ServerStep):
+    """velocity = momentum * velocity + update; w += learning_rate * velocity, where `update` is the
+    mean of the clipped, noised updates (FedAvgM, Hsu, Qi, Brown 2019)."""
+
+    kind: Literal["sgd"] = "sgd"
+    """Momentum on the mean update."""
+    momentum: BelowOne = 0.9
     """Share of the previous step that is kept."""
+    nesterov: bool = False
+    """Whether the step is momentum * velocity + update (Sutskever et al. 2013)."""
+
+
+class _Adaptive(ServerStep):
+    """w += learning_rate * m / (sqrt(v) + epsilon): Reddi et al. 2021, Algorithm 2."""
+
+    learning_rate: Positive = 0.01
+    """Step size of the server."""
+    beta1: BelowOne = 0.9
+    """Share of the previous m that is kept: m = beta1 * m + (1 - beta1) * update."""
+    epsilon: Positive = 1e-3
+    """Added to sqrt(v) (tau of the paper)."""
+
+
+class ServerAdagrad(_Adaptive):
+    """FedAdagrad: v = v + update^2."""
+
+    kind: Literal["adagrad"] = "adagrad"
+    """FedAdagrad."""
+
+
+class ServerAdam(_Adaptive):
+    """FedAdam: v = beta2 * v + (1 - beta2) * update^2."""
+
+    kind: Literal["adam"] = "adam"
+    """FedAdam."""
+    beta2: BelowOne = 0.99
+    """Share of the previous v that is kept."""
+
+
+class ServerYogi(_Adaptive):
+    """FedYogi: v = v - (1 - beta2) * update^2 * sign(v - update^2)."""
+
+    kind: Literal["yogi"] = "yogi"
+    """FedYogi."""
+    beta2: BelowOne = 0.99
+    """How slowly v follows."""
+
+
+AnyServerStep = Annotated[
+    Annotated[ServerSGD, Tag("sgd")]
+    | Annotated[ServerAdagrad, Tag("adagrad")]
+    | Annotated[ServerAdam, Tag("adam")]
+    | Annotated[ServerYogi, Tag("yogi")],
+    _tag("sgd"),
+]
+"""The tables of server optimisers, told apart by `kind`."""
 
 
 class Training(Table):
@@ -39,42 +181,43 @@ class Training(Table):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """Seed of the model, its data and its noise; none: the scenario's. The population never depends
     on it."""
-    task: str = "next_word"
-    """Model, data and metric: a name of clients/tasks/registry.py, or custom."""
+    task: AnyTask = NextWordTask()
+    """Model, loss and metrics: a table with `kind` and that kind's parameters, or a kind alone."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
     """Accepted devices of a round that really train; the noise is scaled by cohort_sample /
     report_goal."""
-    client: SGD = SGD()
-    """Optimiser on the device."""
-    server: FedAvgMomentum = FedAvgMomentum()
+    client: AnyWork = FedAvg()
+    """What a device does."""
+    devices_at_once: Annotated[int, Field(gt=0, le=4096)] | None = 16
+    """Devices that are trained as one batch of independent models. It may change the last bits of a
+    sum; none: the fastest of 1, 4, 16 and 64 by measurement in the first round, as recorded."""
+    server: AnyServerStep = ServerSGD()
     """Optimiser on the server."""
-    evaluate_every: Annotated[int, Field(gt=0, lt=2**31)] = 10
-    """Rounds between two evaluations on held-out text."""
-    checkpoint_every: Annotated[int, Field(gt=0, lt=2**31)] = 100
+    evaluate_every: Count = 10
+    """Rounds between two evaluations on held-out data."""
+    evaluation_devices: Count = 128
+    """Held-out devices on whose data the model is evaluated, or as many as there are."""
+    evaluation_examples: Count = 4
+    """Examples of each of them, or as many as it has."""
+    checkpoint_every: Count = 100
     """Rounds between two copies of the aggregator's state, from which it goes on when it is
     lost."""
 
-
-class CustomTraining(PythonFile, Training):
-    """Training of a task of the user's own, from a Python file that imports what it needs.
-
-    The file defines `task`, a function or a class. `task(seed)` gives an object with what
-    `clients.tasks.task.Task` lists, such as a `clients.tasks.module.ModuleTask`. Every trainer
-    calls it once, with torch's own generator seeded too. Nothing is run when a trace is read.
-    """
-
-    task: Literal["custom"] = "custom"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A task of the user's own."""
-    table: ClassVar[str] = "training"
+    @model_validator(mode="before")
+    @classmethod
+    def _read_as_meant(cls, given: Any) -> Any:
+        return with_task_as_table(given)
 
 
-def _task_tag(value: Any) -> str:
-    task = value.get("task") if isinstance(value, dict) else getattr(value, "task", None)
-    return "custom" if task == "custom" else "named"
-
-
-AnyTraining = Annotated[
-    Annotated[Training, Tag("named")] | Annotated[CustomTraining, Tag("custom")],
-    Discriminator(_task_tag),
-]
-"""The table of a shipped task, or that of a user's own; told apart by `task`."""
+def with_task_as_table(given: Any) -> Any:
+    """The table `training` as it is meant: `task = "custom"` with `file` beside it is short for a
+    table `task`."""
+    if not isinstance(given, dict) or not isinstance(given.get("task", ""), str | dict):
+        return given
+    own = {key: given[key] for key in ("file", "sha256") if key in given}
+    task = given.get("task", "next_word" if own else None)
+    if task is None:
+        return given
+    table = task if isinstance(task, dict) else {"kind": task}
+    kept = {key: value for key, value in given.items() if key not in own}
+    return {**kept, "task": {**table, **own}}

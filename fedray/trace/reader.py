@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.messages import Metric
 from fedray.parsing import parse_json
 from fedray.trace.files import check_file, check_name, first_line, read_ahead, read_columns
 from fedray.trace.invariants import check_accepted, check_rounds, check_rows, check_totals
@@ -33,7 +34,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-from fedray.trace.trained import METRIC_SCHEMA, METRICS_FILE, TRAINING, TrainedRun
+from fedray.trace.trained import METRICS_FILE, OLD_METRIC_SCHEMA, OLD_METRICS, TRAINING, TrainedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,17 @@ class Trace:
             is_known or not (self.path / METRICS_FILE).exists()
         ):
             return None
-        columns = read_columns(self.path / METRICS_FILE, METRIC_SCHEMA)
+        columns = read_columns(self.path / METRICS_FILE, OLD_METRIC_SCHEMA)
         if self._verify and is_known:
             self._demand(columns_digest(columns) == self.run["metrics_digest"], METRICS_FILE)
         return columns
+
+    @property
+    def task_metrics(self) -> tuple[Metric, ...]:
+        """The held-out metrics among `metrics`; none if no model was trained."""
+        if self.metrics is None:
+            return ()
+        return OLD_METRICS if self.trained is None else self.trained.task_metrics
 
     def accepted(self) -> Iterator[AcceptedPart]:
         """Participations, part by part in order of device; every device is in one part only. Checks

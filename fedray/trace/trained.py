@@ -3,13 +3,15 @@
     TRAINED/
       training.json      what was trained on which trace, and digests of the files and of itself
       metrics.parquet    a row per round
-      model.npz          the aggregator's state: parameters, optimiser, noise, next round
+      model.safetensors  the final model's parameters by name
 
 `fedray run` puts it into the trace, as TRACE/training; `fedray train` puts it where it is told.
 """
 
+import dataclasses
 import hashlib
 import io
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,32 +20,56 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import safetensors.numpy
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.messages import TrainingMetrics
+from fedray.messages import Measured, Metric, TaskDescription, TrainingMetrics
 from fedray.parsing import parse_json
-from fedray.trace.checkpoints import NPZ_DAMAGE, npz_bytes
+from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import DOCUMENT_DIGEST, columns_digest, document_digest
 
 FORMAT = "fedray-training"
-VERSION = 1
+VERSION = 2
+FIRST_READ_VERSION = 1
+"""The oldest that is read: its metrics were loss and accuracy, without errors or units."""
 TRAINING = "training"
 """The folder of a trace in which `fedray run` puts the trained run."""
 TRAINING_FILE = "training.json"
 METRICS_FILE = "metrics.parquet"
-MODEL_FILE = "model.npz"
+MODEL_FILE = "model.safetensors"
+OLD_MODEL_FILE = "model.npz"
+"""Of version 1: the aggregator's state, with the flat parameters."""
 METRIC_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),
-        pa.field("train_loss", pa.float64(), nullable=False),
+        pa.field("train_loss", pa.float64()),  # null: no device of the round trained
         pa.field("clipped_share", pa.float64(), nullable=False),
-        pa.field("evaluation_loss", pa.float64()),  # null: not evaluated after this round
+        pa.field("trained", pa.uint32(), nullable=False),
+        pa.field("without_examples", pa.uint32(), nullable=False),
+        pa.field("damaged", pa.uint32(), nullable=False),
+        pa.field("not_finite", pa.uint32(), nullable=False),
+    ]
+)
+"""Columns that every trained run has. After them comes, for each of its metrics, a column
+evaluation_NAME and a column evaluation_NAME_error: null where the round was not evaluated."""
+OLD_METRIC_SCHEMA = pa.schema(
+    [
+        METRIC_SCHEMA.field("round"),
+        METRIC_SCHEMA.field("train_loss").with_nullable(False),
+        METRIC_SCHEMA.field("clipped_share"),
+        pa.field("evaluation_loss", pa.float64()),
         pa.field("evaluation_accuracy", pa.float64()),
     ]
+)
+"""Of version 1, and of traces in which the metrics lay themselves."""
+OLD_METRICS = (
+    Metric("loss", "nats per word", "lower"),
+    Metric("accuracy", "share of words", "higher"),
 )
 _KINDS = {
     "trace_digest": str,
@@ -53,6 +79,12 @@ _KINDS = {
     "metrics_digest": str,
     "model_sha256": str,
 }
+
+
+def metric_schema(metrics: Sequence[Metric]) -> pa.Schema:
+    """Columns of metrics.parquet for a task with these metrics."""
+    names = [f"evaluation_{metric.name}{end}" for metric in metrics for end in ("", "_error")]
+    return pa.schema([*METRIC_SCHEMA, *(pa.field(name, pa.float64()) for name in names)])
 
 
 class TrainedRun:
@@ -88,10 +120,11 @@ class TrainedRun:
             raise TraceError(
                 f"{file} does not say format={FORMAT!r}; give the directory of a trained run"
             )
-        if document.get("version") != VERSION:
+        if document.get("version") not in range(FIRST_READ_VERSION, VERSION + 1):
             raise TraceVersion(
                 f"{file} has version={shown(document.get('version'))}, this release reads "
-                f"{VERSION}; use the fedray release that wrote it, or train again"
+                f"{FIRST_READ_VERSION} to {VERSION}; use the fedray release that wrote it, or "
+                "train again"
             )
         if verify and document.get(DOCUMENT_DIGEST) != document_digest(document):
             raise TraceCorrupt(
@@ -116,43 +149,106 @@ class TrainedRun:
         """Digest of the trace whose participations were trained on."""
         return self.document["trace_digest"]
 
+    @property
+    def task_metrics(self) -> tuple[Metric, ...]:
+        """The metrics of its evaluations: names, units, and which values are better."""
+        if self.document["version"] == 1:
+            return OLD_METRICS
+        return tuple(Metric(**table) for table in self.document["task_metrics"])
+
     @cached_property
     def metrics(self) -> dict[str, NDArray]:
-        """Columns of METRIC_SCHEMA, a row per round; NaN where a round was not evaluated."""
-        columns = read_columns(self.path / METRICS_FILE, METRIC_SCHEMA)
+        """Columns of metrics.parquet, a row per round; NaN where a round was not evaluated."""
+        is_old = self.document["version"] == 1
+        schema = OLD_METRIC_SCHEMA if is_old else metric_schema(self.task_metrics)
+        columns = read_columns(self.path / METRICS_FILE, schema)
         if self._verify and columns_digest(columns) != self.document.get("metrics_digest"):
             raise TraceCorrupt(self._changed(METRICS_FILE))
         return columns
 
     def parameters(self) -> NDArray[np.float32]:
-        """The final model's parameters [D]."""
-        file = self.path / MODEL_FILE
+        """The final model's parameters [D], in the order in which they were trained."""
+        if self.document["version"] == 1:
+            return self._old_parameters()
+        parts = self.named_parameters()
+        return np.concatenate([parts[name].ravel() for name in self.document["parameters"]])
+
+    def named_parameters(self) -> dict[str, NDArray[np.float32]]:
+        """The final model's parameters by name. Raises TraceError for a run of version 1, whose
+        model has no names."""
+        if self.document["version"] == 1:
+            raise TraceError(
+                f"{str(self.path)!r} was written before parameters had names; take parameters()"
+            )
+        content = self._model_content(MODEL_FILE)
         try:
-            content = file.read_bytes()
+            parts = safetensors.numpy.load(content)
+            return {name: parts[name] for name in self.document["parameters"]}
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
+
+    def _old_parameters(self) -> NDArray[np.float32]:
+        content = self._model_content(OLD_MODEL_FILE)
+        try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                parameters = arrays["parameters"]
+                return arrays["parameters"]
         except NPZ_DAMAGE as error:
-            raise TraceCorrupt(
-                f"{file} cannot be read ({first_line(error)}); train again"
-            ) from None
-        if self._verify and hashlib.sha256(content).hexdigest() != self.document.get(
-            "model_sha256"
-        ):
-            raise TraceCorrupt(self._changed(MODEL_FILE))
-        return parameters
+            raise TraceCorrupt(self._unreadable(OLD_MODEL_FILE, error)) from None
+
+    def _model_content(self, name: str) -> bytes:
+        try:
+            content = (self.path / name).read_bytes()
+        except OSError as error:
+            raise TraceCorrupt(self._unreadable(name, error)) from None
+        digest = hashlib.sha256(content).hexdigest()
+        if self._verify and digest != self.document.get("model_sha256"):
+            raise TraceCorrupt(self._changed(name))
+        return content
+
+    def last_evaluation(self) -> dict[str, Measured]:
+        """The metrics after the last round, with standard errors (NaN in runs of version 1)."""
+        last = {name: float(column[-1]) for name, column in self.metrics.items()}
+        return {
+            metric.name: Measured(
+                last[f"evaluation_{metric.name}"],
+                last.get(f"evaluation_{metric.name}_error", math.nan),
+            )
+            for metric in self.task_metrics
+        }
 
     def rows(self) -> list[list[str]]:
         """What was trained, as lines of a table: a name and a value."""
         document, training = self.document, self.document["scenario"]["training"]
         rows = [
             ["rounds", f"{document['rounds']:,}, {training['cohort_sample']:,} devices in each"],
-            ["task", f"{training.get('file', training['task'])}, seed {document['seed']}"],
+            ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", f"{self.metrics['train_loss'][-1]:.4f} on the devices, before they train"],
         ]
-        loss, accuracy = (self.metrics[f"evaluation_{name}"][-1] for name in ("loss", "accuracy"))
-        rows.append(["held-out data", f"loss {loss:.4f}, accuracy {accuracy:.4f}"])
+        rows += self._left_out_rows()
+        optimum = document.get("optimum", {})
+        measures = self.last_evaluation()
+        for metric in self.task_metrics:
+            measured = measures[metric.name]
+            text = f"{measured.value:.4f} {metric.unit}".rstrip()
+            if not math.isnan(measured.standard_error):
+                text += f", standard error {measured.standard_error:.4f}"
+            if metric.name in optimum:
+                text += f"; the best of any model {optimum[metric.name]:.4f}"
+            rows.append([f"held-out {metric.name}", text])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
+
+    def _left_out_rows(self) -> list[list[str]]:
+        """Devices that took part and added nothing to the model, if there are any."""
+        kinds = {
+            "without_examples": "without examples",
+            "damaged": "with damaged data",
+            "not_finite": "with an update that is not finite",
+        }
+        known = [name for name in kinds if name in self.metrics]
+        counts = {kinds[name]: int(self.metrics[name].sum()) for name in known}
+        texts = [f"{count:,} {text}" for text, count in counts.items() if count]
+        return [["left out", ", ".join(texts)]] if texts else []
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object: training.json, and the metrics of the last round."""
@@ -163,6 +259,9 @@ class TrainedRun:
         """Reads every file and compares its digest. Raises TraceCorrupt."""
         checked = type(self).open(self.path)
         _ = checked.metrics, checked.parameters()
+
+    def _unreadable(self, name: str, error: BaseException) -> str:
+        return f"{self.path / name} cannot be read ({first_line(error)}); train again"
 
     def _changed(self, name: str) -> str:
         return (
@@ -182,33 +281,78 @@ class TrainedRunWriter(PartialDirectory):
     def finish(
         self,
         metrics: Sequence[TrainingMetrics],
-        model: Mapping[str, NDArray],
+        description: TaskDescription,
+        parameters: NDArray[np.float32],
         document: Mapping[str, Any],
     ) -> Path:
-        """Writes metrics, model and training.json, and gives the directory its name. Its path."""
-        columns = _metric_columns(metrics)
+        """Writes metrics, model and training.json, and gives the directory its name. Its path.
+
+        Args:
+            metrics: a row per round.
+            description: of what was trained.
+            parameters: of the final model, [D].
+            document: further keys of training.json.
+        """
+        schema = metric_schema(description.metrics)
+        columns = _metric_columns(metrics, description.metrics)
         arrays = [
             pa.array(columns[field.name], field.type, mask=np.isnan(columns[field.name]))
-            for field in METRIC_SCHEMA
+            for field in schema
         ]
         buffer = io.BytesIO()
-        table = pa.table(arrays, schema=METRIC_SCHEMA)
+        table = pa.table(arrays, schema=schema)
         pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         self._write(METRICS_FILE, buffer.getvalue())
-        content = npz_bytes(model)
+        content = safetensors.numpy.save(_named(parameters, description.shapes))
         self._write(MODEL_FILE, content)
         head = {
             "format": FORMAT,
             "version": VERSION,
             "metrics_digest": columns_digest(columns),
             "model_sha256": hashlib.sha256(content).hexdigest(),
+            "parameters": {name: list(shape) for name, shape in description.shapes.items()},
+            "task_metrics": [dataclasses.asdict(metric) for metric in description.metrics],
+            "optimum": dict(description.optimum),
         }
         return self.publish({**head, **document, "packages": package_versions()})
 
 
-def _metric_columns(metrics: Sequence[TrainingMetrics]) -> dict[str, NDArray]:
-    def column(name: str) -> NDArray[np.float64]:
-        return np.array([getattr(row, name) for row in metrics], np.float64)
+def _task_name(training: Mapping[str, Any]) -> str:
+    """The task as a person would name it: its kind, or a user's file."""
+    task = training["task"]
+    if isinstance(task, str):  # of version 1
+        return training.get("file", task)
+    return task.get("file", task["kind"])
 
-    rounds = np.array([row.round_index for row in metrics], np.uint32)
-    return {"round": rounds, **{name: column(name) for name in METRIC_SCHEMA.names[1:]}}
+
+def _named(
+    parameters: NDArray[np.float32], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[np.float32]]:
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])[:-1]
+    parts = np.split(parameters, ends)
+    return {
+        name: np.ascontiguousarray(part).reshape(shape)
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def _metric_columns(
+    rows: Sequence[TrainingMetrics], metrics: Sequence[Metric]
+) -> dict[str, NDArray]:
+    columns: dict[str, NDArray] = {
+        "round": np.array([row.round_index for row in rows], np.uint32),
+        "train_loss": np.array([row.train_loss for row in rows]),
+        "clipped_share": np.array([row.clipped_share for row in rows]),
+    }
+    for name in METRIC_SCHEMA.names[3:]:
+        columns[name] = np.array([getattr(row.report, name) for row in rows], np.uint32)
+    nothing = Measured(math.nan, math.nan)
+    for metric in metrics:
+        measured = [
+            nothing if row.evaluation is None else row.evaluation.metrics[metric.name]
+            for row in rows
+        ]
+        name = f"evaluation_{metric.name}"
+        columns[name] = np.array([each.value for each in measured])
+        columns[f"{name}_error"] = np.array([each.standard_error for each in measured])
+    return columns

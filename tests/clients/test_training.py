@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from numpy.typing import NDArray
 
-from clients.clipping import sum_of_clipped
-from clients.tasks.next_word import LENGTH, START, WORDS, NextWord
-from clients.tasks.registry import task_of
+from clients.clipping import Clipped, add_clipped
+from clients.data.language import LENGTH, START, WORDS, Language
 from clients.trainer import LocalTrainer
 from fedray.errors import ScenarioError
-from fedray.messages import FIXED_POINT_BITS, TrainOrder
+from fedray.messages import FIXED_POINT_BITS, TrainOrder, TrainReport
 from fedray.placement import Placement
 from fedray.simulation import simulate
 
@@ -21,8 +20,20 @@ def trainer(small) -> LocalTrainer:
     return LocalTrainer(small("training.enabled=true"))
 
 
-def order(trainer: LocalTrainer, device_ids: list[int]) -> TrainOrder:
-    return TrainOrder(0, 0, np.array(device_ids, np.uint64), trainer.initial_parameters())
+def trained(
+    trainer: LocalTrainer, *groups: list[int], round_index: int = 0
+) -> tuple[TrainReport, NDArray[np.int64]]:
+    """What becomes of some groups, from the initial parameters."""
+    order = TrainOrder(round_index, [np.array(group, np.uint64) for group in groups])
+    return trainer.train(order, trainer.initial_parameters())
+
+
+def clipped(
+    updates: NDArray[np.float32], clip_norm: float
+) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+    """The sum of clipped updates, and what was done to each."""
+    total = np.zeros(updates.shape[1], np.int64)
+    return total, add_clipped(total, updates, clip_norm)
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 1.0, 1e3])
@@ -30,28 +41,28 @@ def test_no_clipped_update_is_longer_than_the_clip_norm(clip_norm: float) -> Non
     scales = np.logspace(-4, 4, 40)[:, None]
     updates = (np.random.default_rng(1).normal(size=(40, 500)) * scales).astype(np.float32)
     for update in updates:
-        steps, is_longer = sum_of_clipped(update[None, :], clip_norm)
+        steps, done = clipped(update[None, :], clip_norm)
         norm = float(np.linalg.norm(steps.astype(np.float64) * (clip_norm / 2.0**FIXED_POINT_BITS)))
         own = float(np.linalg.norm(update.astype(np.float64)))
         rounding = clip_norm * 2.0**-FIXED_POINT_BITS * 500**0.5
         assert norm <= clip_norm
-        assert is_longer.tolist() == [own > clip_norm]
+        assert done.tolist() == [Clipped.SHORTENED if own > clip_norm else Clipped.KEPT]
         assert norm == pytest.approx(min(own, clip_norm), rel=1e-6, abs=rounding)
 
 
 def test_a_sum_of_clipped_updates_is_that_of_each_alone() -> None:
     updates = np.random.default_rng(2).normal(size=(7, 300)).astype(np.float32)
-    together, is_longer = sum_of_clipped(updates, 17.3)
-    alone = [sum_of_clipped(update[None, :], 17.3) for update in updates]
+    together, done = clipped(updates, 17.3)
+    alone = [clipped(update[None, :], 17.3) for update in updates]
     assert (together == sum(total for total, _ in alone)).all()
-    assert is_longer.tolist() == [bool(longer[0]) for _, longer in alone]
-    assert 0 < is_longer.sum() < 7
+    assert done.tolist() == [int(each[0]) for _, each in alone]
+    assert 0 < done.sum() < 7
 
 
 def test_an_update_that_is_not_finite_counts_as_zero() -> None:
     updates = np.array([[1.0, np.nan], [np.inf, 0.0], [0.25, 0.0]], np.float32)
-    total, is_longer = sum_of_clipped(updates, 1.0)
-    assert is_longer.tolist() == [True, True, False]
+    total, done = clipped(updates, 1.0)
+    assert done.tolist() == [Clipped.NOT_FINITE, Clipped.NOT_FINITE, Clipped.KEPT]
     assert total.tolist() == [2 ** (FIXED_POINT_BITS - 2), 0]
 
 
@@ -65,17 +76,16 @@ def test_a_device_trains_on_what_the_trace_says_it_holds_up_to_its_local_steps(
     assert (held < 16).any()
     assert (held > 16).any()
     trainer = LocalTrainer(scenario.with_overrides("training.enabled=true"))
-    assert trainer.train(order(trainer, device_ids.tolist())).examples == np.minimum(held, 16).sum()
+    assert trained(trainer, device_ids.tolist())[0].examples == np.minimum(held, 16).sum()
 
 
 def test_an_update_does_not_depend_on_the_rest_of_its_group_but_for_rounding(trainer) -> None:
     """Batched products may differ in the last bits: single updates and the group's sum agree to float32 rounding."""
-    together = trainer.train(order(trainer, [3, 8, 12]))
-    alone = [trainer.train(order(trainer, [device])) for device in (3, 8, 12)]
-    total = sum(report.sum_fixed_point for report in alone)
-    scale = np.abs(together.sum_fixed_point).max()
-    np.testing.assert_allclose(together.sum_fixed_point / scale, total / scale, atol=1e-4)
-    assert together.loss_sum == pytest.approx(sum(report.loss_sum for report in alone), rel=1e-5)
+    report, together = trained(trainer, [3, 8, 12])
+    reports, alone = zip(*(trained(trainer, [device]) for device in (3, 8, 12)), strict=True)
+    scale = np.abs(together).max()
+    np.testing.assert_allclose(together / scale, sum(alone) / scale, atol=1e-4)
+    assert report.loss_sum == pytest.approx(sum(each.loss_sum for each in reports), rel=1e-5)
 
 
 def test_a_group_trains_to_the_same_bits_again(small) -> None:
@@ -83,26 +93,7 @@ def test_a_group_trains_to_the_same_bits_again(small) -> None:
         LocalTrainer(small("training.enabled=true")),
         LocalTrainer(small("training.enabled=true")),
     )
-    assert (
-        first.train(order(first, [1, 2])).sum_fixed_point
-        == second.train(order(second, [1, 2])).sum_fixed_point
-    ).all()
-
-
-def test_the_gradients_are_those_of_finite_differences(trainer) -> None:
-    task = NextWord(7)
-    batch = task.device_examples(np.array([4], np.uint64), 6)
-    parameters = trainer._named(torch.tensor(task.initial_parameters())[None, :].double())
-    _, gradients = trainer._gradients(parameters, batch)
-    generator = torch.Generator().manual_seed(2)
-    for name, part in parameters.items():
-        direction = torch.randn(part.shape, generator=generator, dtype=torch.float64)
-        step = 1e-5
-        with torch.no_grad():
-            above = task.losses({**parameters, name: part + step * direction}, batch)
-            below = task.losses({**parameters, name: part - step * direction}, batch)
-        slope = float((above - below) / (2 * step))
-        assert float((gradients[name] * direction).sum()) == pytest.approx(slope, rel=1e-5), name
+    assert (trained(first, [1, 2])[1] == trained(second, [1, 2])[1]).all()
 
 
 def test_training_lowers_the_loss(small) -> None:
@@ -110,24 +101,27 @@ def test_training_lowers_the_loss(small) -> None:
         small("training.enabled=true", "training.client.local_steps=40", "privacy.clip_norm=1000.0")
     )
     start = trainer.initial_parameters()
-    report = trainer.train(order(trainer, list(range(16))))
-    step = report.sum_fixed_point * (1000.0 / 2.0**FIXED_POINT_BITS) / 16
+    _, total = trained(trainer, list(range(16)))
+    step = total * (1000.0 / 2.0**FIXED_POINT_BITS) / 16
     assert (
-        trainer.evaluate((start + step).astype(np.float32)).loss
-        < trainer.evaluate(start).loss - 0.03
+        trainer.evaluate((start + step).astype(np.float32)).metrics["loss"].value
+        < trainer.evaluate(start).metrics["loss"].value - 0.03
     )
 
 
-def test_text_is_a_function_of_the_device_and_words_are_words() -> None:
-    task = NextWord(7)
-    both = task.device_examples(np.array([5, 9], np.uint64), 4)
+def test_text_is_a_function_of_the_device_and_words_are_words(small) -> None:
+    devices, positions = np.array([5, 9], np.uint64), np.tile(np.arange(4), (2, 1))
+    source = Language(small("training.seed=7"))
+    both = source.examples(devices, positions)["tokens"]
     assert both.shape == (2, 4, LENGTH + 1)
     assert (both[:, :, 0] == START).all()
-    assert int(both[:, :, 1:].max()) < WORDS
-    assert torch.equal(task.device_examples(np.array([9], np.uint64), 2)[0], both[1, :2])
-    assert not torch.equal(NextWord(8).device_examples(np.array([9], np.uint64), 4)[0], both[1])
+    assert both[:, :, 1:].max() < WORDS
+    second = source.examples(devices[1:], np.array([[2, 0]]))["tokens"][0]
+    assert (second == both[1, [2, 0]]).all()
+    other = Language(small("training.seed=8"))
+    assert not (other.examples(devices, positions)["tokens"] == both).all()
 
 
 def test_unknown_tasks_are_refused(small) -> None:
-    with pytest.raises(ScenarioError, match="must be one of next_word"):
-        task_of(small("training.task=chess"))
+    with pytest.raises(ScenarioError, match="training.task"):
+        small("training.task=chess")

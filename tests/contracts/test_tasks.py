@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from clients.data.contract import CHECKS as SOURCE_CHECKS
+from clients.data.registry import source_of
 from clients.tasks.contract import CHECKS
 from clients.tasks.custom import CustomTask
 from clients.tasks.module import ModuleTask
@@ -17,10 +19,11 @@ from clients.trainer import LocalTrainer
 from fedray import simulation
 from fedray.errors import InputError, ScenarioError
 from fedray.learning import train
-from fedray.messages import TrainOrder
+from fedray.messages import FIXED_POINT_BITS, TrainOrder
 from fedray.pipeline import resume_run, run_scenario
 from fedray.placement import Placement
-from fedray.scenario import CustomTraining, Scenario
+from fedray.scenario import CustomTask as CustomTable
+from fedray.scenario import Scenario
 from fedray.simulation import read_unfinished_scenario, simulate
 
 HERE = Placement(1, "in-process")
@@ -39,27 +42,44 @@ def task(seed):
 PLAIN = """
 import numpy as np
 import torch
-from fedray.messages import Evaluation
+from clients.data.source import Field
+from fedray.messages import Metric
 
-class task:
-    shapes = {"mean": (3,), "scale": ()}
+class Draws:
+    fields = {"points": Field((3,), "real")}
+    held_out_devices = 9
+    optimum = {}
 
     def __init__(self, seed):
         self.seed = seed
 
+    def examples_on(self, device_ids):
+        return np.full(device_ids.size, 50)
+
+    def examples(self, device_ids, positions):
+        all = [
+            torch.randn(50, 3, generator=torch.Generator().manual_seed(self.seed + int(each)))
+            for each in device_ids
+        ]
+        return {"points": np.stack([each[row].numpy() for each, row in zip(all, positions)])}
+
+class task:
+    shapes = {"mean": (3,), "scale": ()}
+    metrics = (Metric("distance", "", "lower"),)
+
+    def __init__(self, seed):
+        self.source = Draws(seed)
+
     def initial_parameters(self):
         return np.zeros(4, np.float32)
 
-    def device_examples(self, device_ids, count):
-        rows = [torch.Generator().manual_seed(self.seed + int(each)) for each in device_ids]
-        return torch.stack([torch.randn(50, 3, generator=each)[:count] for each in rows])
-
     def losses(self, parameters, batch):
-        away = batch - parameters["mean"][:, None, :]
+        away = batch["points"] - parameters["mean"][:, None, :]
         return away.square().mean(dim=(1, 2)) + parameters["scale"].square()
 
-    def evaluate(self, parameters):
-        return Evaluation(float(parameters["mean"].square().sum()), 0.5)
+    def measure(self, parameters, batch):
+        away = batch["points"] - parameters["mean"][:, None, :]
+        return {"distance": (away.square().sum(dim=2), torch.ones(away.shape[:2]))}
 """
 
 
@@ -98,16 +118,30 @@ def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
 
 
+DATA = {"next_word": {"kind": "language"}}
+"""Data for each shipped task."""
 MADE = {
-    **{name: lambda seed, name=name: _registered(name, seed) for name in TASKS},
-    "convolution": lambda seed: module_task(convolution(), (1, 6, 6)),
-    "recurrent": lambda seed: module_task(LastState(), (3, 4)),
+    **{name: lambda seed, name=name: _registered(name, seed) for name in DATA},
+    "convolution": lambda seed: _with_source(module_task(convolution(), (1, 6, 6))),
+    "recurrent": lambda seed: _with_source(module_task(LastState(), (3, 4))),
 }
 
 
 def _registered(name: str, seed: int):
-    tables = {"population": {"devices": 100}, "rounds": {"count": 1, "report_goal": 64}}
-    return task_of(Scenario.from_tables({**tables, "seed": seed, "training": {"task": name}}))
+    tables = {"population": {"devices": 2**40 - 2}, "rounds": {"count": 1, "report_goal": 64}}
+    training = {"task": name, "seed": seed}
+    scenario = Scenario.from_tables({**tables, "data": DATA[name], "training": training})
+    source = source_of(scenario)
+    return task_of(scenario, source.fields), source
+
+
+def _with_source(task):
+    assert task.source is not None
+    return task, task.source
+
+
+def test_every_shipped_task_is_tested() -> None:
+    assert {*DATA, "custom"} == TASKS.keys()
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -116,18 +150,28 @@ def test_every_task_keeps_the_contract(name: str, check, tmp_path: Path) -> None
     if name in MADE:
         check(MADE[name])
     else:
-        training = own(tmp_path, MODULE if name == "custom module" else PLAIN).training
-        assert isinstance(training, CustomTraining)
-        check(lambda seed: CustomTask(training, seed))
+        table = own(tmp_path, MODULE if name == "custom module" else PLAIN).training.task
+        assert isinstance(table, CustomTable)
+        check(lambda seed: _with_source(CustomTask(table, seed, {})))
 
 
-def test_the_suite_catches_a_task_whose_draws_depend_on_the_company() -> None:
+@pytest.mark.parametrize("check", SOURCE_CHECKS)
+def test_a_function_s_examples_keep_the_contract_of_sources(check) -> None:
+    check(lambda: _with_source(module_task(nn.Linear(2, 2), (2,)))[1])
+
+
+def test_the_suite_catches_a_task_whose_devices_feel_each_other() -> None:
     task = module_task(nn.Linear(2, 2), (2,))
-    task.device_examples = lambda device_ids, count: torch.randn(  # pyright: ignore[reportAttributeAccessIssue]
-        len(device_ids), count, 16
+    losses = task.losses
+    task.losses = lambda parameters, batch: (
+        losses(parameters, batch)
+        .mean()
+        .expand(  # pyright: ignore[reportAttributeAccessIssue]
+            len(batch["inputs"])
+        )
     )
     with pytest.raises(AssertionError):
-        CHECKS[2](lambda seed: task)
+        CHECKS[2](lambda seed: _with_source(task))
 
 
 @pytest.mark.parametrize(("make", "shape"), [(convolution, (1, 6, 6)), (LastState, (3, 4))])
@@ -136,7 +180,9 @@ def test_a_module_for_a_group_is_the_module_for_each_device(make, shape) -> None
     module = make()
     task = module_task(module, shape)
     devices = np.arange(4, dtype=np.uint64)
-    batch = task.device_examples(devices, 5)
+    assert task.source is not None
+    examples = task.source.examples(devices, np.tile(np.arange(5), (4, 1)))
+    batch = {name: torch.from_numpy(part) for name, part in examples.items()}
     own = {
         name: torch.randn(4, *part, generator=torch.Generator().manual_seed(1)).requires_grad_()
         for name, part in task.shapes.items()
@@ -161,16 +207,6 @@ def test_a_module_for_a_group_is_the_module_for_each_device(make, shape) -> None
             torch.testing.assert_close(gradient[device], expected)
 
 
-def test_a_device_with_fewer_examples_goes_round_again() -> None:
-    inputs = torch.arange(3, dtype=torch.float64)[:, None]
-    pair = inputs, inputs[:, 0].long()
-    task = ModuleTask(nn.Linear(1, 2), lambda device: pair, nn.CrossEntropyLoss())
-    unpacked, targets = task._unpacked(task.device_examples(np.zeros(1, np.uint64), 7))
-    assert unpacked.dtype == torch.float64
-    assert unpacked[0, :, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert targets[0].tolist() == [0, 1, 2, 0, 1, 2, 0]
-
-
 @pytest.mark.parametrize(
     "module", [nn.Dropout(0.5), nn.BatchNorm1d(3), nn.LSTM(2, 2, 2, dropout=0.1)]
 )
@@ -188,14 +224,18 @@ def test_modules_that_draw_or_remember_are_refused(module: nn.Module) -> None:
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit(0)", "SystemExit"),
         ("def task(seed):\n    raise KeyError(seed)", "task() failed: KeyError: 3"),
-        (PLAIN.replace("def evaluate", "def other"), "lacks evaluate"),
+        (PLAIN.replace("def measure", "def other"), "lacks measure"),
+        (PLAIN.replace("metrics =", "figures ="), "`metrics` must be"),
         (PLAIN.replace("shapes", "forms"), "`shapes` must have the shape"),
         (PLAIN.replace("np.zeros(4", "np.zeros(5"), "has shape (5,); it must be [4]"),
         (PLAIN.replace("dim=(1, 2)", "dim=9"), "losses() failed: IndexError"),
         (PLAIN.replace("mean(dim=(1, 2))", "mean(dim=2)"), "a loss per device"),
-        (PLAIN.replace("[:count]", "[: count + 1]"), "device_examples() gave"),
-        (PLAIN.replace("return away", "return 0 * batch.mean(dim=(1, 2))  #"), "have no gradients"),
-        (PLAIN.replace("Evaluation(", "tuple("), "evaluate() failed: TypeError"),
+        (
+            PLAIN.replace("return away", "return 0 * batch['points'].mean(dim=(1, 2))  #"),
+            "have no gradients",
+        ),
+        (PLAIN.replace("sum(dim=2), torch", "sum(), torch"), "a numerator and a weight"),
+        (PLAIN.replace("sum(dim=2), torch", "sum(dim=9), torch"), "measure() failed: IndexError"),
         (MODULE.replace("torch.nn.Linear(6, 2)", "torch.nn.Dropout()"), "has a Dropout"),
     ],
 )
@@ -228,23 +268,16 @@ def test_the_digest_is_of_the_content_and_not_of_the_path(tmp_path: Path) -> Non
     assert same.digest == scenario.digest != other.digest
     assert same == scenario
     plain = scenario.with_overrides("training.task=next_word")
-    assert not {"file", "sha256"} & plain.to_tables()["training"].keys()
-
-
-def test_scenarios_without_a_task_of_their_own_have_the_digests_they_had(small) -> None:
-    assert small().digest == DIGEST_OF_SMALL
-
-
-DIGEST_OF_SMALL = "9ccb3764aa2f36be8a98476c634e9342d8cf589c1ef604cd9fe12bfae2b85892"
+    assert plain.to_tables()["training"]["task"] == {"kind": "next_word"}
 
 
 def test_unknown_and_missing_keys_are_named(tmp_path: Path) -> None:
     own(tmp_path, PLAIN)
     for override, says in (
-        ("training={task='custom'}", "training.file is missing"),
+        ("training={task='custom'}", "training.task.file is missing"),
         ("training={task='custom',file='my_task.py',sead=1}", "did you mean 'seed'"),
-        ("training={file='my_task.py'}", "unknown key training.file"),
-        ("training={task='custom',file='none.py'}", "training: file='none.py' is no readable"),
+        ("training={file='my_task.py'}", "unknown key training.task.file"),
+        ("training={task='custom',file='none.py'}", "training.task: file='none.py' is no readable"),
     ):
         with pytest.raises(ScenarioError, match=says):
             Scenario.from_toml(tmp_path / "s.toml", [override])
@@ -257,10 +290,10 @@ def test_only_trainers_are_sent_the_file(tmp_path: Path) -> None:
     sent = pickle.loads(pickle.dumps(scenario.for_trainers()))
     trainer = LocalTrainer(sent)
     start = trainer.initial_parameters()
-    report = trainer.train(TrainOrder(0, 0, np.arange(3, dtype=np.uint64), start))
-    assert report.devices == 3
+    report, _ = trainer.train(TrainOrder(0, [np.arange(3, dtype=np.uint64)]), start)
+    assert report.devices == report.trained == 3
     # A loss at zero is the mean square of a device's examples.
-    assert report.loss_sum == pytest.approx(3.0, abs=1.5)
+    assert report.loss_sum / 2.0**FIXED_POINT_BITS == pytest.approx(3.0, abs=1.5)
 
 
 def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
@@ -269,7 +302,7 @@ def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
     scenario = own(tmp_path, PLAIN, "rounds.count=2")
     trace = run_scenario(scenario, HERE, tmp_path / "t")
     assert trace.trained is not None
-    kept = f"{scenario.training.sha256}.py"  # pyright: ignore[reportAttributeAccessIssue]
+    kept = f"{scenario.training.task.sha256}.py"  # pyright: ignore[reportAttributeAccessIssue]
     for folder in (trace.path, trace.trained.path):
         assert (folder / kept).read_text() == PLAIN
     (tmp_path / "my_task.py").unlink()
@@ -287,7 +320,7 @@ def test_code_that_a_trace_names_by_a_path_is_not_ones_own(tmp_path: Path) -> No
     """Whoever made it could leave the digest out, or name a file of another folder."""
     scenario = own(tmp_path, PLAIN)
     trace = simulate(scenario, HERE, tmp_path / "t")
-    trace.run["scenario"]["training"].update(file=str(tmp_path / "my_task.py"), sha256="")
+    trace.run["scenario"]["training"]["task"].update(file=str(tmp_path / "my_task.py"), sha256="")
     with pytest.raises(InputError, match="--trust-code"):
         train(trace, None, HERE, tmp_path / "m")
 
@@ -298,7 +331,7 @@ def test_a_resumed_run_asks_before_it_runs_a_task(tmp_path: Path, monkeypatch) -
     partial.mkdir()
     document = {"scenario_digest": scenario.digest, "scenario": scenario.to_tables()}
     monkeypatch.setattr(simulation, "read_unfinished", lambda directory: (partial, document, "run"))
-    (partial / f"{scenario.training.sha256}.py").write_text("raise SystemExit('executed')")  # pyright: ignore[reportAttributeAccessIssue]
+    (partial / f"{scenario.training.task.sha256}.py").write_text("raise SystemExit('executed')")  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(InputError, match="--trust-code"):
         resume_run(tmp_path / "t", HERE)
     _, kept, _ = read_unfinished_scenario(tmp_path / "t", None)
@@ -312,6 +345,7 @@ def test_functional_call_keeps_a_module_as_it_was() -> None:
     module = nn.Linear(2, 2)
     before = module.weight.clone()
     task = module_task(module, (2,))
-    task.evaluate({name: torch.zeros(1, *shape) for name, shape in task.shapes.items()})
+    batch = {"inputs": torch.zeros(1, 3, 2), "targets": torch.zeros(1, 3, dtype=torch.int64)}
+    task.measure({name: torch.zeros(1, *shape) for name, shape in task.shapes.items()}, batch)
     assert torch.equal(module.weight, before)
     assert torch.equal(functional_call(module, {}, (torch.ones(1, 2),)), module(torch.ones(1, 2)))

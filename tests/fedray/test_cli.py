@@ -137,7 +137,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["run", "GOOD.toml", "--out", "FULL"], "exists already"),
         (
             ["run", "GOOD.toml", "--set", "training.enabled=true", "--set", "training.task=chess"],
-            "must be one of next_word",
+            "is not one of next_word",
         ),
         (["audit", "missing"], "is not a directory"),
         (["audit", "FULL"], "has no run.json"),

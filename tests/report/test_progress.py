@@ -8,20 +8,20 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from fedray.messages import RunProgress, TrainingProgress
+from fedray.messages import Measured, RunProgress, TrainingProgress
 from fedray.report.progress import run_progress
 
-PARTS = ["day 123 21:05", "eligible 12,345,678", "loss 5.824", "accuracy 0.015"]
+PARTS = ["day 123 21:05", "eligible 12,345,678", "train loss 5.824", "accuracy 0.015"]
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
 def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width, color_system=None)
     monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
     metrics, evaluation = (
         SimpleNamespace(train_loss=5.824),
-        SimpleNamespace(evaluation_accuracy=0.015),
+        SimpleNamespace(metrics={"accuracy": Measured(0.015, 0.001)}),
     )
     seconds = 123 * 86_400 + 21 * 3600 + 5 * 60
     with run_progress(is_shown=True) as on_progress:
@@ -39,5 +39,5 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
     assert shown[:1] == ["day 123 21:05"] or width < 60
     for part in PARTS:
         assert part in shown or part.split()[0] not in last
-    if width >= 120:
+    if width >= 140:
         assert shown == PARTS

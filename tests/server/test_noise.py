@@ -6,9 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from fedray.errors import CheckpointError, InputError
-from fedray.messages import FIXED_POINT_BITS, TrainReport
+from fedray.messages import FIXED_POINT_BITS
 from mechanisms import reference
 from mechanisms.registry import (
     BISR,
@@ -185,15 +186,13 @@ def test_on_a_gpu_too_streams_are_restorable_and_correlated_as_the_reference(
     assert torch.equal(other.next(), rows[4].float())
 
 
-def reports(
-    *updates: np.ndarray, clip_norm: float = 1.0, round_index: int = 0
-) -> list[TrainReport]:
-    fixed = [
-        np.trunc(update * 2.0**FIXED_POINT_BITS / clip_norm).astype(np.int64) for update in updates
-    ]
-    return [
-        TrainReport(round_index, group, 1, total, 0.0, 1, 0) for group, total in enumerate(fixed)
-    ]
+def committed(
+    aggregator: ModelAggregator, round_index: int, *updates: np.ndarray
+) -> NDArray[np.float32]:
+    """The parameters after a round in which devices sent these updates; the clip norm is 1."""
+    for update in updates:
+        aggregator.add(np.trunc(update * 2.0**FIXED_POINT_BITS).astype(np.int64))
+    return aggregator.commit(round_index, len(updates))[1].copy()
 
 
 @pytest.fixture
@@ -206,17 +205,17 @@ def aggregator(small) -> ModelAggregator:
 def test_a_round_is_the_mean_update_with_momentum(aggregator) -> None:
     """Two rounds of mean update u from zero: u after one, u + 0.9 u + u after two (noise deviation 0.01 x 64 / 200 / 2 = 0.0016)."""
     update = np.array([0.5, -0.25, 0, 0, 0, 0.125])
-    once = aggregator.commit(0, reports(update, update))
-    twice = aggregator.commit(1, reports(update, update))
+    once = committed(aggregator, 0, update, update)
+    twice = committed(aggregator, 1, update, update)
     np.testing.assert_allclose(once, update, atol=0.01)
     np.testing.assert_allclose(twice, 2.9 * update, atol=0.03)
 
 
 def test_rounds_are_neither_skipped_nor_repeated(aggregator) -> None:
-    aggregator.commit(0, reports(np.zeros(6)))
+    committed(aggregator, 0, np.zeros(6))
     for wrong in (0, 2):
         with pytest.raises(ValueError, match=f"round_index={wrong} but round 1 is next"):
-            aggregator.commit(wrong, reports(np.zeros(6)))
+            committed(aggregator, wrong, np.zeros(6))
 
 
 def test_sums_do_not_depend_on_the_order_of_the_groups(small) -> None:
@@ -226,7 +225,7 @@ def test_sums_do_not_depend_on_the_order_of_the_groups(small) -> None:
     for order in (updates, updates[::-1]):
         aggregator = ModelAggregator(small("training.enabled=true"))
         aggregator.start(np.zeros(6, np.float32))
-        results.append(aggregator.commit(0, reports(*order)))
+        results.append(committed(aggregator, 0, *order))
     assert (results[0] == results[1]).all()
 
 
@@ -238,10 +237,9 @@ def test_the_sum_is_that_of_exact_integers_rounded_once(small) -> None:
     aggregator, silent = (ModelAggregator(small("training.enabled=true")) for _ in range(2))
     for each in (aggregator, silent):
         each.start(np.zeros(6, np.float32))
-    released = aggregator.release(
-        [TrainReport(0, g, 1, total, 0.0, 1, 0) for g, total in enumerate(totals)]
-    )
-    noise = silent.release(reports(np.zeros(6)))
+    for total in totals:
+        aggregator.add(total)
+    released, noise = aggregator.release(), silent.release()
     expected = (
         torch.tensor(
             [float(total) / 2.0**FIXED_POINT_BITS for total in exact], dtype=torch.float64
@@ -290,9 +288,7 @@ def test_a_restored_aggregator_goes_on_to_the_same_bits(small, strategy: Strateg
     one, other = ModelAggregator(scenario), ModelAggregator(scenario)
     one.start(np.zeros(6, np.float32))
     for t in range(7):
-        one.commit(t, reports(np.full(6, 0.1)))
+        committed(one, t, np.full(6, 0.1))
     other.load(one.state())
     for t in range(7, 12):
-        assert (
-            one.commit(t, reports(np.full(6, 0.1))) == other.commit(t, reports(np.full(6, 0.1)))
-        ).all()
+        assert (committed(one, t, np.full(6, 0.1)) == committed(other, t, np.full(6, 0.1))).all()

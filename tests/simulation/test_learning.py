@@ -156,7 +156,7 @@ def test_the_command_trains_a_second_mechanism(
     assert document["audit"]["mechanisms"][0]["name"].startswith("tree")
     code, out, err = fedray_command(*arguments[:-1], "--out", str(tmp_path / "n"))
     assert code == 0, err
-    assert "held-out data" in out
+    assert "held-out accuracy" in out
     assert str(tmp_path / "n") in out
 
 
@@ -166,8 +166,11 @@ def test_the_command_trains_a_second_mechanism(
         (["nowhere"], "is not a directory"),
         (["TRACE", "--resume"], "give its --out"),
         (["TRACE", "--out", "m", "--resume"], "has no unfinished run beside it"),
-        (["TRACE", "--set", "training.task=chess"], "must be one of next_word, custom"),
-        (["TRACE", "--set", "rounds.count=9"], "only the tables training and privacy may differ"),
+        (["TRACE", "--set", "training.task=chess"], "is not one of next_word, custom"),
+        (
+            ["TRACE", "--set", "rounds.count=9"],
+            "only the tables data, training and privacy may differ",
+        ),
         (["TRACE", "--in-process", "--address", "auto"], "drop the address to run in-process"),
         (["TRACE", "--trainers", "0"], "trainers=0 must be at least 1"),
     ],

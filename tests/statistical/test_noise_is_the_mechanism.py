@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedray.messages import TrainReport
 from fedray.scenario import Scenario
 from mechanisms import reference
 from mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree, TreeFull
@@ -44,8 +43,7 @@ def released(scenario: Scenario, strategy: Strategy) -> np.ndarray:
     privacy = scenario.privacy.model_copy(update={"mechanism": strategy})
     aggregator = ModelAggregator(scenario.model_copy(update={"privacy": privacy}))
     aggregator.start(np.zeros(DIMENSION, np.float32))
-    nothing = TrainReport(0, 0, 1, np.zeros(DIMENSION, np.int64), 0.0, 0, 0)
-    return np.stack([aggregator.release([nothing]).double().numpy() for _ in range(ROUNDS)])
+    return np.stack([aggregator.release().double().numpy() for _ in range(ROUNDS)])
 
 
 def p_values(rows: np.ndarray, strategy: Strategy, sigma: float) -> list[float]:

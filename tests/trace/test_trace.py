@@ -1,5 +1,6 @@
 """The trace on disk: readable with pyarrow alone, whole or not there, and refused when anything is wrong with it."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,16 +13,26 @@ import pytest
 
 from fedray.blocks import BLOCK_DEVICES, MAX_PARTS, part_devices, part_ranges
 from fedray.errors import InputError, RunFailed, TraceCorrupt, TraceError, TraceVersion
-from fedray.messages import TrainingMetrics
+from fedray.messages import (
+    FIXED_POINT_BITS,
+    Evaluation,
+    Measured,
+    Metric,
+    TaskDescription,
+    TrainingMetrics,
+    TrainReport,
+)
+from fedray.trace.checkpoints import npz_bytes
 from fedray.trace.files import read_columns
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
 from fedray.trace.schema import (
     ROUND_SCHEMA,
     STATES,
+    columns_digest,
     document_digest,
 )
-from fedray.trace.trained import TrainedRun, TrainedRunWriter
+from fedray.trace.trained import OLD_METRIC_SCHEMA, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished
 from fedray.trace.writer import TraceWriter
 
@@ -430,32 +441,104 @@ def test_a_code_beyond_its_names_is_damage(trace_of, monkeypatch, codes: list, n
     assert len(str(caught.value)) < 400
 
 
+METRICS = (Metric("loss", "nats per word", "lower"), Metric("accuracy", "share", "higher"))
+
+
 def write_trained(directory: Path, small) -> Path:
-    """A trained run of one round."""
-    nan = float("nan")
-    document = {"trace_digest": "0", "rounds": 1, "seed": 0, "scenario": small().to_tables()}
+    """A trained run of two rounds, of which the second was evaluated."""
+    document = {"trace_digest": "0", "rounds": 2, "seed": 0, "scenario": small().to_tables()}
+    description = TaskDescription({"b": (2,), "a": (1, 1)}, METRICS, {"accuracy": 0.75})
+    steps = 2**FIXED_POINT_BITS
+    evaluation = Evaluation({"loss": Measured(3.0, 0.5), "accuracy": Measured(0.5, 0.25)}, 9, 36)
+    rows = [
+        TrainingMetrics(
+            TrainReport(round_index=0, devices=4, trained=2, damaged=2, loss_sum=steps)
+        ),
+        TrainingMetrics(
+            TrainReport(round_index=1, devices=4, not_finite=3, without_examples=1), evaluation
+        ),
+    ]
     with TrainedRunWriter(directory) as writer:
-        model = {"parameters": np.arange(3, dtype=np.float32)}
-        return writer.finish([TrainingMetrics(0, 1.0, 0.5, nan, nan)], model, document)
+        return writer.finish(rows, description, np.arange(3, dtype=np.float32), document)
+
+
+def test_a_trained_run_reads_back_and_names_what_was_left_out(tmp_path: Path, small) -> None:
+    run = TrainedRun.open(write_trained(tmp_path / "t", small))
+    named = run.named_parameters()
+    assert {name: part.tolist() for name, part in named.items()} == {"b": [0, 1], "a": [[2]]}
+    assert run.parameters().tolist() == [0, 1, 2]
+    assert run.task_metrics == METRICS
+    assert run.last_evaluation() == {"loss": (3.0, 0.5), "accuracy": (0.5, 0.25)}
+    np.testing.assert_array_equal(run.metrics["train_loss"], [0.5, np.nan])
+    rows = dict(run.rows())
+    assert rows["left out"] == (
+        "1 without examples, 2 with damaged data, 3 with an update that is not finite"
+    )
+    assert rows["held-out accuracy"] == (
+        "0.5000 share, standard error 0.2500; the best of any model 0.7500"
+    )
+
+
+def write_old_metrics(directory: Path) -> str:
+    """metrics.parquet of traces of version 3 and of trained runs of version 1; its digest."""
+    columns = {
+        "round": np.array([0], np.uint32),
+        "train_loss": np.array([1.0]),
+        "clipped_share": np.array([0.5]),
+        "evaluation_loss": np.array([np.nan]),
+        "evaluation_accuracy": np.array([np.nan]),
+    }
+    arrays = [pa.array(column, mask=np.isnan(column)) for column in columns.values()]
+    pq.write_table(
+        pa.table(arrays, schema=OLD_METRIC_SCHEMA),
+        directory / "metrics.parquet",
+        write_page_checksum=True,
+    )
+    return columns_digest(columns)
+
+
+def test_a_trained_run_of_version_1_is_read(tmp_path: Path, small) -> None:
+    """Its model is the aggregator's state, its metrics have no errors and no units."""
+    path = write_trained(tmp_path / "t", small)
+    state = npz_bytes({"parameters": np.arange(3, dtype=np.float32), "device": np.array("cpu")})
+    (path / "model.npz").write_bytes(state)
+    document = {
+        **TrainedRun.open(path).document,
+        "version": 1,
+        "metrics_digest": write_old_metrics(path),
+        "model_sha256": hashlib.sha256(state).hexdigest(),
+    }
+    document["scenario"]["training"]["task"] = "next_word"
+    document["document_digest"] = document_digest(document)
+    (path / "training.json").write_text(json.dumps(document))
+    run = TrainedRun.open(path)
+    run.verify()
+    assert run.parameters().tolist() == [0, 1, 2]
+    assert [metric.name for metric in run.task_metrics] == ["loss", "accuracy"]
+    assert dict(run.rows())["task"] == "next_word, seed 0"
+    with pytest.raises(TraceError, match="before parameters had names"):
+        run.named_parameters()
 
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -> None:
     """They are in the folder of the trained run; until version 3 they were in the trace itself."""
     trace = trace_of(PATTERNS, 5)
-    file = write_trained(trace.path / "training", small) / "metrics.parquet"
-    if version == 3:
-        digest = TrainedRun.open(file.parent).document["metrics_digest"]
-        file = Path(shutil.move(file, trace.path))
-        shutil.rmtree(trace.path / "training")
+    file = trace.path / "training" / "metrics.parquet"
+    if version == 4:
+        write_trained(trace.path / "training", small)
+    else:
+        digest, file = write_old_metrics(trace.path), trace.path / "metrics.parquet"
         run = {**trace.run, "schema_version": 3, "metrics_digest": digest}
         rewrite_run(trace, **{**run, "document_digest": document_digest(run)})
     metrics = Trace.open(trace.path).metrics
     assert metrics is not None
-    assert metrics["train_loss"].tolist() == [1.0]
+    assert metrics["clipped_share"][0] == (0.5 if version == 3 else 0.0)
     Trace.open(trace.path).verify()
     table = pq.read_table(file)
-    pq.write_table(table.set_column(1, table.schema.field(1), pa.array([2.0])), file)
+    pq.write_table(
+        table.set_column(1, table.schema.field(1), pa.array([2.0] * table.num_rows)), file
+    )
     with pytest.raises(TraceCorrupt, match="does not have the digest"):
         _ = Trace.open(trace.path).metrics
     file.unlink()
@@ -475,11 +558,11 @@ def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -
         ),
         (
             "training.json",
-            lambda content: content.replace(b'"version": 1', b'"version": 9'),
+            lambda content: content.replace(b'"version": 2', b'"version": 9'),
             "version=9, this",
         ),
-        ("model.npz", lambda content: content[:-9], "cannot be read"),
-        ("model.npz", lambda content: content.replace(b"NUMPY", b"MUMPY"), "cannot be read"),
+        ("model.safetensors", lambda content: content[:-9], "does not have the digest"),
+        ("model.safetensors", lambda content: None, "cannot be read"),
     ],
 )
 def test_a_damaged_trained_run_is_refused_with_one_line(
@@ -487,7 +570,10 @@ def test_a_damaged_trained_run_is_refused_with_one_line(
 ) -> None:
     path = write_trained(tmp_path / "t", small)
     assert TrainedRun.open(path).parameters().tolist() == [0.0, 1.0, 2.0]
-    (path / name).write_bytes(change((path / name).read_bytes()))
+    changed = change((path / name).read_bytes())
+    (path / name).unlink()
+    if changed is not None:
+        (path / name).write_bytes(changed)
     with pytest.raises(TraceError, match=message) as caught:
         TrainedRun.open(path).verify()
     assert "\n" not in str(caught.value)

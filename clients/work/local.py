@@ -1,0 +1,166 @@
+"""Local training: gradient steps on a device's own examples, from the round's parameters.
+
+A group of devices is trained as one batch of independent models, each with parameters of its own.
+Shape suffixes: G devices, D parameters.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.data.source import ExampleSource
+from clients.tasks.layout import named, repeated
+from clients.tasks.task import Task
+from clients.work.orders import example_orders
+from clients.work.work import WorkOrder, WorkResult
+from fedray.errors import ScenarioError
+from fedray.rng import Stream, stream_key
+from fedray.scenario import FedAvg, FedProx, FedSGD
+
+MOST_EXAMPLES_HELD = 8192
+"""Of a group, in memory at once: those of a few steps, so that long epochs are no burden."""
+
+
+class LocalTraining:
+    """FedAvg and FedProx; see clients.work.work.DeviceWork.
+
+    Args:
+        table: what the devices do.
+        task: the model.
+        source: the examples.
+        seed: of the order in which examples are used.
+    """
+
+    def __init__(self, table: FedAvg, task: Task, source: ExampleSource, seed: int) -> None:
+        self._table, self._task, self._source = table, task, source
+        self._key = stream_key(seed, Stream.EXAMPLE_ORDER)
+        self._proximal = table.proximal if isinstance(table, FedProx) else 0.0
+
+    def compute(self, order: WorkOrder) -> WorkResult:
+        """See DeviceWork."""
+        table = self._table
+        usable_G = np.minimum(order.held, table.max_examples or np.iinfo(np.int64).max)
+        steps_G = self._steps(usable_G)
+        batch, most = table.batch_size, int(steps_G.max())
+        positions = example_orders(
+            self._key, order.round_index, order.device_ids, usable_G, most * batch
+        )
+        devices = len(order.device_ids)
+        start = named(order.start[None, :], self._task.shapes)
+        parameters = repeated(start, devices)
+        # Plain SGD is a single call; torch's optimisers would take longer than a small model.
+        optimizer = _optimizer(table, list(parameters.values()))
+        at_once = max(1, MOST_EXAMPLES_HELD // (devices * batch))
+        first_losses_G = torch.zeros(devices)
+        examples: dict[str, Tensor] = {}
+        for step in range(most):
+            if step % at_once == 0:
+                window = positions[:, step * batch : (step + at_once) * batch]
+                examples = tensors(self._source.examples(order.device_ids, window))
+            first = step % at_once * batch
+            here = {name: part[:, first : first + batch] for name, part in examples.items()}
+            losses_G, gradients = gradients_of(self._task, parameters, here)
+            first_losses_G = losses_G if step == 0 else first_losses_G
+            if self._proximal:
+                for name, gradient in gradients.items():
+                    gradient.add_(parameters[name] - start[name], alpha=self._proximal)
+            _take_step(table, parameters, gradients, optimizer, torch.from_numpy(steps_G > step))
+        updates_GD = torch.cat([part.reshape(devices, -1) for part in parameters.values()], dim=1)
+        return WorkResult(
+            updates=updates_GD.sub_(order.start),
+            losses=first_losses_G.double(),
+            examples=np.minimum(usable_G, steps_G * batch),
+        )
+
+    def _steps(self, usable_G: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many steps each device takes."""
+        if self._table.epochs is None:
+            return np.full(usable_G.size, self._table.local_steps)
+        return np.ceil(self._table.epochs * usable_G / self._table.batch_size).astype(np.int64)
+
+
+class OneGradient:
+    """FedSGD; see clients.work.work.DeviceWork. Devices hold different numbers of examples, so each
+    is computed alone."""
+
+    def __init__(self, table: FedSGD, task: Task, source: ExampleSource, seed: int) -> None:
+        self._table, self._task, self._source = table, task, source
+        self._key = stream_key(seed, Stream.EXAMPLE_ORDER)
+
+    def compute(self, order: WorkOrder) -> WorkResult:
+        """See DeviceWork."""
+        used_G = np.minimum(order.held, self._table.max_examples or np.iinfo(np.int64).max)
+        start = named(order.start[None, :], self._task.shapes)
+        updates_GD = order.start.new_zeros(used_G.size, order.start.numel())
+        losses_G = torch.zeros(used_G.size, dtype=torch.float64)
+        for place, used in enumerate(used_G.tolist()):
+            one = slice(place, place + 1)
+            device_ids = order.device_ids[one]
+            positions = example_orders(self._key, order.round_index, device_ids, used_G[one], used)
+            for first in range(0, used, MOST_EXAMPLES_HELD):
+                window = positions[:, first : first + MOST_EXAMPLES_HELD]
+                examples = tensors(self._source.examples(device_ids, window))
+                losses_1, gradients = gradients_of(self._task, start, examples)
+                share = window.shape[1] / used
+                flat_D = torch.cat([part.reshape(-1) for part in gradients.values()])
+                updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
+                losses_G[place] += share * float(losses_1[0])
+        return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
+
+
+def tensors(examples: dict[str, NDArray]) -> dict[str, Tensor]:
+    """Arrays as tensors of the same memory."""
+    return {name: torch.from_numpy(part) for name, part in examples.items()}
+
+
+def gradients_of(
+    task: Task, parameters: dict[str, Tensor], batch: dict[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Losses [G] and each one's gradients: the devices share nothing, so those of the sum are
+    each one's own. A parameter that no loss depends on has gradient zero."""
+    leaves = {name: part.detach().requires_grad_() for name, part in parameters.items()}
+    losses = task.losses(leaves, batch)
+    try:
+        gradients = torch.autograd.grad(
+            losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+    except RuntimeError as error:
+        raise ScenarioError(
+            f"training.task: its losses have no gradients ({error}); compute them from the "
+            "parameters by differentiable steps"
+        ) from None
+    return losses.detach(), dict(zip(leaves, gradients, strict=True))
+
+
+def _optimizer(table: FedAvg, parameters: list[Tensor]) -> torch.optim.Optimizer | None:
+    """One of torch's, which treats every coordinate alone; None for plain SGD."""
+    if table.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=table.learning_rate)
+    if table.momentum:
+        return torch.optim.SGD(parameters, lr=table.learning_rate, momentum=table.momentum)
+    return None
+
+
+def _take_step(
+    table: FedAvg,
+    parameters: dict[str, Tensor],
+    gradients: dict[str, Tensor],
+    optimizer: torch.optim.Optimizer | None,
+    is_training_G: Tensor,
+) -> None:
+    """A step in place. Devices that are done stay where they are."""
+    parts = list(parameters.values())
+    everyone = bool(is_training_G.all())
+    before = [] if everyone else [part.clone() for part in parts]
+    if optimizer is None:
+        torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
+            parts, list(gradients.values()), alpha=-table.learning_rate
+        )
+    else:
+        for part, gradient in zip(parts, gradients.values(), strict=True):
+            part.grad = gradient
+        optimizer.step()
+    for part, kept in zip(parts, before, strict=not everyone):
+        mask = is_training_G.view(-1, *(1,) * (part.dim() - 1))
+        part.copy_(torch.where(mask, part, kept))
