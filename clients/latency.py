@@ -15,32 +15,45 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.population import DeviceModel, examples_of, speed_of
+from clients.data.source import ExampleSource
+from clients.population import DeviceModel, speed_of
 from fedray.scenario import Scenario
+
+MEDIAN_DEVICES = 4096
+"""Devices, the first ones, whose median of examples is taken for that of all, where the data says
+how many there are."""
 
 
 class LatencyModel(NamedTuple):
     """What compiled code needs of a scenario's latency table; the slowdown is in all seconds.
 
     devices: of the scenario.
+    examples_median: median number of examples on a device.
     setup_seconds: before training starts.
     train_seconds: median training time at the median number of examples.
     download_seconds, upload_seconds: of the model, at the median rates.
     """
 
     devices: DeviceModel
+    examples_median: float
     setup_seconds: float
     train_seconds: float
     download_seconds: float
     upload_seconds: float
 
     @classmethod
-    def of(cls, scenario: Scenario) -> "LatencyModel":
-        """The compiled form of a scenario's latency table."""
+    def of(cls, scenario: Scenario, source: ExampleSource) -> "LatencyModel":
+        """The compiled form of a scenario's latency table.
+
+        Args:
+            scenario: has the table.
+            source: says how many examples devices have, which the training time grows with.
+        """
         table = scenario.latency
         megabytes = table.slowdown * table.model_megabytes
         return cls(
             devices=DeviceModel.of(scenario),
+            examples_median=_examples_median(scenario, source),
             setup_seconds=table.slowdown * table.setup_seconds,
             train_seconds=table.slowdown * table.train_seconds,
             download_seconds=megabytes / table.downlink_megabytes_per_second,
@@ -48,15 +61,24 @@ class LatencyModel(NamedTuple):
         )
 
 
+def _examples_median(scenario: Scenario, source: ExampleSource) -> float:
+    if scenario.data.draws_counts:
+        return scenario.population.examples_median
+    devices = min(MEDIAN_DEVICES, scenario.device_ids)
+    counts = source.examples_on(np.arange(devices, dtype=np.uint64))
+    return max(1.0, float(np.median(counts)))
+
+
 @njit(cache=True, nogil=True)
 def work_seconds(
-    model: LatencyModel, device_ids: NDArray[np.uint64]
+    model: LatencyModel, device_ids: NDArray[np.uint64], examples: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """How long devices work on a round, in two parts.
 
     Args:
         model: of the scenario.
         device_ids: [A].
+        examples: that they have, [A].
 
     Returns:
         (fixed, training) seconds [A]: setup and transfers, and the training time that the round
@@ -65,9 +87,9 @@ def work_seconds(
     fixed, training = np.empty(device_ids.size, np.float32), np.empty(device_ids.size, np.float32)
     for asked in range(device_ids.size):
         speed, downlink, uplink = speed_of(model.devices, device_ids[asked])
-        examples = examples_of(model.devices, device_ids[asked]) / model.devices.examples_median
+        amount = examples[asked] / model.examples_median
         fixed[asked] = (
             model.setup_seconds + model.download_seconds / downlink + model.upload_seconds / uplink
         )
-        training[asked] = model.train_seconds * speed * 0.5 * (1.0 + examples)
+        training[asked] = model.train_seconds * speed * 0.5 * (1.0 + amount)
     return fixed, training

@@ -23,6 +23,7 @@ from clients.check_in import (
     enumerate_check_ins,
     first_of_each_interval,
 )
+from clients.data.registry import source_of
 from clients.device_map import DeviceMap
 from clients.latency import LatencyModel, work_seconds
 from clients.population import (
@@ -31,7 +32,6 @@ from clients.population import (
     TimerHabits,
     are_reachable,
     devices_of_ranks,
-    examples_on,
     joined_before,
     joined_in_block,
     present_between,
@@ -114,7 +114,8 @@ class PopulationShard:
         self._availability = availability_of(scenario)
         self._presence = Presence.of(scenario)
         self._timer_habits = TimerHabits.of(scenario)
-        self._latency = LatencyModel.of(scenario)
+        self._data = source_of(scenario)
+        self._latency = LatencyModel.of(scenario, self._data)
         self._check_in_key = stream_key(scenario.seed, Stream.CHECK_IN)
         self._thinning_key = stream_key(scenario.seed, Stream.THINNING)
         self._separation = scenario.participation.round_separation
@@ -255,7 +256,8 @@ class PopulationShard:
 
     def _with_work(self, first: FirstCheckIns, entries: NDArray[np.int64]) -> _Listed:
         device_ids = first.local[entries] + np.uint64(self.first_device)
-        return _Listed(first, entries, *work_seconds(self._latency, device_ids))
+        examples = self._data.examples_on(device_ids)
+        return _Listed(first, entries, *work_seconds(self._latency, device_ids, examples))
 
     def _list_intervals(self, from_time: float, until_time: float) -> Intervals:
         """Intervals that touch [from_time, until_time) of all devices whose timer opens before its
@@ -429,7 +431,7 @@ class PopulationShard:
             self._members, self._known_room = {}, KNOWN_BYTES
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
-        columns["examples"] = examples_on(self._devices, columns["device_id"])
+        columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
         return write_part(encode_part(first, end, columns), partial, token)
 
     def use(self) -> ShardUse:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.data.registry import build_index
 from clients.shard import PopulationShard
 from fedray.blocks import part_count, part_ranges, shard_ranges
 from fedray.errors import ShardLost, TrainerLost
@@ -121,6 +122,7 @@ def start_shards(
             ShardWorker(InProcessWorker(PopulationShard, scenario, *edges), device_ids, *edges)
             for edges in ranges
         ]
+    build_index(scenario)
     scenario_once = shared(scenario)
     share = max(0.001, min(1.0, cpus / count))
     shards = []
@@ -161,6 +163,7 @@ def start_trainers(scenario: Scenario, placement: Placement, cpus: float) -> lis
     """
     if placement.backend == "in-process":
         return [TrainerWorker(InProcessWorker(_make_trainer, scenario))]
+    build_index(scenario)
     scenario_once = shared(scenario)
     trainers = []
     for number in range(placement.trainers or max(1, int(cpus))):

@@ -72,6 +72,16 @@ if TYPE_CHECKING:
         PoissonAvailability,
         ReplayAvailability,
     )
+    from fedray.scenario.data import (
+        ClassesData,
+        CustomData,
+        LeafData,
+        ParquetData,
+        PflHdf5Data,
+        PointsData,
+        SourceCodeData,
+        TffSqliteData,
+    )
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.fit import Fit, FittedRun, fit_min_sep
@@ -112,6 +122,10 @@ _NAMES = {
     "fedray.audit.statement": "Statement privacy_statement",
     "fedray.scenario.availability": (
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
+    ),
+    "fedray.scenario.data": (
+        "ClassesData CustomData LeafData ParquetData PflHdf5Data PointsData "
+        "SourceCodeData TffSqliteData"
     ),
     "fedray.studies.canary": "Aggregates CanaryResult run_canary",
     "fedray.errors": (
@@ -164,7 +178,9 @@ __all__ = [
     "CanaryResult",
     "CheckpointError",
     "Claim",
+    "ClassesData",
     "CustomAvailability",
+    "CustomData",
     "CustomTask",
     "Dense",
     "Estimate",
@@ -183,6 +199,7 @@ __all__ = [
     "InputError",
     "LanguageData",
     "Latency",
+    "LeafData",
     "Matrix",
     "MechanismRequest",
     "MechanismSpec",
@@ -190,10 +207,13 @@ __all__ = [
     "NextWordTask",
     "OptimizationFailed",
     "Outage",
+    "ParquetData",
     "Participation",
+    "PflHdf5Data",
     "Placement",
     "Plan",
     "PlanTarget",
+    "PointsData",
     "PoissonAvailability",
     "PoissonSampling",
     "Population",
@@ -211,12 +231,14 @@ __all__ = [
     "ServerSGD",
     "ServerYogi",
     "ShardLost",
+    "SourceCodeData",
     "Starved",
     "Statement",
     "Strategy",
     "Sweep",
     "SweepResult",
     "Target",
+    "TffSqliteData",
     "TimeZone",
     "Toeplitz",
     "Trace",

@@ -6,9 +6,15 @@ The first line is JSON with both digests, the rest is the content.
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from fedray.atomic import replace_file
+
+
+def cache_folder(name: str) -> Path:
+    """Where entries of one sort are kept: `$XDG_CACHE_HOME/fedray/<name>`, or below `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / name
 
 
 def read_kept(file: Path, request: str) -> bytes | None:

@@ -30,6 +30,7 @@ from fedray.errors import CheckpointError, InputError, shown
 from fedray.messages import ProgressListener, TrainingProgress, TrainOrder
 from fedray.placement import Placement
 from fedray.scenario import CustomTask, FedAvg, Scenario
+from fedray.scenario.content import ContentFile, PythonFile
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
@@ -328,7 +329,6 @@ def _training(
 ) -> Iterator[_Training]:
     """Within: the workers are there, and the directory is being made."""
     partial = partial or partial_directory(Path(os.path.abspath(directory)))
-    task = scenario.training.task
     state: dict[str, NDArray] = {}
     run = ""
     if is_resumed:
@@ -345,8 +345,8 @@ def _training(
         )
         if not is_resumed:
             run = write_unfinished(partial, scenario.to_document())
-            if isinstance(task, CustomTask):
-                writer.save_content(task.content_name, task.content)
+            for table in _content_files(scenario):
+                writer.save_content(table.content_name, table.content)
         checkpoints = Checkpoints(partial, run)
         if is_resumed:
             state = checkpoints.newest()
@@ -356,7 +356,7 @@ def _training(
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
-        if isinstance(task, CustomTask):
+        if _content_files(scenario):
             _rehearse(trainers[0])
         yield _Training(
             scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress
@@ -364,7 +364,7 @@ def _training(
 
 
 def _rehearse(trainer: TrainerWorker) -> None:
-    """Raises ScenarioError if a user's task fails at once, before anything long is begun."""
+    """Raises ScenarioError if a user's code fails at once, before anything long is begun."""
     parameters = trainer.initial_parameters().result()
     trainer.evaluate(parameters).result()
     trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
@@ -380,9 +380,16 @@ def _loads_of(scenario: Scenario) -> Loads | None:
 
 
 def _demand_trust(scenario: Scenario) -> None:
-    """Raises InputError if the task is code that came with a trace."""
-    if isinstance(scenario.training.task, CustomTask):
-        scenario.training.task.demand_trust()
+    """Raises InputError if the task or the data is code that came with a trace."""
+    for table in _content_files(scenario):
+        if isinstance(table, PythonFile):
+            table.demand_trust()
+
+
+def _content_files(scenario: Scenario) -> list[ContentFile]:
+    """The tables of a training that name a file which travels with it."""
+    tables = (scenario.data, scenario.training.task)
+    return [table for table in tables if isinstance(table, ContentFile)]
 
 
 def _live_partial(trace_directory: Path) -> Path:

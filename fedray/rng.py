@@ -47,6 +47,9 @@ class Stream(IntEnum):
     TIMER = 14
     REPLAY = 15
     EXAMPLE_ORDER = 16
+    DATA = 17
+    HELD_OUT = 18
+    EXAMPLES = 19
 
 
 class Key(NamedTuple):

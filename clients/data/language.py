@@ -8,7 +8,6 @@ accuracy is about one half (0.55 x 7 / 8 and what the topics give away).
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 from numba import njit
@@ -31,13 +30,13 @@ START = WORDS
 class Language:
     """See clients.data.source.ExampleSource. An example is a sentence, START before its words."""
 
-    fields: ClassVar[Mapping[str, Field]] = {
-        "tokens": Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
-    }
-    held_out_devices: ClassVar[int] = 2**40
-    optimum: ClassVar[Mapping[str, float]] = {}
+    held_out_devices: int = 2**40
 
     def __init__(self, scenario: Scenario) -> None:
+        self.fields: Mapping[str, Field] = {
+            "tokens": Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
+        }
+        self.optimum: Mapping[str, float] = {}
         seed = scenario.training_seed
         self._devices = DeviceModel.of(scenario)
         self._text_key = stream_key(seed, Stream.TEXT)

@@ -18,6 +18,7 @@ from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, LanguageData
+from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
 from fedray.scenario.overrides import apply_override
 from fedray.scenario.participation import Participation
@@ -84,6 +85,7 @@ class Scenario(Table):
         return self._with(
             mechanism=_without_content(self.privacy.mechanism),
             availability=_as_given(self.availability),
+            data=self.data,
             task=_without_content(self.training.task),
         )
 
@@ -93,21 +95,27 @@ class Scenario(Table):
         return self._with(
             mechanism=_without_content(self.privacy.mechanism),
             availability=_without_content(self.availability),
+            data=self.data,
             task=_as_given(self.training.task),
         )
 
     def for_aggregator(self) -> Self:
-        """A copy to be sent to the aggregator: without the files of availability and task."""
+        """A copy to be sent to the aggregator: without the files of availability, data and
+        task."""
         return self._with(
             mechanism=self.privacy.mechanism,
             availability=_without_content(self.availability),
+            data=_without_content(self.data),
             task=_without_content(self.training.task),
         )
 
-    def _with(self, mechanism: BaseModel, availability: BaseModel, task: BaseModel) -> Self:
+    def _with(
+        self, mechanism: BaseModel, availability: BaseModel, data: BaseModel, task: BaseModel
+    ) -> Self:
         parts = {
             "privacy": self.privacy.model_copy(update={"mechanism": mechanism}),
             "availability": availability,
+            "data": data,
             "training": self.training.model_copy(update={"task": task}),
         }
         return self.model_copy(update=parts)
@@ -115,7 +123,7 @@ class Scenario(Table):
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
         """The tables that name a file which travels with traces."""
-        tables = (self.availability, self.training.task)
+        tables = (self.availability, self.data, self.training.task)
         return tuple(table for table in tables if isinstance(table, ContentFile))
 
     def demand_trust(self) -> None:
@@ -202,7 +210,7 @@ class Scenario(Table):
         """Reads a scenario file; `overrides` are `table.key=value` texts, values as TOML. Raises
         ScenarioError.
 
-        A custom availability or task whose code is found by its digest, as in traces, raises
+        A custom availability, data or task whose code is found by its digest, as in traces, raises
         InputError unless `trust_code`.
         """
         file = Path(path)
@@ -285,6 +293,7 @@ class Scenario(Table):
         known = {mechanism.sha256: mechanism.matrix} if isinstance(mechanism, MatrixFile) else {}
         _forget_digest_of_another_file(mechanism, new)
         _forget_digest_of_another_file(self.availability, tables["availability"])
+        _forget_digest_of_another_file(self.data, tables["data"])
         training = tables["training"]
         if isinstance(training, dict):
             _forget_digest_of_another_file(self.training.task, training.get("task"))
@@ -303,6 +312,8 @@ class Scenario(Table):
         tables["privacy"]["mechanism"].pop("file", None)
         tables["availability"].pop("file", None)
         tables["training"]["task"].pop("file", None)
+        for place in PLACES:
+            tables["data"].pop(place, None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
@@ -328,10 +339,10 @@ def _as_given(table: BaseModel) -> BaseModel:
 
 def _forget_digest_of_another_file(before: Any, table: Any) -> None:
     """Where an override names another file, that file's content is meant."""
-    if (
-        isinstance(table, dict)
-        and table.get("sha256")
-        and table.get("sha256") == getattr(before, "sha256", None)
-        and table.get("file") != before.file
-    ):
-        del table["sha256"]
+    if not isinstance(table, dict):
+        return
+    for path_key, digest_key in {"file": "sha256", **getattr(before, "digest_keys", {})}.items():
+        is_same_digest = table.get(digest_key) == getattr(before, digest_key, None)
+        is_same_file = table.get(path_key) == getattr(before, path_key, None)
+        if table.get(digest_key) and is_same_digest and not is_same_file:
+            del table[digest_key]

@@ -10,12 +10,14 @@ import contextlib
 import faulthandler
 import io
 import json
+import lzma
 import multiprocessing
 import os
 import random
 import resource
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
@@ -26,16 +28,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clients.data.registry import source_of
+from clients.data.source import DamagedExamples
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
 from fedray.cli import _exit_code, app
 from fedray.design import evaluate_mechanism, read_request
-from fedray.errors import FedrayError, one_line
+from fedray.errors import FedrayError, InputError, one_line
 from fedray.messages import Outcome, RoundRecord, Settlement, TrainingMetrics
 from fedray.scenario import Scenario
 from fedray.studies.sweep.sweep import Sweep
@@ -473,6 +478,77 @@ class Logs:
         return False
 
 
+class DataFiles:
+    """Files of examples in every format. Whatever is in them is data, so it is asked only that reading ends as it may."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        makers = {"tff_sqlite": _sqlite, "pfl_hdf5": _hdf5, "parquet": _parquet, "leaf": _leaf}
+        self._contents: list[tuple[str, dict[str, str], bytes]] = []
+        for kind, make in makers.items():
+            file = folder / kind
+            keys = {"kind": kind, **make(file)}
+            self._contents.append((kind, keys, file.read_bytes()))
+        plain = next(content for kind, _, content in self._contents if kind == "tff_sqlite")
+        keys = {"kind": "tff_sqlite", "inputs": "x", "targets": "y"}
+        self._contents.append(("d.sqlite.lzma", keys, lzma.compress(plain)))
+
+    def case(self, rng: random.Random) -> bool:
+        name, keys, content = rng.choice(self._contents)
+        (self._folder / name).write_bytes(changed_bytes(content, rng))
+        tables = {**SCENARIO, "data": {**keys, "file": name}}
+        before = os.environ.get("XDG_CACHE_HOME")
+        os.environ["XDG_CACHE_HOME"] = str(self._folder / "cache")
+        try:
+            source = source_of(Scenario.from_tables(tables, directory=self._folder))
+            devices = np.arange(3, dtype=np.uint64)
+            devices = devices[source.examples_on(devices) > 0]
+            source.examples(devices, np.zeros((devices.size, 1), np.int64))
+        except DamagedExamples as error:
+            raise InputError(str(error)) from None
+        finally:
+            shutil.rmtree(self._folder / "cache", ignore_errors=True)
+            os.environ.pop("XDG_CACHE_HOME")
+            if before is not None:
+                os.environ["XDG_CACHE_HOME"] = before
+        return False
+
+
+def _sqlite(file: Path) -> dict[str, str]:
+    features = bytes.fromhex(
+        "0a1b 0a0d0a017812081206 0a040000803f 0a0a0a017912051a030a0101".replace(" ", "")
+    )
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute(
+            "CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)"
+        )
+        rows = [("train", f"c{number // 2}", features) for number in range(8)]
+        connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
+        connection.commit()
+    return {"inputs": "x", "targets": "y"}
+
+
+def _hdf5(file: Path) -> dict[str, str]:
+    with h5py.File(file, "w") as made:
+        for number in range(4):
+            made[f"train/c{number}/inputs"] = np.ones((2, 3))
+            made[f"train/c{number}/targets"] = [0, 1]
+    return {}
+
+
+def _parquet(file: Path) -> dict[str, str]:
+    columns = {"client": list("abab"), "x": [[1.0, 2.0]] * 4, "y": [0, 1, 2, 0]}
+    pq.write_table(pa.table(columns), file)
+    return {"inputs": "x", "targets": "y"}
+
+
+def _leaf(file: Path) -> dict[str, str]:
+    clients = {name: {"x": [[1.5, 2]], "y": [1]} for name in "abc"}
+    document = {"users": list("abc"), "num_samples": [1, 1, 1], "user_data": clients}
+    file.write_text(json.dumps(document))
+    return {}
+
+
 class Unfinished:
     """An interrupted run's directory: its description, checkpoint and journal."""
 
@@ -593,7 +669,16 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     """(name, share of the cases, target) of each."""
     places = {
         name: folder / name
-        for name in ("own", "imported", "texts", "matrices", "logs", "unfinished", "commands")
+        for name in (
+            "own",
+            "imported",
+            "texts",
+            "matrices",
+            "logs",
+            "data",
+            "unfinished",
+            "commands",
+        )
     }
     for place in places.values():
         place.mkdir()
@@ -609,7 +694,7 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
-    yield "own trace", 0.42, own
+    yield "own trace", 0.40, own
     yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
     yield "scenario", 0.08, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
     yield "override", 0.05, Overrides()
@@ -631,6 +716,7 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     yield "targets", 0.02, outcomes
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
+    yield "data", 0.02, DataFiles(places["data"])
     yield "unfinished", 0.03, Unfinished(places["unfinished"])
     yield "command", 0.01, Commands(places["commands"], places["own"] / "a")
 

@@ -1,0 +1,163 @@
+"""Which device has which client of the data, and which clients are held out.
+
+Clients of the data are known by their places 0 to N - 1 in order of their names. A device without a
+tie has the client at `permutation[device % N]`: every client is held by equally many devices, but
+for one, and by one at most where there are no more devices than clients. A device with a tie has
+the client at its quantile: among all devices, ordered by zone, hour or speed, it stands at a share
+q, and gets the client at the share q of all clients in their order. Within what many devices have
+in common, such as a zone, q is drawn uniformly.
+
+Everything is a function of the scenario's seed and the device's id, but for the choice of the held
+out clients, which is the same for every seed, so that figures of several seeds are of the same
+data, and a counted vocabulary never saw it.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from clients.availability.habit import HabitAvailabilityModel
+from clients.data.source import FIRST_HELD_OUT
+from clients.population import DeviceModel, Zones, speed_of, zone_of
+from fedray.errors import ScenarioError
+from fedray.rng import Key, Stream, draw, stream_generator, stream_key, uniform
+from fedray.scenario import Scenario
+from fedray.scenario.availability import HabitAvailability
+from fedray.scenario.data import AssignedData
+
+QUANTILE_DEVICES = 16_384
+"""Devices, the first ones, whose zones, hours or speeds tell at which share of all a device is."""
+
+
+def held_out_places(clients: int, share: float) -> NDArray[np.int64]:
+    """Places of the clients that are set apart, in a drawn order: at least one, and never all.
+
+    Args:
+        clients: how many there are, two at least.
+        share: of them, which is rounded to whole clients.
+    """
+    wanted = min(clients - 1, max(1, round(share * clients)))
+    return _drawn_order(clients)[:wanted]
+
+
+def drawn_order(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same places in a drawn order, which is the same for every seed.
+
+    Args:
+        places: any [N].
+    """
+    return places[_drawn_order(places.size)]
+
+
+class Assignment:
+    """The clients of the devices of one scenario.
+
+    Args:
+        scenario: says seed, zones, habits and speeds.
+        table: the keys of the tie.
+        counts: examples [N] of the clients that devices have, in order of their names.
+        held_out: how many clients are held out; they are behind the others, from place N on.
+    """
+
+    def __init__(
+        self, scenario: Scenario, table: AssignedData, counts: NDArray[np.int64], held_out: int
+    ) -> None:
+        self._clients, self._held_out = counts.size, held_out
+        self._key = stream_key(scenario.seed, Stream.DATA)
+        self._permutation = stream_generator(scenario.seed, Stream.DATA).permutation(counts.size)
+        self._strength = 0.0 if table.tie == "none" else table.tie_strength
+        if not self._strength:
+            return
+        by_name = np.arange(counts.size)
+        self._ordered = by_name if table.tie_order == "name" else np.argsort(counts, kind="stable")
+        self._traits = _Traits(scenario, table)
+        devices = min(QUANTILE_DEVICES, scenario.device_ids)
+        self._sample = np.sort(self._traits.of(np.arange(devices, dtype=np.uint64)))
+
+    def places(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The places [G] of the clients of devices [G]; held-out ones have N and more.
+
+        Raises:
+            IndexError: an id from FIRST_HELD_OUT on has no client.
+        """
+        places = self._permutation[(device_ids % np.uint64(self._clients)).astype(np.int64)]
+        is_held_out = device_ids >= FIRST_HELD_OUT
+        if is_held_out.any():
+            numbers = (device_ids[is_held_out] - FIRST_HELD_OUT).astype(np.int64)
+            if numbers.max() >= self._held_out:
+                raise IndexError(f"only {self._held_out} devices are held out")
+            places[is_held_out] = self._clients + numbers
+        if self._strength:
+            draws = _uniforms(self._key, device_ids)
+            is_tied = (draws[:, 0] < self._strength) & ~is_held_out
+            places[is_tied] = self._tied_places(device_ids[is_tied], draws[is_tied, 1])
+        return places
+
+    def _tied_places(
+        self, device_ids: NDArray[np.uint64], draws: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        traits = self._traits.of(device_ids)
+        low = np.searchsorted(self._sample, traits, "left")
+        high = np.searchsorted(self._sample, traits, "right")
+        # A trait that no device of the sample has lies between two: it gets what is between them.
+        quantile = (low + draws * np.maximum(high - low, 1)) / (self._sample.size + 1)
+        return self._ordered[np.minimum(quantile * self._clients, self._clients - 1).astype(int)]
+
+
+class _Traits:
+    """What a device is ordered by."""
+
+    def __init__(self, scenario: Scenario, table: AssignedData) -> None:
+        self._tie = table.tie
+        self._devices, self._zones = DeviceModel.of(scenario), Zones.of(scenario)
+        self._habit = None
+        if table.tie == "hour":
+            if not isinstance(scenario.availability, HabitAvailability):
+                raise ScenarioError(
+                    f"data.tie='hour': devices have hours in the habit model alone, and "
+                    f"availability.model={scenario.availability.model!r}; take another tie"
+                )
+            self._habit = HabitAvailabilityModel(scenario, scenario.availability)
+
+    def of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """[G] of devices [G]."""
+        if self._habit is not None:
+            known = self._habit.known_of(device_ids)
+            return (known.center - self._zones.offsets[known.zone]) % 24.0
+        return (
+            _zones_on(self._zones, device_ids)
+            if self._tie == "zone"
+            else _speeds_on(self._devices, device_ids)
+        )
+
+
+@njit(cache=True)
+def _zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+    found = np.empty(device_ids.size)
+    for index in range(device_ids.size):
+        found[index] = zone_of(zones.key, zones.edges, device_ids[index])
+    return found
+
+
+@njit(cache=True)
+def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+    found = np.empty(device_ids.size)
+    for index in range(device_ids.size):
+        found[index] = speed_of(model, device_ids[index])[0]
+    return found
+
+
+@njit(cache=True)
+def _uniforms(key: Key, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Addresses: (device, 0, 0)."""
+    found = np.empty((device_ids.size, 2))
+    for index in range(device_ids.size):
+        w0, w1, w2, _ = draw(key, device_ids[index], 0, 0)
+        found[index, 0] = uniform(w0)
+        # Two words, so that a million clients are drawn alike often.
+        found[index, 1] = (np.float64(np.int64(w1)) + uniform(w2)) / 4294967296.0
+    return found
+
+
+def _drawn_order(size: int) -> NDArray[np.int64]:
+    return stream_generator(0, Stream.HELD_OUT).permutation(size)

@@ -1,0 +1,131 @@
+"""Synthetic classes: the inputs of a class are Gaussian around the mean of the class.
+
+With no more classes than inputs, the means are orthogonal vectors of length separation / sqrt(2)
+in a random rotation, so that any two are `separation` apart. With more classes they are random
+vectors of that length, of which any two are about as far apart. The noise is standard normal. A
+device draws its shares of the classes from a Dirichlet if the table has a `skew`; over all devices
+every class is as frequent as any other.
+
+The best accuracy of one model for all devices is that of the nearest mean. For orthogonal means
+it is the probability that N(a, 1), where a = separation / sqrt(2), exceeds classes - 1 independent
+standard normals: the integral of phi(t - a) Phi(t)^(classes - 1) over t.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy import integrate, special
+
+from clients.data.normals import fill_with_normals
+from clients.data.source import Field
+from clients.population import DeviceModel, examples_on
+from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
+from fedray.scenario import Scenario
+from fedray.scenario.data import ClassesData
+
+
+class Classes:
+    """See clients.data.source.ExampleSource.
+
+    Args:
+        scenario: says seed and devices.
+        table: its table of the data.
+    """
+
+    held_out_devices: int = 2**40
+
+    def __init__(self, scenario: Scenario, table: ClassesData) -> None:
+        seed = scenario.training_seed
+        self._devices = DeviceModel.of(scenario)
+        self._key = stream_key(seed, Stream.EXAMPLES)
+        self._classes = table.classes
+        self._skew = 0.0 if table.skew is None else table.skew
+        self.means = _means(table, stream_generator(seed, Stream.EXAMPLES))
+        """Of the classes, [classes, inputs]."""
+        self.fields: Mapping[str, Field] = {
+            "inputs": Field(shape=table.shape, kind="real"),
+            "targets": Field(shape=(), kind="whole", values=table.classes),
+        }
+        is_orthogonal = table.classes <= self.means.shape[1]
+        self.optimum: Mapping[str, float] = (
+            {"accuracy": best_accuracy(table.separation, table.classes)} if is_orthogonal else {}
+        )
+
+    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """See ExampleSource. As the trace records them."""
+        return examples_on(self._devices, device_ids).astype(np.int64)
+
+    def examples(
+        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+    ) -> dict[str, NDArray]:
+        """See ExampleSource."""
+        targets = _classes_of(self._key, device_ids, positions, self._classes, self._skew)
+        inputs = _inputs_of(self._key, device_ids, positions, targets, self.means)
+        shape = (*positions.shape, *self.fields["inputs"].shape)
+        return {"inputs": inputs.reshape(shape), "targets": targets}
+
+
+def best_accuracy(separation: float, classes: int) -> float:
+    """The accuracy of the nearest of orthogonal means, by quadrature to about 1e-10.
+
+    Args:
+        separation: distance of two means, in standard deviations.
+        classes: how many there are, equally frequent.
+    """
+    lead = separation / math.sqrt(2.0)
+
+    def integrand(t: float) -> float:
+        below = math.exp((classes - 1) * float(special.log_ndtr(t)))
+        return below * math.exp(-0.5 * (t - lead) ** 2) / math.sqrt(2.0 * math.pi)
+
+    return float(integrate.quad(integrand, lead - 12.0, lead + 12.0, epsabs=1e-12, limit=400)[0])
+
+
+def _means(table: ClassesData, generator: np.random.Generator) -> NDArray[np.float32]:
+    size = math.prod(table.shape)
+    drawn = generator.standard_normal((size, table.classes))
+    if table.classes <= size:
+        directions, triangle = np.linalg.qr(drawn)
+        directions *= np.sign(np.diag(triangle))  # the same whatever the signs that QR takes
+    else:
+        directions = drawn / np.linalg.norm(drawn, axis=0)
+    return (table.separation / math.sqrt(2.0) * directions.T).astype(np.float32)
+
+
+@njit(cache=True)
+def _classes_of(key, device_ids, positions, classes, skew):
+    """Addresses: (device, 0, b) for the shares, (device, 1 + position, 0) for the class."""
+    found = np.empty(positions.shape, np.int64)
+    edges = np.arange(1, classes + 1) / classes
+    shares = np.empty(classes)
+    for row in range(device_ids.size):
+        device = device_ids[row]
+        if skew > 0.0:
+            for each in range(classes):
+                shares[each] = gamma(skew, key, device, 0, 1000 * each)
+            total = shares.sum()
+            if total > 0.0:
+                edges = np.cumsum(shares / total)
+            else:  # every share is below the smallest number: one class has all
+                w0, _, _, _ = draw(key, device, 0, 1000 * classes)
+                only = min(classes - 1, int(uniform(w0) * classes))
+                edges = (np.arange(classes) >= only).astype(np.float64)
+        for column in range(positions.shape[1]):
+            w0, _, _, _ = draw(key, device, 1 + positions[row, column], 0)
+            found[row, column] = min(classes - 1, np.searchsorted(edges, uniform(w0)))
+    return found
+
+
+@njit(cache=True)
+def _inputs_of(key, device_ids, positions, targets, means):
+    """Addresses: (device, 1 + position, from 1 on)."""
+    inputs = np.empty((*positions.shape, means.shape[1]), np.float32)
+    for row in range(device_ids.size):
+        for column in range(positions.shape[1]):
+            values = inputs[row, column]
+            fill_with_normals(values, key, device_ids[row], 1 + positions[row, column])
+            values += means[targets[row, column]]
+    return inputs

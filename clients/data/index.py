@@ -1,0 +1,176 @@
+"""The index of recorded data: its clients, how many examples they have, and where they lie.
+
+It is built once, when the data is opened first, and kept in the cache. It has some 50 bytes per
+client, and the data itself is read client by client, so that neither many clients nor large files
+need much memory.
+"""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from clients.data.readers.reader import Client, ClientFile, Damaged
+from fedray.kept import keep, read_kept
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("split", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("examples", pa.int64(), nullable=False),
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+    ]
+)
+_GATHERED = b"gathered"
+_BATCH_CLIENTS = 65_536
+_COMPUTE = pc  # its functions are made when it is loaded, so that type checkers know none
+
+
+class Index:
+    """Clients in order of (split, name).
+
+    Args:
+        table: a row per client, with the columns of Client.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table.combine_chunks()
+        self.examples: NDArray[np.int64] = self._table.column("examples").to_numpy()
+        """Of each client [N]."""
+
+    @property
+    def is_of_gathered(self) -> bool:
+        """Whether it says where clients lie in the copy that `ClientFile.gathered` gives."""
+        return _GATHERED in (self._table.schema.metadata or {})
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of all splits that have clients."""
+        return sorted(self._table.column("split").unique().to_pylist())
+
+    def places(self, split: str) -> NDArray[np.int64]:
+        """Places of the clients of one split, in order of their names.
+
+        Args:
+            split: one of `splits`.
+        """
+        is_in_it = _COMPUTE.equal(self._table.column("split"), split)  # pyright: ignore[reportAttributeAccessIssue]
+        return np.flatnonzero(is_in_it.to_numpy(zero_copy_only=False))
+
+    def client(self, place: int) -> Client:
+        """One client.
+
+        Args:
+            place: among all.
+        """
+        columns = (self._table.column(name)[place].as_py() for name in Client._fields)
+        return Client(*columns)
+
+    def reading_order(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same places in the order in which the data lies.
+
+        Args:
+            places: any [N].
+        """
+        first = self._table.column("first").to_numpy()[places]
+        return places[np.argsort(first, kind="stable")]
+
+    def to_bytes(self) -> bytes:
+        """As `from_bytes` reads it."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, self._table.schema) as writer:
+            writer.write_table(self._table)
+        return sink.getvalue().to_pybytes()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Index":
+        """The inverse of `to_bytes`."""
+        return cls(pa.ipc.open_file(content).read_all())
+
+
+def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index, ClientFile]:
+    """The index of data, from the cache or built, and the reader that it is of.
+
+    Args:
+        reader: of the data.
+        file: where the index is kept; None to keep none.
+        request: says of what it is. An index of something else, or a damaged one, is built anew.
+
+    Raises:
+        Damaged: something in the data cannot be read.
+        OSError: the cache cannot be written.
+    """
+    found = None if file is None else _kept(file, request)
+    if found is not None:
+        gathered = reader.gathered() if found.is_of_gathered else reader
+        return found, gathered or reader
+    index, twice = _built(reader.clients(), {})
+    if twice is not None:
+        gathered = reader.gathered()
+        if gathered is None:
+            raise _comes_twice(twice)
+        reader = gathered
+        index, twice = _built(reader.clients(), {_GATHERED: b""})
+        if twice is not None:
+            raise _comes_twice(twice)
+    if file is not None:
+        keep(file, request, index.to_bytes())
+    return index, reader
+
+
+def _kept(file: Path, request: str) -> Index | None:
+    try:
+        content = read_kept(file, request)
+    except ValueError as error:
+        warnings.warn(f"the index {str(file)!r} {error}; it is built anew", stacklevel=2)
+        return None
+    return None if content is None else Index.from_bytes(content)
+
+
+def _built(clients: Iterator[Client], metadata: dict[bytes, bytes]) -> tuple[Index, Client | None]:
+    """The index, and a client that comes twice if there is one."""
+    table = pa.Table.from_batches(_batches(clients), _SCHEMA)
+    if not table.num_rows:
+        raise Damaged("the data has no clients")
+    keys = [("split", "ascending"), ("name", "ascending")]
+    plain = table.set_column(0, "split", table.column("split").cast(pa.string()))
+    order = _COMPUTE.sort_indices(plain, sort_keys=keys)  # pyright: ignore[reportAttributeAccessIssue]
+    table = table.take(order).combine_chunks().replace_schema_metadata(metadata)
+    index = Index(table)
+    split, name = plain.column("split").take(order), plain.column("name").take(order)
+    is_again = _COMPUTE.and_(  # pyright: ignore[reportAttributeAccessIssue]
+        _COMPUTE.equal(split[1:], split[:-1]),  # pyright: ignore[reportAttributeAccessIssue]
+        _COMPUTE.equal(name[1:], name[:-1]),  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    again = np.flatnonzero(is_again.to_numpy())
+    return index, index.client(int(again[0])) if again.size else None
+
+
+def _batches(clients: Iterator[Client]) -> Iterator[pa.RecordBatch]:
+    rows: list[Client] = []
+    for client in clients:
+        rows.append(client)
+        if len(rows) == _BATCH_CLIENTS:
+            yield _batch(rows)
+            rows = []
+    yield _batch(rows)
+
+
+def _batch(rows: list[Client]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
+    try:
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)
+        ]
+    except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
+        raise Damaged(f"a client has no name that is UTF-8 ({error})") from None
+    return pa.record_batch(arrays, schema=_SCHEMA)
+
+
+def _comes_twice(client: Client) -> Damaged:
+    return Damaged(f"client {client.name!r} of split {client.split!r} comes twice")

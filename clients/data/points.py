@@ -1,0 +1,84 @@
+"""Synthetic points around a centre of each device: the data of the quadratic task.
+
+With `mean` m, a device's centre is c = m + between * normal, and its points are c + within *
+normal. The model w of least expected loss 0.5 |w - x|^2, over all devices that there could be, is
+m, and its loss 0.5 dimension (between^2 + within^2). For the devices of one population it is the
+average of their `centers`, and for those that take part it is weighted as they are.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from clients.data.normals import fill_with_normals
+from clients.data.source import Field
+from clients.population import DeviceModel, examples_on
+from fedray.rng import Stream, stream_generator, stream_key
+from fedray.scenario import Scenario
+from fedray.scenario.data import PointsData
+
+
+class Points:
+    """See clients.data.source.ExampleSource.
+
+    Args:
+        scenario: says seed and devices.
+        table: its table of the data.
+    """
+
+    held_out_devices: int = 2**40
+
+    def __init__(self, scenario: Scenario, table: PointsData) -> None:
+        seed = scenario.training_seed
+        self._devices = DeviceModel.of(scenario)
+        self._key = stream_key(seed, Stream.EXAMPLES)
+        self._between, self._within = table.between, table.within
+        generator = stream_generator(seed, Stream.EXAMPLES)
+        self.mean: NDArray[np.float64] = generator.standard_normal(table.dimension)
+        """Of all points, [dimension]: the optimum of the quadratic task."""
+        self.fields: Mapping[str, Field] = {"inputs": Field(shape=(table.dimension,), kind="real")}
+        spread = table.between**2 + table.within**2
+        self.optimum: Mapping[str, float] = {"loss": 0.5 * table.dimension * spread}
+
+    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """See ExampleSource. As the trace records them."""
+        return examples_on(self._devices, device_ids).astype(np.int64)
+
+    def centers(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """The means of the points of devices, [G, dimension].
+
+        Args:
+            device_ids: devices [G].
+        """
+        return self.mean + self._between * _normals_of(self._key, device_ids, self.mean.size)
+
+    def examples(
+        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+    ) -> dict[str, NDArray]:
+        """See ExampleSource."""
+        centers = self.centers(device_ids)
+        return {"inputs": _points_of(self._key, device_ids, positions, centers, self._within)}
+
+
+@njit(cache=True)
+def _normals_of(key, device_ids, size):
+    """Addresses: (device, 0, from 1 on)."""
+    found = np.empty((device_ids.size, size))
+    for row in range(device_ids.size):
+        fill_with_normals(found[row], key, device_ids[row], 0)
+    return found
+
+
+@njit(cache=True)
+def _points_of(key, device_ids, positions, centers, within):
+    """Addresses: (device, 1 + position, from 1 on)."""
+    size = centers.shape[1]
+    points = np.empty((*positions.shape, size), np.float32)
+    noise = np.empty(size)
+    for row in range(device_ids.size):
+        for column in range(positions.shape[1]):
+            fill_with_normals(noise, key, device_ids[row], 1 + positions[row, column])
+            points[row, column] = centers[row] + within * noise
+    return points

@@ -1,0 +1,1 @@
+"""Readers of data that is recorded by clients, one file per format."""

@@ -1,0 +1,40 @@
+"""Files of one data set: a single file, or those of a folder, with the split that each belongs
+to."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from clients.data.readers.reader import Damaged
+from fedray.scenario.data_file import files_below
+
+_OF_HUGGING_FACE = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}")
+
+
+def split_files(path: Path, suffixes: Sequence[str]) -> list[tuple[str, Path]]:
+    """(split, file) of every file with such a suffix, in order of their names.
+
+    In a folder, a file in a folder of its own belongs to the split of that folder's name, as LEAF
+    has it (`train/all_data_0.json`); one whose name is `<split>-00000-of-00002.<suffix>`, as
+    Hugging Face has it, to that split; others, and a single file, to the split "".
+
+    Args:
+        path: the file, or the folder.
+        suffixes: such as ".json".
+
+    Raises:
+        Damaged: there is none.
+    """
+    if not path.is_dir():
+        return [("", path)]
+    files = [file for file in files_below(path) if file.suffix.lower() in suffixes]
+    if not files:
+        raise Damaged(f"{path.name}: the folder has no file {' or '.join(suffixes)}")
+    return [(_split_of(file, path), file) for file in files]
+
+
+def _split_of(file: Path, folder: Path) -> str:
+    named = _OF_HUGGING_FACE.fullmatch(file.stem)
+    if named is not None:
+        return named["split"]
+    return file.parent.name if file.parent != folder else ""

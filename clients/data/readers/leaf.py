@@ -1,0 +1,111 @@
+"""JSON files of LEAF: {"users": [...], "num_samples": [...], "user_data": {client: {x, y}}}.
+
+A folder may hold several files of a split (`train/*.json`, `test/*.json`). JSON cannot be read
+from its middle, so the clients are copied once into the cache, one after the other: no more than
+one of them is in memory.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from clients.data.cache import made_once
+from clients.data.readers.files import split_files
+from clients.data.readers.reader import Client, Column, Damaged
+
+SUFFIXES = (".json",)
+_CREATE = "CREATE TABLE clients(split TEXT, name TEXT, examples INTEGER, content TEXT)"
+_INSERT = "INSERT INTO clients VALUES (?, ?, ?, ?)"
+_CLIENTS = "SELECT split, name, examples, rowid FROM clients ORDER BY rowid"
+_CONTENT = "SELECT content FROM clients WHERE rowid = ?"
+
+
+class LeafFiles:
+    """See clients.data.readers.reader.ClientFile. Clients lie in order of the copy's rows.
+
+    Args:
+        path: the file or folder.
+        columns: those that are copied: keys of a client, of which the first says how many examples
+            there are.
+        cache: the folder in the cache for its content.
+
+    Raises:
+        Damaged: they are no such files.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], cache: Path) -> None:
+        self._path, self._columns = path, tuple(columns)
+        copy = cache / f"clients-{'-'.join(each.encode().hex() for each in columns)}.sqlite"
+        made_once(copy, self._copy)
+        self._connection = sqlite3.connect(
+            f"{copy.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
+        )
+
+    def clients(self) -> Iterator[Client]:
+        """See ClientFile."""
+        try:
+            for split, name, examples, row in self._connection.execute(_CLIENTS):
+                yield Client(split, name, examples, row, row + 1)
+        except sqlite3.Error as error:
+            raise self._damaged_copy(error) from None
+
+    def gathered(self) -> None:
+        """See ClientFile: a client has one place here."""
+
+    def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
+        """See ClientFile."""
+        try:
+            found = self._connection.execute(_CONTENT, (client.first,)).fetchone()
+            content = json.loads(found[0])
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            raise self._damaged_copy(error) from None
+        return {column: content[column] for column in columns}
+
+    def _copy(self, new: Path) -> None:
+        with closing(sqlite3.connect(new)) as connection:
+            try:
+                # The copy is not shared before it is whole, so it needs no journal.
+                connection.execute("PRAGMA journal_mode = OFF")
+                connection.execute(_CREATE)
+                for split, file in split_files(self._path, SUFFIXES):
+                    rows = ((split, *row) for row in self._clients_of(file))
+                    connection.executemany(_INSERT, rows)
+                connection.commit()
+            except sqlite3.Error as error:
+                raise OSError(f"copying {self._path.name}: {error}") from None
+
+    def _clients_of(self, file: Path) -> Iterator[tuple[str, int, str]]:
+        """(name, examples, content) of each client of a file."""
+        import ijson
+
+        clients = 0
+        try:
+            with file.open("rb") as stream:
+                for name, content in ijson.kvitems(stream, "user_data", use_float=True):
+                    clients += 1
+                    yield name, *self._checked(content, f"{file.name}: client {name!r}")
+        except (ijson.JSONError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise Damaged(f"{file.name}: no JSON after client {clients} ({reason})") from None
+        if not clients:
+            raise Damaged(f"{file.name}: no LEAF file: it has no clients in `user_data`")
+
+    def _checked(self, content: Any, where: str) -> tuple[int, str]:
+        if not isinstance(content, dict):
+            raise Damaged(f"{where} is no table of columns")
+        sizes: dict[str, int] = {}
+        for column in self._columns:
+            values = content.get(column)
+            if not isinstance(values, list):
+                raise Damaged(f"{where} has no list {column!r}")
+            sizes[column] = len(values)
+        if len(set(sizes.values())) > 1:
+            raise Damaged(f"{where} has columns of different lengths: {sizes}")
+        kept = {column: content[column] for column in self._columns}
+        return sizes[self._columns[0]], json.dumps(kept)
+
+    def _damaged_copy(self, error: Exception) -> Damaged:
+        return Damaged(f"{self._path.name}: its copy in the cache cannot be read ({error})")

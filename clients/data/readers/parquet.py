@@ -1,0 +1,216 @@
+"""Parquet files with a column of clients: one file, or a folder of them, such as those of Hugging
+Face (`flwrlabs/femnist`, `flwrlabs/shakespeare`).
+
+Rows are numbered over the files of a split. Where the rows of a client lie apart, a copy in order
+of the clients is made in the cache, by DuckDB, which sorts on disk where memory ends.
+"""
+
+import bisect
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from clients.data.cache import made_once
+from clients.data.readers.files import split_files
+from clients.data.readers.reader import Client, ClientFile, Column, Damaged
+
+SUFFIXES = (".parquet",)
+_SORT_MEMORY = "1GiB"
+_GROUP_ROWS = 4096
+"""Rows of a row group of the copy: a client is read by whole groups."""
+
+
+class ParquetFiles:
+    """See clients.data.readers.reader.ClientFile. Records lie in order of the rows of a split.
+
+    Args:
+        path: the file or folder.
+        client_column: names the client of a row.
+        cache: the folder in the cache for its content.
+
+    Raises:
+        Damaged: they are no such files.
+    """
+
+    def __init__(self, path: Path, client_column: str, cache: Path) -> None:
+        self._path, self._client_column, self._cache = path, client_column, cache
+        files: dict[str, list[Path]] = {}
+        for split, file in split_files(path, SUFFIXES):
+            files.setdefault(split, []).append(file)
+        self._splits = {split: _Rows(found) for split, found in files.items()}
+        for rows in self._splits.values():
+            rows.demand(client_column)
+
+    def clients(self) -> Iterator[Client]:
+        """See ClientFile."""
+        for split, rows in self._splits.items():
+            for name, first, end in _runs(rows.column(self._client_column)):
+                yield Client(split, name, end - first, first, end)
+
+    def gathered(self) -> ClientFile:
+        """See ClientFile."""
+        copy = self._cache / "gathered"
+        for split, rows in self._splits.items():
+            # Of the form that says the split, in whatever it is named.
+            file = copy / (f"{split}-00000-of-00001.parquet" if split else "all.parquet")
+            copy.mkdir(exist_ok=True)
+            made_once(file, self._sorter(rows))
+        return ParquetFiles(copy, self._client_column, self._cache)
+
+    def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
+        """See ClientFile."""
+        rows = self._splits.get(client.split)
+        if rows is None:
+            raise Damaged(f"{self._path.name}: there is no split {client.split!r} any more")
+        return rows.read(client, columns)
+
+    def _sorter(self, rows: "_Rows") -> Callable[[Path], None]:
+        def sort(new: Path) -> None:
+            import duckdb
+
+            settings: dict[str, Any] = {
+                "memory_limit": _SORT_MEMORY,
+                "temp_directory": str(self._cache / "sorting"),
+            }
+            column = '"' + self._client_column.replace('"', '""') + '"'
+            try:
+                with duckdb.connect(config=settings) as connection:
+                    connection.execute("SET enable_progress_bar = false")
+                    found = connection.read_parquet(
+                        [str(file) for file in rows.files], filename=True, file_row_number=True
+                    )
+                    found = found.order(f"{column}, filename, file_row_number")
+                    found = found.project("* EXCLUDE (filename, file_row_number)")
+                    found.to_parquet(str(new), row_group_size=_GROUP_ROWS)
+            except duckdb.Error as error:
+                reason = " ".join(str(error).split())
+                raise Damaged(
+                    f"{self._path.name} cannot be put in order of its clients ({reason})"
+                ) from None
+
+        return sort
+
+
+class _Rows:
+    """The rows of the files of one split, one after the other."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+        self._readers: list[pq.ParquetFile] = []
+        self._groups: list[tuple[int, int]] = []
+        """(file, row group) of each group."""
+        self._starts = [0]
+        """First rows of the groups, and the end of the last."""
+        self._last_key: tuple[int, tuple[str, ...]] | None = None
+        self._last = pa.table({})
+        for number, file in enumerate(files):
+            try:
+                reader = pq.ParquetFile(file, memory_map=True)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise Damaged(f"{file.name}: no Parquet file that can be read ({error})") from None
+            self._readers.append(reader)
+            for group in range(reader.num_row_groups):
+                self._groups.append((number, group))
+                rows = reader.metadata.row_group(group).num_rows
+                self._starts.append(self._starts[-1] + rows)
+
+    def demand(self, column: str) -> None:
+        """Raises Damaged if a file has no such column."""
+        for file, reader in zip(self.files, self._readers, strict=True):
+            names = reader.schema_arrow.names
+            if column not in names:
+                raise Damaged(
+                    f"{file.name} has no column {column!r}; it has {', '.join(names[:20])}"
+                )
+
+    def column(self, name: str) -> Iterator[pa.Array]:
+        """One column, batch by batch."""
+        for file, reader in zip(self.files, self._readers, strict=True):
+            try:
+                for batch in reader.iter_batches(columns=[name]):
+                    yield batch.column(0)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise Damaged(f"{file.name}: column {name!r} cannot be read ({error})") from None
+
+    def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
+        """Columns of the rows of a client."""
+        for column in columns:
+            self.demand(column)
+        pieces: list[pa.Table] = []
+        group = bisect.bisect_right(self._starts, client.first) - 1
+        while group < len(self._groups) and self._starts[group] < client.end:
+            table = self._group(group, tuple(columns))
+            first = max(0, client.first - self._starts[group])
+            pieces.append(table.slice(first, client.end - self._starts[group] - first))
+            group += 1
+        where = f"{self.files[0].parent.name}: client {client.name!r}"
+        try:
+            together = pa.concat_tables(pieces)
+            return {column: _values(together.column(column), where) for column in columns}
+        except (pa.ArrowException, OSError) as error:
+            raise Damaged(f"{where}: {error}") from None
+
+    def _group(self, group: int, columns: tuple[str, ...]) -> pa.Table:
+        """A row group, which is kept until another is asked for: clients that follow one another
+        are often in the same."""
+        if (group, columns) != self._last_key:
+            number, within = self._groups[group]
+            try:
+                self._last = self._readers[number].read_row_group(within, columns=list(columns))
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise Damaged(
+                    f"{self.files[number].name}: row group {within} cannot be read ({error})"
+                ) from None
+            self._last_key = group, columns
+        return self._last
+
+
+def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
+    """(name, first row, end row) of rows of the same client that follow one another."""
+    name, first, row = None, 0, 0
+    for batch in batches:
+        if batch.null_count:
+            missing = row + int(pc.index(batch.is_null(), True).as_py())  # pyright: ignore[reportAttributeAccessIssue]
+            raise Damaged(f"row {missing} has no client")
+        encoded = pc.run_end_encode(batch.cast(pa.string()))  # pyright: ignore[reportAttributeAccessIssue]
+        start = row
+        ends = (row + end for end in encoded.run_ends.to_pylist())
+        for found, end in zip(encoded.values.to_pylist(), ends, strict=True):
+            if found != name:
+                if name is not None:
+                    yield name, first, start
+                name, first = found, start
+            start = end
+        row += len(batch)
+    if name is not None:
+        yield name, first, row
+
+
+def _values(column: pa.ChunkedArray, where: str) -> Column:
+    if column.null_count:
+        raise Damaged(f"{where} has an empty cell")
+    kind = column.type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        return [_picture(cell["bytes"], where) for cell in column.to_pylist()]
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return [_picture(cell, where) for cell in column.to_pylist()]
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return column.to_numpy()
+    return column.to_pylist()
+
+
+def _picture(content: bytes | None, where: str) -> np.ndarray:
+    """Pixels of an encoded image (PNG, JPEG), as Hugging Face keeps them."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content or b"")) as image:
+            return np.asarray(image)
+    except (OSError, ValueError, SyntaxError, UnidentifiedImageError) as error:
+        raise Damaged(f"{where} has an image that cannot be read ({error})") from None

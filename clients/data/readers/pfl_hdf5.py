@@ -1,0 +1,94 @@
+"""HDF5 files of pfl-research: data sets {split}/{client}/{column}, by examples on the first axis.
+
+A group `metadata`, and data sets beside the splits, are passed over.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clients.data.readers.reader import Client, Column, Damaged
+
+_NO_SPLITS = ("metadata",)
+
+
+class PflHdf5:
+    """See clients.data.readers.reader.ClientFile. The names are enough to find a client.
+
+    Args:
+        path: the file.
+        column: one that every client has, whose first axis is its examples.
+
+    Raises:
+        Damaged: it is no such file.
+    """
+
+    def __init__(self, path: Path, column: str) -> None:
+        import h5py
+
+        self._name, self._column, self._groups = path.name, column, h5py.Group
+        try:
+            self._file: Any = h5py.File(path, "r", locking=False)
+        except (OSError, RuntimeError) as error:
+            raise Damaged(f"{self._name}: no HDF5 file that can be read ({error})") from None
+
+    def clients(self) -> Iterator[Client]:
+        """See ClientFile."""
+        try:
+            for split, clients in self._file.items():
+                if split in _NO_SPLITS or not isinstance(clients, self._groups):
+                    continue
+                for name in map(str, clients):
+                    shape = self._data_set(split, name, self._column).shape
+                    if not shape:
+                        raise Damaged(
+                            f"{self._name}: {split}/{name}/{self._column} is a single value; its "
+                            "first axis should be the examples"
+                        )
+                    yield Client(split, name, shape[0])
+        except (OSError, RuntimeError, KeyError, ValueError) as error:
+            raise _told(error, f"{self._name}") from None
+
+    def gathered(self) -> None:
+        """See ClientFile: a client has one place here."""
+
+    def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
+        """See ClientFile."""
+        found: dict[str, Column] = {}
+        for column in columns:
+            where = f"{self._name}: {client.split}/{client.name}/{column}"
+            try:
+                values = self._data_set(client.split, client.name, column)[()]
+            except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+                raise _told(error, where) from None
+            array = np.asarray(values)
+            if array.shape[:1] != (client.examples,):
+                raise Damaged(
+                    f"{where} has shape {array.shape}; the first axis should be the "
+                    f"{client.examples} examples"
+                )
+            found[column] = array if array.dtype.kind in "biuf" else _texts(array)
+        return found
+
+    def _data_set(self, split: str, name: str, column: str) -> Any:
+        group = self._file[split][name]
+        if not isinstance(group, self._groups) or column not in group:
+            raise Damaged(f"{self._name}: {split}/{name} has no data set {column!r}")
+        return group[column]
+
+
+def _told(error: Exception, where: str) -> Damaged:
+    return error if isinstance(error, Damaged) else Damaged(f"{where} cannot be read ({error})")
+
+
+def _texts(array: Any) -> list:
+    """Texts [N], or texts in words [N, W]."""
+
+    def text(value: Any) -> Any:
+        if isinstance(value, list):
+            return [text(each) for each in value]
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    return text(array.tolist())

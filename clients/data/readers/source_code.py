@@ -1,0 +1,45 @@
+"""The source of Python's standard library as text: a module is a client, a line an example.
+
+Modules differ much in their words, so the clients are not alike. Words are names, numbers, and
+single signs; blank lines are no examples.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from clients.data.readers.reader import Client, Column, Damaged
+from fedray.scenario.standard_library import StandardLibrary
+
+_WORD = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]")
+
+
+class SourceCode:
+    """See clients.data.readers.reader.ClientFile. Clients are found by their names.
+
+    Args:
+        library: the modules.
+    """
+
+    def __init__(self, library: StandardLibrary) -> None:
+        self._files = library.files
+
+    def clients(self) -> Iterator[Client]:
+        """See ClientFile."""
+        for name in self._files:
+            yield Client("", name, len(self._lines(name)))
+
+    def gathered(self) -> None:
+        """See ClientFile: a client has one place here."""
+
+    def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
+        """See ClientFile. There is one column, `words`."""
+        lines = [" ".join(_WORD.findall(line)) for line in self._lines(client.name)]
+        return dict.fromkeys(columns, lines)
+
+    def _lines(self, name: str) -> list[str]:
+        """Those that are not blank, each of which has a word."""
+        try:
+            text = self._files[name].read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise Damaged(f"module {name} cannot be read ({error.strerror or error})") from None
+        return [line for line in text.splitlines() if line.strip()]

@@ -1,0 +1,151 @@
+"""SQLite files of TensorFlow Federated (EMNIST, Shakespeare, Stack Overflow), as its
+`SqlClientData` has them:
+
+    examples(split_name, client_id, serialized_example_proto)
+    client_metadata(client_id, split_name, num_examples)
+
+The first has a row per example, a serialized tf.train.Example; the second is not needed: examples
+are counted. A compressed file (.lzma, .xz) is decompressed into the cache, once.
+"""
+
+import lzma
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from clients.data.cache import made_once
+from clients.data.readers.reader import Client, ClientFile, Column, Damaged
+from clients.data.readers.tf_example import Feature, decode_example
+
+_ROWS = "SELECT split_name, client_id, rowid FROM examples ORDER BY rowid"
+_OF_CLIENT = (
+    "SELECT rowid, serialized_example_proto FROM examples"
+    " WHERE rowid >= ? AND rowid < ? ORDER BY rowid"
+)
+_GATHER = (
+    "CREATE TABLE main.examples AS"
+    " SELECT split_name, client_id, serialized_example_proto FROM source.examples"
+    " ORDER BY split_name, client_id, rowid"
+)
+_COMPRESSED = (".lzma", ".xz")
+
+
+class TffSqlite:
+    """See clients.data.readers.reader.ClientFile. Records lie in order of their rowid.
+
+    Args:
+        path: the file.
+        cache: the folder in the cache for its content.
+
+    Raises:
+        Damaged: it is no such file.
+    """
+
+    def __init__(self, path: Path, cache: Path) -> None:
+        self._name, self._cache = path.name, cache
+        if path.suffix in _COMPRESSED:
+            path = made_once(cache / "database.sqlite", lambda new: self._decompress(path, new))
+        self._path = path
+        try:
+            self._connection = _opened(path)
+            self._connection.execute(_ROWS + " LIMIT 1").fetchone()
+        except sqlite3.Error as error:
+            raise Damaged(
+                f"{self._name}: no SQLite file with a table examples(split_name, client_id, "
+                f"serialized_example_proto) ({error})"
+            ) from None
+
+    def clients(self) -> Iterator[Client]:
+        """See ClientFile."""
+        split, name, first, last, examples = "", "", -1, -1, 0
+        try:
+            for row_split, row_name, row in self._connection.execute(_ROWS):
+                if (row_split, row_name) != (split, name) or first < 0:
+                    if first >= 0:
+                        yield Client(split, name, examples, first, last + 1)
+                    if not isinstance(row_split, str) or not isinstance(row_name, str):
+                        raise Damaged(f"{self._name}: row {row} has no split_name or no client_id")
+                    split, name, first, examples = row_split, row_name, row, 0
+                last, examples = row, examples + 1
+        except sqlite3.Error as error:
+            raise Damaged(f"{self._name}: rows after {last} cannot be read ({error})") from None
+        if first >= 0:
+            yield Client(split, name, examples, first, last + 1)
+
+    def gathered(self) -> ClientFile:
+        """See ClientFile."""
+        copy = made_once(self._cache / "gathered.sqlite", self._gather)
+        return TffSqlite(copy, self._cache)
+
+    def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
+        """See ClientFile."""
+        found: dict[str, list[Feature]] = {column: [] for column in columns}
+        try:
+            for row, content in self._connection.execute(_OF_CLIENT, (client.first, client.end)):
+                where = f"{self._name}: row {row} (client {client.name!r})"
+                for column, feature in self._features(content, columns, where).items():
+                    found[column].append(feature)
+        except sqlite3.Error as error:
+            raise Damaged(f"{self._name}: client {client.name!r}: {error}") from None
+        return {column: _column(features) for column, features in found.items()}
+
+    def _features(self, content: object, columns: Sequence[str], where: str) -> dict[str, Feature]:
+        if not isinstance(content, bytes):
+            raise Damaged(f"{where} has no example, which would be bytes")
+        try:
+            features = decode_example(content, columns)
+        except ValueError as error:
+            raise Damaged(f"{where} is no tf.train.Example ({error})") from None
+        for column in columns:
+            if column not in features:
+                raise Damaged(f"{where} has no feature {column!r}")
+        return features
+
+    def _decompress(self, path: Path, new: Path) -> None:
+        try:
+            with lzma.open(path) as source, new.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        except (lzma.LZMAError, EOFError) as error:
+            raise Damaged(f"{self._name} cannot be decompressed ({error})") from None
+
+    def _gather(self, new: Path) -> None:
+        try:
+            with closing(sqlite3.connect(new, uri=True)) as connection:
+                connection.execute("ATTACH ? AS source", (_read_only(self._path),))
+                # The copy is not shared before it is whole, so it needs no journal.
+                connection.execute("PRAGMA main.journal_mode = OFF")
+                connection.execute(_GATHER)
+                connection.commit()
+        except sqlite3.Error as error:
+            raise Damaged(f"{self._name} cannot be put in order of its clients ({error})") from None
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing in the file, and may pass from thread to thread."""
+    connection = sqlite3.connect(_read_only(path), uri=True, check_same_thread=False)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def _read_only(path: Path) -> str:
+    return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+
+
+def _column(features: list[Feature]) -> Column:
+    """Features of N examples: texts in words, or an array [N, values], or [N] of single ones."""
+    if not features or isinstance(features[0], list):
+        return [
+            [word.decode(errors="replace") for word in feature]
+            if isinstance(feature, list)
+            else feature
+            for feature in features
+        ]
+    sizes = {len(feature) for feature in features}
+    if len(sizes) > 1 or any(isinstance(feature, list) for feature in features):
+        return features
+    together = np.stack([np.asarray(feature) for feature in features])
+    return together[:, 0] if sizes == {1} else together

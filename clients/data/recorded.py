@@ -1,0 +1,213 @@
+"""Recorded data as a source of examples: an index, a reader, a form, and who has which client."""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.data.assignment import Assignment, drawn_order, held_out_places
+from clients.data.cache import content_cache
+from clients.data.form import Contents, Counting, Form
+from clients.data.index import Index, indexed
+from clients.data.readers.reader import ClientFile, Damaged
+from clients.data.source import DamagedExamples, Field
+from fedray.errors import InputError, one_line
+from fedray.kept import keep, read_kept
+from fedray.scenario import Scenario
+from fedray.scenario.data import AnyFileData, AssignedData, CustomData, FormedData, SourceCodeData
+from fedray.scenario.data_file import PLACES
+
+DECODED_BYTES = 128 << 20
+"""Memory for clients that were read, so that those that are asked for again need not be."""
+_VERSION = 1
+"""Of what is kept in the cache."""
+_OF_THE_DEVICES = {"tie", "tie_strength", "tie_order"}
+"""Keys that change nothing of what is kept."""
+
+RecordedData = AnyFileData | SourceCodeData | CustomData
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Places [N] in the index of the clients that devices have, and [H] of those held out."""
+
+    trained: NDArray[np.int64]
+    held_out: NDArray[np.int64]
+
+
+class RecordedExamples:
+    """See clients.data.source.ExampleSource.
+
+    Args:
+        scenario: says seed and devices.
+        table: its table of the data.
+        make_reader: opens the data, given the folder in the cache for its content.
+        digest: SHA-256 of the data; None for data that cannot be told by its content, of which
+            nothing is kept in the cache.
+
+    Raises:
+        InputError: the data cannot be read, or is not what the table says.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        table: RecordedData,
+        make_reader: Callable[[Path], ClientFile],
+        digest: str | None,
+    ) -> None:
+        self._table, self._where = table, f"data ({table.kind})"
+        try:
+            if digest is None:
+                self._open(make_reader(Path()), None)
+            else:
+                with content_cache(digest) as folder:
+                    self._open(make_reader(folder), folder)
+        except InputError:
+            raise
+        except (Damaged, ValueError) as error:
+            raise InputError(
+                one_line(f"{self._where}: {error}; correct the data, or the table `data`")
+            ) from None
+        self.fields: Mapping[str, Field] = self._form.fields
+        self.optimum: Mapping[str, float] = {}
+        self._places = np.concatenate([self._split.trained, self._split.held_out])
+        self.held_out_devices = self._split.held_out.size
+        counts = self._index.examples
+        self._assignment = Assignment(
+            scenario, table, counts[self._split.trained], self.held_out_devices
+        )
+        self._decoded: OrderedDict[int, dict[str, NDArray]] = OrderedDict()
+        self._decoded_bytes = 0
+
+    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """See ExampleSource."""
+        return self._index.examples[self._places[self._assignment.places(device_ids)]]
+
+    def examples(
+        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+    ) -> dict[str, NDArray]:
+        """See ExampleSource."""
+        places = self._places[self._assignment.places(device_ids)]
+        found = {
+            name: np.empty(
+                (*positions.shape, *field.shape),
+                np.float32 if field.kind == "real" else np.int64,
+            )
+            for name, field in self.fields.items()
+        }
+        problems: dict[int, str] = {}
+        for row, place in enumerate(places):
+            try:
+                client = self._client(int(place))
+            except ValueError as error:
+                problems[int(device_ids[row])] = one_line(f"{self._where}: {error}")
+                continue
+            for name, values in client.items():
+                found[name][row] = values[positions[row]]
+        if problems:
+            raise DamagedExamples(problems)
+        return found
+
+    def _open(self, reader: ClientFile, folder: Path | None) -> None:
+        """Index and contents, from the cache if there is a folder."""
+        settings = self._table.model_dump(mode="json", exclude=set(PLACES) | _OF_THE_DEVICES)
+        request = json.dumps({"version": _VERSION, **settings}, sort_keys=True)
+        name = hashlib.sha256(request.encode()).hexdigest()[:32]
+        file = None if folder is None else folder / f"{name}.index"
+        self._index, self._reader = indexed(reader, file, request)
+        self._split = _splits(self._index, self._table)
+        self._columns = _columns(self._table)
+        contents = None if folder is None else _kept_contents(folder / f"{name}.contents", request)
+        if contents is None:
+            contents = self._counted()
+            if folder is not None:
+                keep(folder / f"{name}.contents", request, contents.to_bytes())
+        self._form = Form(self._table, contents)
+
+    def _counted(self) -> Contents:
+        counting, index = Counting(self._table), self._index
+        for places, is_trained_on in ((self._split.trained, True), (self._split.held_out, False)):
+            for place in index.reading_order(places):
+                if not counting.needs_more:
+                    break
+                client = index.client(int(place))
+                if client.examples:
+                    try:
+                        counting.add(self._reader.read(client, self._columns), is_trained_on)
+                    except Damaged:
+                        raise
+                    except ValueError as error:
+                        raise Damaged(f"client {client.name!r}: {error}") from None
+        return counting.contents()
+
+    def _client(self, place: int) -> dict[str, NDArray]:
+        """All examples of one client. Raises ValueError."""
+        known = self._decoded.get(place)
+        if known is not None:
+            self._decoded.move_to_end(place)
+            return known
+        client = self._index.client(place)
+        try:
+            columns = self._reader.read(client, self._columns)
+            found = self._form.examples(columns, client.examples)
+        except Damaged:
+            raise
+        except ValueError as error:
+            raise Damaged(f"client {client.name!r}: {error}") from None
+        self._decoded[place] = found
+        self._decoded_bytes += _bytes_of(found)
+        while self._decoded_bytes > DECODED_BYTES and len(self._decoded) > 1:
+            self._decoded_bytes -= _bytes_of(self._decoded.popitem(last=False)[1])
+        return found
+
+
+def _bytes_of(fields: Mapping[str, NDArray]) -> int:
+    return sum(values.nbytes for values in fields.values())
+
+
+def _columns(table: FormedData) -> tuple[str, ...]:
+    if table.tokens:
+        return (table.tokens,)
+    return tuple(dict.fromkeys(name for name in (table.inputs, table.targets) if name))
+
+
+def _kept_contents(file: Path, request: str) -> Contents | None:
+    try:
+        content = read_kept(file, request)
+    except ValueError:  # damaged: it is found anew
+        return None
+    return None if content is None else Contents.from_bytes(content)
+
+
+def _splits(index: Index, table: AssignedData) -> _Split:
+    """Who is trained on and who is held out, as the table says. Raises ValueError."""
+    names = index.splits
+    split = getattr(table, "split", "")
+    held_out_split = getattr(table, "held_out_split", "")
+    if not split:
+        split = names[0] if len(names) == 1 else "train"
+    if not held_out_split and "test" in names and split != "test":
+        held_out_split = "test"
+    for key, name in (("split", split), ("held_out_split", held_out_split)):
+        if name not in names and (name or key == "split"):
+            raise ValueError(f"{key}={name!r} is not in the data, which has {', '.join(names)}")
+    if held_out_split and split == held_out_split:
+        raise ValueError(f"held_out_split={held_out_split!r} is the split that is trained on")
+    places = index.places(split)
+    if held_out_split:
+        return _Split(places, drawn_order(index.places(held_out_split)))
+    if places.size < 2:
+        raise ValueError(
+            f"split {split!r} has a single client, of which none can be held out; give data of "
+            "several clients"
+        )
+    chosen = held_out_places(places.size, table.held_out_share)
+    is_held_out = np.zeros(places.size, np.bool_)
+    is_held_out[chosen] = True
+    return _Split(places[~is_held_out], places[chosen])

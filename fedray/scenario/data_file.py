@@ -1,0 +1,147 @@
+"""Data files that a table names: known by their SHA-256, and never copied into traces."""
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, ValidationInfo, model_validator
+
+from fedray.errors import InputError, shown
+from fedray.kept import cache_folder, keep, read_kept
+from fedray.table import Table
+
+Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+PLACES = ("file", "vocabulary_file")
+"""Keys that say where content lies: they are no part of a scenario's digest."""
+_PIECE_BYTES = 1 << 20
+
+
+class NamesDataFiles(Table):
+    """A table that names files of data, each by its path and its SHA-256.
+
+    A path becomes absolute when the table is read, so that workers in other folders, and trainings
+    from a trace, find the file. Tables that were read from a trace or run are taken as they are:
+    their files are held to the digest when they are opened (`checked_path`), since a trace can be
+    audited where its data is not. Two tables are equal if all but their paths is.
+    """
+
+    digest_keys: ClassVar[dict[str, str]]
+    """By the key that holds a path ("" for no file): the key that holds the file's digest."""
+
+    @model_validator(mode="after")
+    def _identify_files(self, info: ValidationInfo) -> Self:
+        context: dict[str, Any] = info.context or {}
+        if context.get("is_recorded"):
+            return self
+        for path_key, digest_key in self.digest_keys.items():
+            file: str = getattr(self, path_key)
+            if not file:
+                continue
+            path = (Path(context.get("directory", ".")) / file).resolve()
+            given: str = getattr(self, digest_key)
+            try:
+                digest = content_digest(path)
+            except OSError as error:
+                if given:  # such as that of a trace which is read again elsewhere
+                    continue
+                raise ValueError(
+                    f"{path_key}={file!r} cannot be read ({error.strerror or error}); "
+                    "name a file of data that is there"
+                ) from None
+            if given not in ("", digest):
+                raise ValueError(
+                    f"{path_key}={file!r} has another content (sha256 {digest}) than the one that "
+                    f"{digest_key} names; find that one"
+                )
+            # frozen, and not yet handed out
+            object.__setattr__(self, path_key, str(path))
+            object.__setattr__(self, digest_key, digest)
+        return self
+
+    def checked_path(self, path_key: str) -> Path:
+        """Where a file lies that has the content of its digest.
+
+        Args:
+            path_key: the key that names it.
+
+        Raises:
+            InputError: it cannot be read, or has another content.
+        """
+        path, digest_key = Path(getattr(self, path_key)), self.digest_keys[path_key]
+        wanted = getattr(self, digest_key)
+        try:
+            digest = content_digest(path)
+        except OSError as error:
+            raise InputError(
+                f"data.{path_key}={shown(str(path))} cannot be read ({error.strerror or error}); "
+                f"bring the file with sha256 {wanted} there, or name where it lies"
+            ) from None
+        if digest != wanted:
+            raise InputError(
+                f"data.{path_key}={shown(str(path))} has another content (sha256 {digest}) than "
+                f"the one of this run ({wanted}); find that one"
+            )
+        return path
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and _without_places(self) == _without_places(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, key) for key in self.digest_keys.values()))
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file; of a folder, that of the digests and names of all files in it.
+
+    A file is read once: its digest is kept in the cache with its size and the time of its last
+    change, and read again when either differs.
+
+    Args:
+        path: a file or a folder.
+
+    Raises:
+        OSError: something cannot be read.
+    """
+    if not path.is_dir():
+        return _file_digest(path)
+    lines = [f"{_file_digest(file)}  {file.relative_to(path)}\n" for file in files_below(path)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files of a folder and those in it, in order of their names. Hidden ones are left out."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    shown_ones = (
+        file
+        for file in files
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+    return sorted(shown_ones)
+
+
+def _without_places(table: Any) -> dict[str, Any]:
+    return table.model_dump(exclude=set(PLACES))
+
+
+def _file_digest(path: Path) -> str:
+    found = path.stat()
+    facts = [str(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+    request = json.dumps(facts)
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:32]
+    entry = cache_folder("digests") / f"{name}.txt"
+    try:
+        known = read_kept(entry, request)
+    except ValueError:  # of the file as it was before
+        known = None
+    if known is not None:
+        return known.decode()
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+    text = digest.hexdigest()
+    with contextlib.suppress(OSError):  # a cache that cannot be written is left alone
+        keep(entry, request, text.encode())
+    return text

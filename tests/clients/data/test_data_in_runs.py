@@ -1,0 +1,177 @@
+"""What a run makes of recorded data: the trace's examples, the latency, and the digest of the data."""
+
+import pickle
+import shutil
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from clients.data import cache as data_cache
+from clients.data import registry
+from clients.data.registry import source_of
+from clients.latency import LatencyModel, work_seconds
+from fedray.audit.audit import audit_trace
+from fedray.errors import InputError, ScenarioError
+from fedray.placement import Placement
+from fedray.scenario import Scenario, data_file
+from fedray.simulation import simulate
+
+HERE = Placement(1, "in-process")
+COUNTS = [1, 5, 9, 60, 200]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Five clients of 1 to 200 examples, with one number each, and one that is held out."""
+    number = feature(b"pixels", bytes.fromhex("1206 0a04 0000803f"))
+    path = tmp_path / "d.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)"
+    )
+    for client, count in enumerate(COUNTS):
+        row = ("train", f"c{client}", number)
+        connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", [row] * count)
+    connection.execute("INSERT INTO examples VALUES ('test', 't', ?)", (number,))
+    connection.commit()
+    connection.close()
+    return path
+
+
+def feature(name: bytes, value: bytes) -> bytes:
+    """A tf.Example of one feature, of fewer than 128 bytes."""
+
+    def field(tag: int, content: bytes) -> bytes:
+        return bytes([tag, len(content)]) + content
+
+    return field(0x0A, field(0x0A, field(0x0A, name) + field(0x12, value)))
+
+
+TABLE = {"kind": "tff_sqlite", "file": "d.sqlite", "targets": ""}
+
+
+def test_the_traces_examples_are_those_of_the_data(
+    database: Path, tmp_path: Path, scenario_of
+) -> None:
+    scenario = scenario_of(TABLE)
+    trace = simulate(scenario, HERE, tmp_path / "t")
+    rows = pq.read_table(sorted((trace.path / "participations").glob("*.parquet"))[0])
+    devices = rows.column("device_id").to_numpy()
+    found = rows.column("examples").to_numpy()
+    assert devices.size
+    assert set(found) <= set(COUNTS)
+    assert (found == source_of(scenario).examples_on(devices)).all()
+    recorded = trace.run["scenario"]["data"]
+    assert recorded["sha256"] == data_file.content_digest(database)
+    assert Path(recorded["file"]) == database
+
+
+@pytest.mark.slow  # 10 s: actors start
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_actors_find_the_index_and_give_the_same_trace(
+    database: Path, tmp_path: Path, scenario_of, monkeypatch
+) -> None:
+    scenario = scenario_of(TABLE)
+    here = simulate(scenario, HERE, tmp_path / "here")
+    opened = []
+    monkeypatch.setattr(
+        registry, "source_of", lambda value: opened.append(value) or source_of(value)
+    )
+    there = simulate(scenario, Placement(1, "ray"), tmp_path / "there")
+    assert there.digest == here.digest
+    assert len(opened) == 1  # the driver; the actors have processes of their own
+
+
+def test_training_takes_longer_on_devices_with_more_data(database: Path, scenario_of) -> None:
+    """Half of it is fixed, half grows with the examples: a device of the median takes the table's time."""
+    scenario = scenario_of(TABLE, latency={"speed_between": 0.0, "train_seconds": 100.0})
+    source = source_of(scenario)
+    devices = np.arange(50, dtype=np.uint64)
+    examples = source.examples_on(devices)
+    model = LatencyModel.of(scenario, source)
+    _, training = work_seconds(model, devices, examples)
+    assert training == pytest.approx(50.0 * (1 + examples / np.median(COUNTS)))
+
+
+def test_a_scenario_is_known_by_its_data_and_not_by_the_datas_place(
+    database: Path, tmp_path: Path, scenario_of
+) -> None:
+    scenario = scenario_of(TABLE)
+    shutil.copy(database, tmp_path / "elsewhere.sqlite")
+    same = scenario_of({**TABLE, "file": "elsewhere.sqlite"})
+    assert (same.digest, same) == (scenario.digest, scenario)
+    assert hash(same.data) == hash(scenario.data)
+    with sqlite3.connect(tmp_path / "elsewhere.sqlite") as connection:
+        connection.execute("DELETE FROM examples WHERE rowid = 7")
+    connection.close()
+    other = scenario_of({**TABLE, "file": "elsewhere.sqlite"})
+    assert other.digest != scenario.digest
+    assert other != scenario
+    moved = scenario.with_overrides(f"data.file={tmp_path / 'elsewhere.sqlite'}")
+    assert moved == other
+    tied = scenario.with_overrides("data.tie=zone")
+    assert tied.digest != scenario.digest
+    with pytest.raises(ScenarioError, match=r"data: file=.* has another content"):
+        scenario_of({**TABLE, "file": "elsewhere.sqlite", "sha256": scenario.data.sha256})
+    with pytest.raises(ScenarioError, match=r"data: file='none' cannot be read"):
+        scenario_of({**TABLE, "file": "none"})
+
+
+def test_a_trace_is_audited_where_its_data_is_not_and_opened_with_none_other(
+    database: Path, tmp_path: Path, scenario_of
+) -> None:
+    scenario = scenario_of(TABLE)
+    trace = simulate(scenario, HERE, tmp_path / "t")
+    recorded = trace.run["scenario"]
+    sent = pickle.loads(pickle.dumps(scenario.for_shards()))
+    assert source_of(sent).held_out_devices == 1
+    with database.open("ab") as file:
+        file.write(b"more")
+    known = Scenario.from_tables(recorded, directory=trace.path, is_recorded=True)
+    assert known.digest == scenario.digest
+    with pytest.raises(InputError, match="has another content"):
+        source_of(known)
+    database.unlink()
+    assert audit_trace(trace.path).rounds == 2
+    again = Scenario.from_tables(recorded, directory=trace.path, is_recorded=True)
+    with pytest.raises(InputError, match="cannot be read"):
+        source_of(again)
+
+
+def test_a_file_is_digested_once(database: Path, monkeypatch) -> None:
+    digest = data_file.content_digest(database)
+    monkeypatch.setattr(data_file, "_PIECE_BYTES", "none")  # nothing can be read in such pieces
+    assert data_file.content_digest(database) == digest
+    database.write_bytes(database.read_bytes() + b"x")
+    with pytest.raises(TypeError):
+        data_file.content_digest(database)
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    database: Path, tmp_path: Path, source, monkeypatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(data_cache, "cache_folder", lambda name: tmp_path / "file" / name)
+    with pytest.raises(InputError, match="XDG_CACHE_HOME"):
+        source(TABLE)
+
+
+def test_ones_own_data_travels_with_the_trace_and_needs_trust(tmp_path: Path, scenario_of) -> None:
+    code = (
+        "class Twelve:\n    num_partitions = 12\n\n    def load_partition(self, number):\n"
+        "        return {'inputs': [[1.0]] * (number + 1), 'targets': [0] * (number + 1)}\n\n\n"
+        f"def data(seed):\n    return Twelve()  # {'x' * 50_000}\n"
+    )
+    (tmp_path / "own.py").write_text(code)
+    scenario = scenario_of({"kind": "custom", "file": "own.py"})
+    trace = simulate(scenario, HERE, tmp_path / "t")
+    assert (trace.path / f"{scenario.data.sha256}.py").read_text() == code
+    known = Scenario.from_tables(trace.run["scenario"], directory=trace.path, is_recorded=True)
+    with pytest.raises(InputError, match=r"data\.file.*trust_code=True"):
+        known.demand_trust()
+    assert len(pickle.dumps(scenario.for_shards().data)) > len(code)
+    assert len(pickle.dumps(scenario.for_aggregator().data)) < 5_000

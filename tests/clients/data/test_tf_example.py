@@ -1,0 +1,94 @@
+"""The wire format, by bytes that were written by hand."""
+
+import numpy as np
+import pytest
+
+from clients.data.readers.tf_example import decode_example, decode_plainly
+
+ALL = ("a", "b", "c")
+BYTES = bytes.fromhex("0a0f 0a0d 0a0161 1208 0a06 0a0168 0a0169")
+"""features { feature { key: "a" value { bytes_list { value: "h" value: "i" } } } }"""
+PACKED_FLOATS = bytes.fromhex("0a13 0a11 0a0162 120c 120a 0a08 0000803f 000000c0")
+"""... "b": float_list { value: 1 value: -2 }, packed."""
+PLAIN_FLOATS = bytes.fromhex("0a13 0a11 0a0162 120c 120a 0d 0000803f 0d 000000c0")
+"""The same, not packed."""
+PACKED_INTEGERS = bytes.fromhex("0a18 0a16 0a0163 1211 1a0f 0a0d ac02 05 ffffffffffffffffff01")
+"""... "c": int64_list { value: 300 value: 5 value: -1 }, packed."""
+PLAIN_INTEGERS = bytes.fromhex("0a0e 0a0c 0a0163 1207 1a05 08ac02 0805")
+"""... { value: 300 value: 5 }, not packed."""
+
+
+def test_each_kind_of_list_is_read() -> None:
+    assert decode_example(BYTES, ALL) == {"a": [b"h", b"i"]}
+    for content in (PACKED_FLOATS, PLAIN_FLOATS):
+        found = decode_example(content, ALL)["b"]
+        assert isinstance(found, np.ndarray)
+        assert (found.dtype, found.tolist()) == (np.float32, [1.0, -2.0])
+    found = decode_example(PACKED_INTEGERS, ALL)["c"]
+    assert isinstance(found, np.ndarray)
+    assert (found.dtype, found.tolist()) == (np.int64, [300, 5, -1])
+    found = decode_example(PLAIN_INTEGERS, ALL)["c"]
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == [300, 5]
+
+
+def test_messages_are_merged_and_what_is_unknown_is_passed_over() -> None:
+    unknown = bytes.fromhex("1003 1901020304050607081d01020304 2202ffff")
+    together = unknown + BYTES + PACKED_FLOATS + unknown + PLAIN_INTEGERS
+    assert set(decode_example(together, ALL)) == {"a", "b", "c"}
+    assert set(decode_example(together, ("b",))) == {"b"}
+    assert decode_example(b"", ALL) == {}
+    assert decode_example(bytes.fromhex("0a07 0a05 0a0161 1200"), ALL) == {"a": []}
+    assert decode_example(BYTES + bytes.fromhex("0a07 0a05 0a0161 1200"), ALL) == {"a": []}
+
+
+@pytest.mark.parametrize("content", [BYTES, PACKED_FLOATS, PLAIN_FLOATS, PACKED_INTEGERS])
+def test_no_cut_and_no_other_byte_is_anything_but_a_value_error(content: bytes) -> None:
+    refused = 0
+    for place in range(1, len(content)):
+        with pytest.raises(ValueError):
+            decode_example(content[:place], ALL)
+        for value in (0, 7, 0x80, 0xFF):
+            changed = content[:place] + bytes([value]) + content[place + 1 :]
+            try:
+                decode_example(changed, ALL)
+            except ValueError:
+                refused += 1
+    assert refused > len(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("0b", "wire type 3"),
+        ("0001", "number 0"),
+        ("0a" + "ff" * 11, "more than 10 bytes"),
+        ("08ffff", "ends beyond"),
+        ("0801", "a number stands"),
+        ("0a0d0a0b0a0162120612040a020000", "2 bytes are no whole number of floats"),
+    ],
+)
+def test_what_is_wrong_is_said(content: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        decode_example(bytes.fromhex(content), ALL)
+
+
+def test_compiled_code_and_its_slow_twin_agree_on_damage() -> None:
+    """On 20,000 changed messages: the same features, or both a ValueError."""
+    draws = np.random.default_rng(1)
+    base = np.frombuffer(BYTES + PACKED_FLOATS + PACKED_INTEGERS + PLAIN_FLOATS, np.uint8)
+    refused = 0
+    for _ in range(20_000):
+        changed = base.copy()
+        places = draws.integers(0, base.size, draws.integers(1, 4))
+        changed[places] = draws.integers(0, 256, places.size)
+        content = changed[: draws.integers(1, base.size + 1)].tobytes()
+        results = []
+        for decode in (decode_example, decode_plainly):
+            try:
+                results.append({key: repr(value) for key, value in decode(content, ALL).items()})
+            except ValueError:
+                results.append(None)
+        assert results[0] == results[1], content.hex()
+        refused += results[0] is None
+    assert 5_000 < refused < 19_900
