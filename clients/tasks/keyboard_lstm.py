@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clients.data.source import Field
 from clients.tasks.initial import Parameter, constant, glorot, orthogonal, uniform
-from clients.tasks.recurrence import Recurrence
+from clients.tasks.recurrence import recur
 from clients.tasks.task import Parameters
 from clients.tasks.text import TextModel, embedded, tokens_of
 from fedray.scenario import KeyboardLstmTask
@@ -74,7 +74,7 @@ class KeyboardLstm(TextModel):
         gates = gates.view(devices, steps, batch, -1)
         projection = parameters["projection"]
         own = projection if self._is_coupled else None
-        states = Recurrence.apply(gates, parameters["recurrent"], own)
+        states = recur(gates, parameters["recurrent"], own)
         if not self._is_coupled:
             bias = parameters["projection_bias"][:, None, :]
             flat = torch.baddbmm(bias, states.flatten(1, 2), projection)

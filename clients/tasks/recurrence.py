@@ -16,21 +16,38 @@ sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
-class Recurrence(torch.autograd.Function):
-    """States [G, T, B, R] of LSTMs that begin at zero: `Recurrence.apply(inputs, recurrent,
-    projection)`.
+LARGE = 1 << 17
+"""Recurrent weights of a device from which on the devices of a group take their steps one after the
+other. These weights, half a MiB, are read at every step, and a cache holds those of one device. On
+two cores with 2 MiB of cache each, 16 devices with 256 units then take 0.7 times as long; with 128
+units, in turn, they would take 1.2 times as long."""
 
-    inputs [G, T, B, gates H]: what the inputs and biases add to the gates. With four gates these
-        are output, input, forget gate and candidate (Gers et al. 2000). With three they are output,
-        forget gate and candidate: the input gate is one minus the forget gate (Greff et al. 2017).
-    recurrent [G, R, gates H]: what the last state adds to them.
-    projection [G, H, R], or None: the state is output gate * tanh(cell), multiplied by it if there
-        is one (Sak et al. 2014). Without one R is H.
+
+def recur(inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
+    """States [G, T, B, R] of LSTMs that begin at zero. They can be differentiated once.
+
+    Args:
+        inputs: what inputs and biases add to the gates, [G, T, B, gates H]. With four gates these
+            are output, input, forget gate and candidate (Gers et al. 2000). With three they are
+            output, forget gate and candidate: the input gate is one minus the forget gate (Greff et
+            al. 2017).
+        recurrent: what the last state adds to them, [G, R, gates H].
+        projection: [G, H, R], or None. The state is output gate * tanh(cell), multiplied by the
+            projection if there is one (Sak et al. 2014). Without one R is H.
     """
+    if len(recurrent) == 1 or recurrent[0].numel() < LARGE:
+        return _Recurrence.apply(inputs, recurrent, projection)
+    projections = [None] * len(recurrent) if projection is None else projection.split(1)
+    own = zip(inputs.split(1), recurrent.split(1), projections, strict=True)
+    return torch.cat([_Recurrence.apply(*each) for each in own])
+
+
+class _Recurrence(torch.autograd.Function):
+    """See recur."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
-        """See the class."""
+        """See recur."""
         devices, steps, batch, _ = inputs.shape
         units = recurrent.shape[1] if projection is None else projection.shape[1]
         gates = inputs.detach().clone()

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from clients.tasks.recurrence import Recurrence
+from clients.tasks import recurrence
+from clients.tasks.recurrence import recur
 
 DEVICES, STEPS, BATCH, UNITS, STATE = 3, 5, 2, 4, 3
 
@@ -18,7 +19,7 @@ def test_with_four_gates_it_is_torchs_lstm_for_each_device() -> None:
         _normal(DEVICES, STEPS, BATCH, 4 * UNITS),
         _normal(DEVICES, UNITS, 4 * UNITS),
     )
-    states = Recurrence.apply(inputs, recurrent, None)
+    states = recur(inputs, recurrent, None)
     gradients = torch.autograd.grad(states.square().sum(), [inputs, recurrent])
     for device in range(DEVICES):
         layer = torch.nn.LSTM(4 * UNITS, UNITS, bias=False, dtype=torch.float64)
@@ -54,7 +55,7 @@ def test_with_three_gates_and_a_projection_it_is_its_definition() -> None:
         _normal(DEVICES, STATE, 3 * UNITS),
         _normal(DEVICES, UNITS, STATE),
     ]
-    states, expected = Recurrence.apply(*parts), _coupled(*parts)
+    states, expected = recur(*parts), _coupled(*parts)
     torch.testing.assert_close(states, expected)
     weights = _normal(*states.shape).detach()
     gradients = torch.autograd.grad((states * weights).sum(), parts)
@@ -70,4 +71,22 @@ def test_its_gradients_are_slopes_for_every_cell(gates: int, is_projected: bool)
     state = STATE if is_projected else UNITS
     parts = [_normal(2, STEPS, BATCH, gates * UNITS), _normal(2, state, gates * UNITS)]
     projection = _normal(2, UNITS, STATE) if is_projected else None
-    assert torch.autograd.gradcheck(Recurrence.apply, (*parts, projection))
+    assert torch.autograd.gradcheck(recur, (*parts, projection))
+
+
+@pytest.mark.parametrize("is_projected", [False, True])
+def test_devices_in_turn_have_the_states_and_gradients_of_a_batch(
+    is_projected: bool, monkeypatch
+) -> None:
+    state = STATE if is_projected else UNITS
+    parts = [_normal(DEVICES, STEPS, BATCH, 4 * UNITS), _normal(DEVICES, state, 4 * UNITS)]
+    projection = _normal(DEVICES, UNITS, STATE) if is_projected else None
+    leaves = [*parts, projection] if projection is not None else parts
+
+    def results():
+        states = recur(*parts, projection)
+        return states, torch.autograd.grad(states.square().sum(), leaves)
+
+    together = results()
+    monkeypatch.setattr(recurrence, "LARGE", 1)
+    torch.testing.assert_close(results(), together)
