@@ -48,13 +48,18 @@ if TYPE_CHECKING:
         FedAvg,
         FedProx,
         FedSGD,
+        ImageCnnTask,
+        KeyboardLstmTask,
         LanguageData,
         Latency,
+        LogisticTask,
+        MlpTask,
         NextWordTask,
         Outage,
         Participation,
         Population,
         Privacy,
+        QuadraticTask,
         Rounds,
         Scenario,
         Schedule,
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
         ServerYogi,
         TimeZone,
         Training,
+        TransformerLmTask,
     )
     from fedray.scenario.availability import (
         AlwaysOn,
@@ -141,9 +147,10 @@ _NAMES = {
     "fedray.report.files": "write_figures",
     "fedray.report.page": "write_report",
     "fedray.scenario": (
-        "CustomTask FedAvg FedProx FedSGD LanguageData Latency NextWordTask Outage Participation "
-        "Population Privacy Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
-        "ServerYogi TimeZone Training"
+        "CustomTask FedAvg FedProx FedSGD ImageCnnTask KeyboardLstmTask LanguageData Latency "
+        "LogisticTask MlpTask NextWordTask Outage Participation Population Privacy "
+        "QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
+        "ServerYogi TimeZone Training TransformerLmTask"
     ),
     "fedray.simulation": "resume simulate",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -195,15 +202,19 @@ __all__ = [
     "Guarantee",
     "HabitAvailability",
     "Identity",
+    "ImageCnnTask",
     "ImportedTrace",
     "InputError",
+    "KeyboardLstmTask",
     "LanguageData",
     "Latency",
     "LeafData",
+    "LogisticTask",
     "Matrix",
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",
+    "MlpTask",
     "NextWordTask",
     "OptimizationFailed",
     "Outage",
@@ -218,6 +229,7 @@ __all__ = [
     "PoissonSampling",
     "Population",
     "Privacy",
+    "QuadraticTask",
     "ReplayAvailability",
     "Rounds",
     "RunFailed",
@@ -249,6 +261,7 @@ __all__ = [
     "TrainerLost",
     "Training",
     "TrainingProgress",
+    "TransformerLmTask",
     "Tree",
     "TreeFull",
     "Utility",

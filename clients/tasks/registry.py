@@ -11,7 +11,13 @@ from fedray.scenario import Scenario
 
 TASKS = {
     "custom": "clients.tasks.custom:CustomTask",
+    "image_cnn": "clients.tasks.image_cnn:ImageCnn",
+    "keyboard_lstm": "clients.tasks.keyboard_lstm:KeyboardLstm",
+    "logistic": "clients.tasks.logistic:Logistic",
+    "mlp": "clients.tasks.mlp:Mlp",
     "next_word": "clients.tasks.next_word:NextWord",
+    "quadratic": "clients.tasks.quadratic:Quadratic",
+    "transformer_lm": "clients.tasks.transformer_lm:TransformerLm",
 }
 
 

@@ -13,7 +13,16 @@ from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Outage, Rounds
 from fedray.scenario.scenario import NAME_PATTERN, Scenario
 from fedray.scenario.shipped import shipped_scenarios
-from fedray.scenario.tasks import CustomTask, NextWordTask
+from fedray.scenario.tasks import (
+    CustomTask,
+    ImageCnnTask,
+    KeyboardLstmTask,
+    LogisticTask,
+    MlpTask,
+    NextWordTask,
+    QuadraticTask,
+    TransformerLmTask,
+)
 from fedray.scenario.training import (
     FedAvg,
     FedProx,
@@ -32,13 +41,18 @@ __all__ = [
     "FedAvg",
     "FedProx",
     "FedSGD",
+    "ImageCnnTask",
+    "KeyboardLstmTask",
     "LanguageData",
     "Latency",
+    "LogisticTask",
+    "MlpTask",
     "NextWordTask",
     "Outage",
     "Participation",
     "Population",
     "Privacy",
+    "QuadraticTask",
     "Rounds",
     "Scenario",
     "Schedule",
@@ -48,5 +62,6 @@ __all__ = [
     "ServerYogi",
     "TimeZone",
     "Training",
+    "TransformerLmTask",
     "shipped_scenarios",
 ]

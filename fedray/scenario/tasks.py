@@ -1,11 +1,14 @@
 """The tables `training.task`: a model, its loss and its metrics, one per kind."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from fedray.scenario.content import PythonFile
-from fedray.table import Table
+from fedray.table import NonNegative, Positive, Table
+
+Width = Annotated[int, Field(ge=1, le=1 << 16)]
+"""How many units a layer has."""
 
 
 class NextWordTask(Table):
@@ -14,6 +17,93 @@ class NextWordTask(Table):
 
     kind: Literal["next_word"] = "next_word"
     """A small LSTM for the synthetic language."""
+
+
+class MlpTask(Table):
+    """Layers of rectified linear units and a softmax over the classes; see clients/tasks/mlp.py."""
+
+    kind: Literal["mlp"] = "mlp"
+    """Fully connected layers."""
+    hidden: Annotated[tuple[Width, ...], Field(strict=False, min_length=1, max_length=16)] = (
+        200,
+        200,
+    )
+    """Units of each hidden layer. The default is the "2NN" of McMahan et al. 2017."""
+
+
+class LogisticTask(Table):
+    """Multinomial logistic regression; see clients/tasks/logistic.py."""
+
+    kind: Literal["logistic"] = "logistic"
+    """Multinomial logistic regression."""
+    l2: NonNegative = 0.0
+    """The training loss has l2 / 2 * |weights|^2 in addition; the biases and the metrics do not."""
+
+
+class QuadraticTask(Table):
+    """The mean of the data, whose optimum has a closed form; see clients/tasks/quadratic.py."""
+
+    kind: Literal["quadratic"] = "quadratic"
+    """The mean of the data."""
+    curvatures: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)] = (1.0,)
+    """Weights of the coordinates' squares, over and over: (1, 100) gives every second coordinate
+    100."""
+
+
+class ImageCnnTask(Table):
+    """Two convolutions and a dense layer for images; see clients/tasks/image_cnn.py."""
+
+    kind: Literal["image_cnn"] = "image_cnn"
+    """Two convolutions and a dense layer."""
+    architecture: Literal["cifar10", "emnist"] = "cifar10"
+    """Whose model it is: that of pfl-research for CIFAR-10, or that of TensorFlow Federated for
+    EMNIST. Both have the same layers, here without dropout; "cifar10" draws the first biases, and
+    "emnist" has them at zero."""
+
+
+class KeyboardLstmTask(Table):
+    """A recurrent model of the next word; see clients/tasks/keyboard_lstm.py."""
+
+    kind: Literal["keyboard_lstm"] = "keyboard_lstm"
+    """A recurrent model of the next word."""
+    cell: Literal["cifg", "lstm"] = "cifg"
+    """"cifg": the input gate is one minus the forget gate, and the state is projected to the
+    embedding before it recurs (Hard et al. 2018). "lstm": four gates, and a dense layer after the
+    last state (McMahan et al. 2018)."""
+    hidden: Width = 670
+    """Units of the cell."""
+    embedding: Width = 96
+    """Numbers that stand for a word."""
+    tied: bool = False
+    """Whether the output layer is the transposed input embedding. Otherwise it has weights of its
+    own, and biases."""
+
+
+class TransformerLmTask(Table):
+    """A transformer of the next word; see clients/tasks/transformer_lm.py.
+
+    The defaults are those of pfl-research for Stack Overflow.
+    """
+
+    kind: Literal["transformer_lm"] = "transformer_lm"
+    """A transformer of the next word."""
+    layers: Annotated[int, Field(ge=1, le=128)] = 3
+    """Blocks of attention and feed-forward layer."""
+    embedding: Width = 96
+    """Numbers that stand for a word, and the width of the blocks; even, and a multiple of heads."""
+    heads: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Heads of the attention."""
+    feedforward: Width = 1536
+    """Units of the feed-forward layers."""
+
+    @model_validator(mode="after")
+    def _heads_share_the_embedding(self) -> Self:
+        if self.embedding % self.heads or self.embedding % 2:
+            raise ValueError(
+                f"embedding={self.embedding}, heads={self.heads}: the embedding must be even and a "
+                "multiple of the heads; change one of them"
+            )
+        return self
 
 
 class CustomTask(PythonFile):
@@ -35,7 +125,14 @@ def _kind(value: Any) -> str:
 
 
 AnyTask = Annotated[
-    Annotated[NextWordTask, Tag("next_word")] | Annotated[CustomTask, Tag("custom")],
+    Annotated[NextWordTask, Tag("next_word")]
+    | Annotated[MlpTask, Tag("mlp")]
+    | Annotated[LogisticTask, Tag("logistic")]
+    | Annotated[QuadraticTask, Tag("quadratic")]
+    | Annotated[ImageCnnTask, Tag("image_cnn")]
+    | Annotated[KeyboardLstmTask, Tag("keyboard_lstm")]
+    | Annotated[TransformerLmTask, Tag("transformer_lm")]
+    | Annotated[CustomTask, Tag("custom")],
     Discriminator(_kind),
 ]
 """The tables of all tasks, told apart by `kind`."""

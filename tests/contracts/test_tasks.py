@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_tasks import CASES, RandomExamples, made
 from torch import nn
 from torch.func import functional_call
 
@@ -122,6 +123,10 @@ DATA = {"next_word": {"kind": "language"}}
 """Data for each shipped task."""
 MADE = {
     **{name: lambda seed, name=name: _registered(name, seed) for name in DATA},
+    **{
+        name: lambda seed, case=case: (made(*case, seed), RandomExamples(case[1]))
+        for name, case in CASES.items()
+    },
     "convolution": lambda seed: _with_source(module_task(convolution(), (1, 6, 6))),
     "recurrent": lambda seed: _with_source(module_task(LastState(), (3, 4))),
 }
@@ -141,7 +146,7 @@ def _with_source(task):
 
 
 def test_every_shipped_task_is_tested() -> None:
-    assert {*DATA, "custom"} == TASKS.keys()
+    assert {*DATA, "custom", *(table.kind for table, _ in CASES.values())} == TASKS.keys()
 
 
 @pytest.mark.parametrize("check", CHECKS)

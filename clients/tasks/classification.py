@@ -1,0 +1,91 @@
+"""What the classifiers have in common: the fields of their data, cross-entropy and accuracy."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from clients.data.source import Field
+from clients.tasks.initial import Parameter, drawn, shapes_of
+from clients.tasks.task import Batch, Parameters
+from fedray.errors import ScenarioError
+from fedray.messages import Metric
+
+
+def classes_of(kind: str, fields: Mapping[str, Field]) -> tuple[tuple[int, ...], int]:
+    """Shape of the field `inputs`, and how many classes the field `targets` has.
+
+    Args:
+        kind: of the task, for messages.
+        fields: of the data.
+
+    Raises:
+        ScenarioError: the data has no real inputs, or its targets are no class numbers.
+    """
+    inputs, targets = fields.get("inputs"), fields.get("targets")
+    has_inputs = inputs is not None and inputs.kind == "real"
+    has_classes = targets is not None and targets.kind == "whole" and targets.shape == ()
+    if inputs is None or targets is None or not (has_inputs and has_classes):
+        raise ScenarioError(
+            f"training.task.kind={kind!r} needs data with real `inputs`, and `targets` that are "
+            f"one class number each; the data has {described(fields)}; take other data or another "
+            "task"
+        )
+    return inputs.shape, targets.values
+
+
+def described(fields: Mapping[str, Field]) -> str:
+    """Fields as messages show them."""
+    return ", ".join(f"{field.kind} `{name}` {list(field.shape)}" for name, field in fields.items())
+
+
+class Classifier(ABC):
+    """A model whose scores are the logits of classes; see clients.tasks.task.Task.
+
+    The loss is the mean cross-entropy.
+
+    Args:
+        parameters: of the model.
+        seed: of their initial values.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("loss", "nats per example", "lower"),
+        Metric("accuracy", "share of examples", "higher"),
+    )
+
+    def __init__(self, parameters: Mapping[str, Parameter], seed: int) -> None:
+        self._parameters, self._seed = parameters, seed
+        self.shapes = shapes_of(parameters)
+
+    def initial_parameters(self) -> NDArray[np.float32]:
+        """[D], a function of the seed."""
+        return drawn(self._parameters, self._seed)
+
+    @abstractmethod
+    def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Logits [G, B, classes] of inputs [G, B, *shape]."""
+
+    def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
+        """Mean cross-entropy [G] (nats)."""
+        scores = self.scores(parameters, batch["inputs"])
+        return _nats(scores, batch["targets"]).mean(dim=1)
+
+    def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """See Task."""
+        scores, targets = self.scores(parameters, batch["inputs"]), batch["targets"]
+        nats = _nats(scores, targets)
+        is_found = (scores.argmax(dim=2) == targets).to(nats.dtype)
+        weights = torch.ones_like(nats)
+        return {"loss": (nats, weights), "accuracy": (is_found, weights)}
+
+
+def _nats(scores: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropies [G, B] of scores [G, B, classes]."""
+    nats = functional.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none")
+    return nats.view_as(targets)

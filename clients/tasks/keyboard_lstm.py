@@ -1,0 +1,88 @@
+"""Recurrent models of the next word, as keyboards use them.
+
+Parameters at a vocabulary of 10,000 tokens and an embedding of 96, where the literature has them:
+
+* the default, a CIFG-LSTM of 670 units with a recurrent projection to the embedding, and separate
+  input and output embeddings (Gboard's models of 2.4 M, Xu et al. 2023): 2,382,250;
+* the same, `tied` (Hard et al. 2018, 1.4 M): 1,412,250;
+* `tied`, `cell = "lstm"`, `hidden = 256` (McMahan et al. 2018, 1.35 M): 1,346,144;
+* `cell = "lstm"` at 10,004 tokens (Stack Overflow in TensorFlow Federated): 4,050,748.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.data.source import Field
+from clients.tasks.initial import Parameter, constant, glorot, orthogonal, uniform
+from clients.tasks.recurrence import recur
+from clients.tasks.task import Parameters
+from clients.tasks.text import TextModel, embedded, tokens_of
+from fedray.scenario import KeyboardLstmTask
+
+EMBEDDING_BOUND = 0.05
+
+
+class KeyboardLstm(TextModel):
+    """See TextModel. One recurrent layer between an embedding and an output layer.
+
+    The initial values are those of TensorFlow Federated: embeddings uniform within 0.05, other
+    weights Glorot's, recurrent ones orthogonal, biases zero but for the forget gate's, which is 1.
+
+    Args:
+        table: says cell and widths.
+        seed: of the initial parameters.
+        fields: of the data.
+    """
+
+    def __init__(self, table: KeyboardLstmTask, seed: int, fields: Mapping[str, Field]) -> None:
+        tokens = tokens_of(table.kind, fields)
+        self._is_coupled = table.cell == "cifg"
+        self._is_tied = table.tied
+        words, embedding, hidden = tokens.values, table.embedding, table.hidden
+        gates = (3 if self._is_coupled else 4) * hidden
+        state = embedding if self._is_coupled else hidden
+
+        def gate_bias(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
+            bias = np.zeros(shape)
+            bias[-2 * hidden : -hidden] = 1.0  # the forget gate is the last but the candidate
+            return bias
+
+        parameters = {
+            "embedding": Parameter((words, embedding), uniform(EMBEDDING_BOUND)),
+            "input": Parameter((embedding, gates), glorot(embedding, gates)),
+            "recurrent": Parameter((state, gates), orthogonal),
+            "gate_bias": Parameter((gates,), gate_bias),
+            "projection": Parameter((hidden, embedding), glorot(hidden, embedding)),
+        }
+        if not self._is_coupled:
+            parameters["projection_bias"] = Parameter((embedding,), constant(0.0))
+        if not self._is_tied:
+            parameters["output"] = Parameter((words, embedding), glorot(embedding, words))
+            parameters["output_bias"] = Parameter((words,), constant(0.0))
+        super().__init__(tokens, parameters, seed)
+
+    def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
+        """See TextModel."""
+        devices, batch, steps = tokens.shape
+        inputs = embedded(parameters["embedding"], tokens.transpose(1, 2)).flatten(1, 2)
+        bias = parameters["gate_bias"][:, None, :]
+        gates = torch.baddbmm(bias, inputs, parameters["input"])
+        gates = gates.view(devices, steps, batch, -1)
+        projection = parameters["projection"]
+        own = projection if self._is_coupled else None
+        states = recur(gates, parameters["recurrent"], own)
+        if not self._is_coupled:
+            bias = parameters["projection_bias"][:, None, :]
+            flat = torch.baddbmm(bias, states.flatten(1, 2), projection)
+            states = flat.view(devices, steps, batch, -1)
+        return states.transpose(1, 2)
+
+    def output(self, parameters: Parameters) -> tuple[Tensor, Tensor | None]:
+        """See TextModel."""
+        if self._is_tied:
+            return parameters["embedding"], None
+        return parameters["output"], parameters["output_bias"]

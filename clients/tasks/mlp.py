@@ -1,0 +1,49 @@
+"""Fully connected layers of rectified linear units.
+
+With the default hidden layers of 200 units on inputs of 784 numbers and 10 classes this is the
+"2NN" of McMahan et al. 2017, section 3, with its 199,210 parameters.
+"""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from clients.data.source import Field
+from clients.tasks.classification import Classifier, classes_of
+from clients.tasks.initial import Parameter, constant, glorot
+from clients.tasks.task import Parameters
+from fedray.scenario import MlpTask
+
+
+class Mlp(Classifier):
+    """See Classifier. Inputs of any shape are flattened.
+
+    Weights begin as Glorot's, biases at zero, as in TensorFlow Federated.
+
+    Args:
+        table: says the hidden layers.
+        seed: of the initial parameters.
+        fields: of the data.
+    """
+
+    def __init__(self, table: MlpTask, seed: int, fields: Mapping[str, Field]) -> None:
+        shape, classes = classes_of(table.kind, fields)
+        widths = (math.prod(shape), *table.hidden, classes)
+        self._layers = len(widths) - 1
+        parameters: dict[str, Parameter] = {}
+        for layer, (rows, columns) in enumerate(pairwise(widths)):
+            parameters[f"weight_{layer}"] = Parameter((rows, columns), glorot(rows, columns))
+            parameters[f"bias_{layer}"] = Parameter((columns,), constant(0.0))
+        super().__init__(parameters, seed)
+
+    def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """See Classifier."""
+        units = inputs.flatten(2)
+        for layer in range(self._layers):
+            units = units if layer == 0 else torch.relu_(units)
+            bias = parameters[f"bias_{layer}"][:, None, :]
+            units = torch.baddbmm(bias, units, parameters[f"weight_{layer}"])
+        return units

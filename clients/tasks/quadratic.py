@@ -1,0 +1,63 @@
+"""The mean of the data: a loss whose optimum, and whose path under any optimiser, is known.
+
+The training loss of an example x is 0.5 * sum_j c_j (w_j - x_j)^2, with curvatures c. Its gradient
+is c (w - x), so the optimum over devices is the mean of their means, each weighted as it counts,
+whatever the curvatures. Gradient descent at rate r multiplies the distance to a device's mean by
+1 - r c_j a step. The metric `loss` is 0.5 |w - x|^2, without curvatures: its optimum is the data's.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.data.source import Field
+from clients.tasks.classification import described
+from clients.tasks.task import Batch, Parameters
+from fedray.errors import ScenarioError
+from fedray.messages import Metric
+from fedray.scenario import QuadraticTask
+
+
+class Quadratic:
+    """See clients.tasks.task.Task. The model is one vector `w`, which begins at zero.
+
+    Args:
+        table: says the curvatures.
+        seed: is not used, because nothing is drawn.
+        fields: of the data.
+
+    Raises:
+        ScenarioError: the data has no field `inputs` of real vectors.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("loss", "", "lower"),)
+
+    def __init__(self, table: QuadraticTask, seed: int, fields: Mapping[str, Field]) -> None:
+        inputs = fields.get("inputs")
+        if inputs is None or inputs.kind != "real" or len(inputs.shape) != 1:
+            raise ScenarioError(
+                f"training.task.kind={table.kind!r} needs data with real `inputs` [dimension]; "
+                f"the data has {described(fields)}; take data.kind='points'"
+            )
+        (dimension,) = inputs.shape
+        self.shapes: Mapping[str, tuple[int, ...]] = {"w": (dimension,)}
+        self._roots = torch.from_numpy(np.sqrt(np.resize(table.curvatures, dimension)))
+
+    def initial_parameters(self) -> NDArray[np.float32]:
+        """Zeros [D]."""
+        return np.zeros(self.shapes["w"], np.float32)
+
+    def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
+        """Mean loss [G]."""
+        away = parameters["w"][:, None, :] - batch["inputs"]
+        return 0.5 * (away * self._roots.to(away.dtype)).square().sum(dim=2).mean(dim=1)
+
+    def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """See Task."""
+        away = parameters["w"][:, None, :] - batch["inputs"]
+        losses = 0.5 * away.square().sum(dim=2)
+        return {"loss": (losses, torch.ones_like(losses))}
