@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check bench bench-population bench-audit canary faults peers reproduce gboard fuzz clean
+.PHONY: help run test check bench bench-peers bench-population bench-audit canary faults peers reproduce gboard fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -45,6 +45,9 @@ gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a 
 
 peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 settings (half an hour)
 	$(BIN)/python tests/benchmarks/compare_optima.py
+
+bench-peers: .venv/.tests  ## Federated averaging by fedray and by pfl, device updates per CPU second (half an hour, 2 GB)
+	$(BIN)/python tests/benchmarks/peers/bench_peers.py
 
 reproduce: .venv/.tests  ## Published losses of mechanisms beside ours (half an hour)
 	$(BIN)/python tests/reproduction/reproduce_mechanisms.py

@@ -14,6 +14,7 @@ from clients.clipping import Clipped, add_clipped
 from clients.data.registry import source_of
 from clients.data.source import DamagedExamples
 from clients.evaluation import evaluate
+from clients.tasks.initial import parameters_in
 from clients.tasks.layout import size_of
 from clients.tasks.registry import task_of
 from clients.work.registry import work_of
@@ -35,8 +36,11 @@ class LocalTrainer:
         self._work = work_of(scenario, self._task, self._source)
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """[D], a function of the scenario."""
-        return self._task.initial_parameters()
+        """[D]: those of training.initial, or drawn as the task says."""
+        initial = self._scenario.training.initial
+        if initial is None:
+            return self._task.initial_parameters()
+        return parameters_in(initial.checked_path("file"), self._task.shapes)
 
     def describe(self) -> TaskDescription:
         """What is trained."""

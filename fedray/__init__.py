@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         FedProx,
         FedSGD,
         ImageCnnTask,
+        InitialModel,
         KeyboardLstmTask,
         LanguageData,
         Latency,
@@ -147,9 +148,9 @@ _NAMES = {
     "fedray.report.files": "write_figures",
     "fedray.report.page": "write_report",
     "fedray.scenario": (
-        "CustomTask FedAvg FedProx FedSGD ImageCnnTask KeyboardLstmTask LanguageData Latency "
-        "LogisticTask MlpTask NextWordTask Outage Participation Population Privacy "
-        "QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
+        "CustomTask FedAvg FedProx FedSGD ImageCnnTask InitialModel KeyboardLstmTask "
+        "LanguageData Latency LogisticTask MlpTask NextWordTask Outage Participation Population "
+        "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
         "ServerYogi TimeZone Training TransformerLmTask"
     ),
     "fedray.simulation": "resume simulate",
@@ -204,6 +205,7 @@ __all__ = [
     "Identity",
     "ImageCnnTask",
     "ImportedTrace",
+    "InitialModel",
     "InputError",
     "KeyboardLstmTask",
     "LanguageData",

@@ -1,12 +1,17 @@
-"""Initial parameters: how each one is drawn, addressed by the training's seed."""
+"""Initial parameters: how each one is drawn, addressed by the training's seed; or those of a
+file."""
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
+from fedray.errors import ScenarioError
 from fedray.rng import Stream, stream_generator
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
@@ -58,3 +63,33 @@ def orthogonal(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArra
     matrix, triangle = np.linalg.qr(drawn)
     matrix *= np.sign(np.diag(triangle))  # else the signs are those that QR happens to take
     return matrix if rows >= columns else matrix.T
+
+
+def parameters_in(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> NDArray[np.float32]:
+    """The parameters [D] of a model in a safetensors file, in the order of the shapes.
+
+    Raises:
+        ScenarioError: the file is none, or its tensors are not those of the task.
+    """
+    try:
+        found = safetensors.numpy.load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ScenarioError(
+            f"training.initial.file={str(file)!r} is no safetensors file ({error}); give the "
+            "model.safetensors of a trained run, or another that has the parameters by name"
+        ) from None
+    own = {name: part.shape for name, part in found.items()}
+    wrong = [name for name, shape in shapes.items() if own.get(name) != shape]
+    unknown = sorted(found.keys() - shapes.keys())
+    if wrong or unknown:
+        expected = {name: list(shapes[name]) for name in wrong}
+        raise ScenarioError(
+            f"training.initial.file={str(file)!r} is the model of another task: it lacks "
+            f"{expected} and has {unknown} instead; give one of the same task and sizes"
+        )
+    flat = np.concatenate([found[name].ravel() for name in shapes]).astype(np.float32)
+    if not np.isfinite(flat).all():
+        raise ScenarioError(
+            f"training.initial.file={str(file)!r} has parameters that are not finite; give another"
+        )
+    return flat

@@ -27,6 +27,8 @@ class NamesDataFiles(Table):
     audited where its data is not. Two tables are equal if all but their paths is.
     """
 
+    table: ClassVar[str] = "data"
+    """Name of the table in a scenario, for messages."""
     digest_keys: ClassVar[dict[str, str]]
     """By the key that holds a path ("" for no file): the key that holds the file's digest."""
 
@@ -75,13 +77,14 @@ class NamesDataFiles(Table):
             digest = content_digest(path)
         except OSError as error:
             raise InputError(
-                f"data.{path_key}={shown(str(path))} cannot be read ({error.strerror or error}); "
-                f"bring the file with sha256 {wanted} there, or name where it lies"
+                f"{self.table}.{path_key}={shown(str(path))} cannot be read "
+                f"({error.strerror or error}); bring the file with sha256 {wanted} there, or name "
+                "where it lies"
             ) from None
         if digest != wanted:
             raise InputError(
-                f"data.{path_key}={shown(str(path))} has another content (sha256 {digest}) than "
-                f"the one of this run ({wanted}); find that one"
+                f"{self.table}.{path_key}={shown(str(path))} has another content "
+                f"(sha256 {digest}) than the one of this run ({wanted}); find that one"
             )
         return path
 

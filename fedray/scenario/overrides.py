@@ -24,6 +24,8 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
             f"override {shown(override)} must read table.key=value, for example "
             "rounds.report_goal=3000"
         )
+    if names == ["training", "task"] and not text.lstrip().startswith(("{", "[")):
+        names.append("kind")  # a kind alone is short for a table
     table = tables
     for name in names[:-1]:
         table = table.setdefault(name, {})

@@ -297,6 +297,7 @@ class Scenario(Table):
         training = tables["training"]
         if isinstance(training, dict):
             _forget_digest_of_another_file(self.training.task, training.get("task"))
+            _forget_digest_of_another_file(self.training.initial, training.get("initial"))
         contents = {table.sha256: table for table in self.content_files}
         return self._validated(tables, "scenario", {"matrices": known, "contents": contents})
 
@@ -312,6 +313,7 @@ class Scenario(Table):
         tables["privacy"]["mechanism"].pop("file", None)
         tables["availability"].pop("file", None)
         tables["training"]["task"].pop("file", None)
+        tables["training"].get("initial", {}).pop("file", None)
         for place in PLACES:
             tables["data"].pop(place, None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()

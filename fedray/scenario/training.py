@@ -1,9 +1,10 @@
 """The table `training`: what is trained, on the devices and on the server."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from fedray.scenario.data_file import Digest, NamesDataFiles
 from fedray.scenario.tasks import AnyTask, NextWordTask
 from fedray.table import NonNegative, Positive, Share, Table
 
@@ -172,6 +173,19 @@ AnyServerStep = Annotated[
 """The tables of server optimisers, told apart by `kind`."""
 
 
+class InitialModel(NamesDataFiles):
+    """The parameters that a training starts from, such as those of a model that was trained on
+    public data."""
+
+    table: ClassVar[str] = "training.initial"
+    digest_keys: ClassVar[dict[str, str]] = {"file": "sha256"}
+    file: Annotated[str, Field(min_length=1)]
+    """A safetensors file, relative to the scenario's directory: the model.safetensors of a trained
+    run, or any other that has the task's parameters by name."""
+    sha256: Digest = ""
+    """SHA-256 of the file; filled in when it is read, checked where given."""
+
+
 class Training(Table):
     """What is trained; without training the population, the rounds, the trace and the audit are the
     same."""
@@ -183,6 +197,8 @@ class Training(Table):
     on it."""
     task: AnyTask = NextWordTask()
     """Model, loss and metrics: a table with `kind` and that kind's parameters, or a kind alone."""
+    initial: InitialModel | None = None
+    """Parameters to start from; none: drawn, as the task says."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
     """Accepted devices of a round that really train; the noise is scaled by cohort_sample /
     report_goal."""

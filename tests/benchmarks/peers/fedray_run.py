@@ -20,19 +20,60 @@ from server.training import TrainingLoop
 from server.workers import start_aggregator
 
 HERE = Path(__file__).parent
-TASK = """
+DATA = """
 import sys
 
 sys.path.insert(0, {folder!r})
-from torch.nn.functional import cross_entropy
+import numpy as np
 
-from clients.tasks.module import ModuleTask
-from settings import examples_of, model_of
+from clients.data.source import Field
+from settings import WORDS, examples_of
 
 
-def task(seed):
-    return ModuleTask(model_of({name!r}), lambda device: examples_of({name!r}, device), cross_entropy)
+class InMemory:
+    held_out_devices, optimum = 1000, {{}}
+    fields = {fields}
+
+    def examples_on(self, device_ids):
+        return np.full(device_ids.size, {count})
+
+    def examples(self, device_ids, positions):
+        own = [self.of(int(device)) for device in device_ids]
+        return {{
+            name: np.stack([part[name][row] for part, row in zip(own, positions)])
+            for name in self.fields
+        }}
+
+    kept = {{}}
+
+    def of(self, device):
+        device %= 1000
+        if device not in self.kept:
+            inputs, targets = (part.numpy() for part in examples_of({name!r}, device))
+            if {name!r} == "lstm":
+                tokens = np.concatenate([inputs, targets[:, -1:]], axis=1)
+                self.kept[device] = {{"tokens": tokens}}
+            else:
+                if {name!r} == "cnn":
+                    inputs = np.ascontiguousarray(inputs.transpose(0, 2, 3, 1))
+                self.kept[device] = {{"inputs": inputs, "targets": targets}}
+        return self.kept[device]
+
+
+def data(seed):
+    return InMemory()
 """
+FIELDS = {
+    "mlp": "dict(inputs=Field((64,), 'real'), targets=Field((), 'whole', 10))",
+    "lstm": "dict(tokens=Field((11,), 'whole', WORDS))",
+    "cnn": "dict(inputs=Field((32, 32, 3), 'real'), targets=Field((), 'whole', 10))",
+}
+TASKS = {
+    "mlp": {"kind": "mlp", "hidden": [64]},
+    "lstm": {"kind": "keyboard_lstm", "cell": "lstm", "hidden": 200, "embedding": 64},
+    "cnn": {"kind": "image_cnn", "architecture": "cifar10"},
+}
+DEVICES_AT_ONCE = {"mlp": 50, "lstm": 1, "cnn": 1}
 
 
 def scenario_of(name: str, rounds: int, devices: int, folder: Path) -> Scenario:
@@ -41,7 +82,8 @@ def scenario_of(name: str, rounds: int, devices: int, folder: Path) -> Scenario:
     from settings import CLIP_NORM, NOISE_DEVIATION, SETTINGS
 
     setting = SETTINGS[name]
-    (folder / "task.py").write_text(TASK.format(folder=str(HERE), name=name))
+    source = DATA.format(folder=str(HERE), name=name, fields=FIELDS[name], count=setting.examples)
+    (folder / "data.py").write_text(source)
     return Scenario.from_tables(
         {
             "population": {"devices": devices},
@@ -51,8 +93,9 @@ def scenario_of(name: str, rounds: int, devices: int, folder: Path) -> Scenario:
                 "clip_norm": CLIP_NORM,
                 "noise_multiplier": NOISE_DEVIATION / CLIP_NORM,
             },
+            "data": {"kind": "custom", "file": "data.py"},
             "training": {
-                "task": {"kind": "custom", "file": "task.py"},
+                "task": TASKS[name],
                 "cohort_sample": setting.cohort,
                 "client": {
                     "learning_rate": setting.learning_rate,
@@ -60,7 +103,7 @@ def scenario_of(name: str, rounds: int, devices: int, folder: Path) -> Scenario:
                     "epochs": 1,
                 },
                 "server": {"momentum": 0.0},
-                "devices_at_once": {"mlp": 50}.get(name, 1),
+                "devices_at_once": DEVICES_AT_ONCE[name],
                 "evaluate_every": 10**9,
                 "checkpoint_every": 10**9,
             },

@@ -1,0 +1,110 @@
+"""Federated averaging by fedray and by other simulators, side by side: `make bench-peers`.
+
+The same models, data, local steps, clipping and noise (settings.py). Every simulator runs in an
+environment of its own, which is made here from its locked requirements. A run is done twice, with
+few and with many rounds: their difference has no start-up in it. Runs take turns, and medians of
+the pairs are printed: device updates per CPU second of all processes, and per second of wall time.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+ENVIRONMENTS = Path(os.environ.get("FEDRAY_PEERS", ROOT / ".venv" / "peers"))
+ROUNDS = {"mlp": (2, 22), "lstm": (1, 4), "cnn": (1, 3)}
+"""Few and many; the loop of a peer with 100 devices a round takes about 0.1, 2 and 4 CPU s."""
+
+
+def environment_of(peer: str) -> Path:
+    """The interpreter of a peer's environment, which is made if it is not there."""
+    folder = ENVIRONMENTS / peer
+    python = folder / "bin" / "python"
+    if not (folder / "made").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        requirements = str(HERE / f"requirements-{peer}.txt")
+        install = [str(python), "-m", "pip", "install", "--quiet", "-r", requirements]
+        subprocess.run(install, check=True)
+        (folder / "made").touch()
+    return python
+
+
+def command_of(who: str, setting: str, rounds: int) -> list[str]:
+    """What runs a setting: one process, or as many as the name says."""
+    if who == "fedray":
+        return [sys.executable, str(HERE / "fedray_run.py"), setting, str(rounds), "1", "1000"]
+    if who == "fedray, 2 trainers":
+        return [sys.executable, str(HERE / "fedray_run.py"), setting, str(rounds), "2", "1000"]
+    if who == "fedray, 10^9 idle devices":
+        return [sys.executable, str(HERE / "fedray_run.py"), setting, str(rounds), "1", "1e9"]
+    python = environment_of("pfl")
+    script = [str(HERE / "pfl_run.py"), setting, str(rounds)]
+    if who == "pfl, 2 processes":
+        return [str(python), "-m", "torch.distributed.run", "--nproc-per-node=2", *script]
+    return [str(python), *script]
+
+
+def run(who: str, setting: str, rounds: int) -> tuple[float, float, int]:
+    """CPU seconds of all processes, seconds of the training loop, device updates."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command_of(who, setting, rounds),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{who}, {setting}: {done.stderr[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return cpu + found.get("cpu_of_others", 0.0), found["seconds"], found["devices"]
+
+
+def rates(who: str, setting: str) -> tuple[float, float]:
+    """Device updates per CPU second and per second, without the start."""
+    few, many = ROUNDS[setting]
+    cpu_few, seconds_few, devices_few = run(who, setting, few)
+    cpu_many, seconds_many, devices_many = run(who, setting, many)
+    devices = devices_many - devices_few
+    return devices / (cpu_many - cpu_few), devices / (seconds_many - seconds_few)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", nargs="+", default=list(ROUNDS))
+    parser.add_argument("--who", nargs="+", default=["fedray", "pfl"])
+    parser.add_argument("--repeats", type=int, default=3)
+    chosen = parser.parse_args()
+    for setting in chosen.settings:
+        print(f"{setting}: load {os.getloadavg()[0]:.1f}", flush=True)
+        measured: dict[str, list[tuple[float, float]]] = {who: [] for who in chosen.who}
+        started = time.monotonic()
+        for _ in range(chosen.repeats):
+            for who in chosen.who:
+                measured[who].append(rates(who, setting))
+        for who, pairs in measured.items():
+            cpu, wall = (statistics.median(column) for column in zip(*pairs, strict=True))
+            first = measured[chosen.who[-1]]
+            ratio = statistics.median(
+                mine[0] / other[0] for mine, other in zip(pairs, first, strict=True)
+            )
+            print(
+                f"  {who:28} {cpu:9.1f} per CPU s {wall:9.1f} per s"
+                f"   {ratio:5.2f} times {chosen.who[-1]}",
+                flush=True,
+            )
+        print(f"  ({time.monotonic() - started:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
