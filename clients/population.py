@@ -296,7 +296,7 @@ class TimerHabits(NamedTuple):
         participation = scenario.participation
         return cls(
             key=stream_key(scenario.seed, Stream.TIMER),
-            timer_seconds=3600.0 * participation.timer_hours,
+            timer_seconds=participation.timer_seconds,
             violator_share=participation.timer_violators,
             skew_seconds=3600.0 * participation.clock_skew_hours,
         )

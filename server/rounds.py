@@ -82,7 +82,7 @@ class RoundRules:
             selection_target=rounds.selection_target,
             selection_timeout_seconds=rounds.selection_timeout_minutes * 60.0,
             report_timeout_seconds=rounds.report_timeout_minutes * 60.0,
-            timer_seconds=participation.timer_hours * 3600.0,
+            timer_seconds=participation.timer_seconds,
             timer_resets_on=participation.timer_resets_on,
             round_separation=participation.round_separation,
             fates=FateModel.of(scenario),

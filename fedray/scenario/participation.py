@@ -27,3 +27,8 @@ class Participation(Table):
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
     """Stress: standard deviation of the error of a device's timer, hours (normal, the same in all
     rounds of a device)."""
+
+    @property
+    def timer_seconds(self) -> float:
+        """What the timer should be, in seconds."""
+        return 3600.0 * self.timer_hours
