@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import safetensors.numpy
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
@@ -87,6 +88,12 @@ def metric_schema(metrics: Sequence[Metric]) -> pa.Schema:
     return pa.schema([*METRIC_SCHEMA, *(pa.field(name, pa.float64()) for name in names)])
 
 
+_NEW_KINDS = {"parameters": dict, "task_metrics": list, "optimum": dict}
+"""Kinds of keys of training.json from version 2 on."""
+_METRICS = TypeAdapter(tuple[Metric, ...])
+_FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
+
+
 class TrainedRun:
     """A trained run, opened. Raises TraceError, TraceCorrupt or TraceVersion.
 
@@ -131,7 +138,10 @@ class TrainedRun:
                 f"{file} does not have the digest that it records of itself; it was changed: "
                 "train again, or leave digests unchecked"
             )
-        wrong = [key for key, kind in _KINDS.items() if not isinstance(document.get(key), kind)]
+        kinds = _KINDS if document["version"] == 1 else {**_KINDS, **_NEW_KINDS}
+        wrong = [key for key, kind in kinds.items() if not isinstance(document.get(key), kind)]
+        if not wrong and "task_metrics" in kinds:
+            wrong = [name for name, form in _FORMS.items() if not _has_form(document[name], form)]
         if wrong:
             raise TraceCorrupt(
                 f"{file} lacks {', '.join(wrong)}, or has them in another form; train again"
@@ -154,7 +164,7 @@ class TrainedRun:
         """The metrics of its evaluations: names, units, and which values are better."""
         if self.document["version"] == 1:
             return OLD_METRICS
-        return tuple(Metric(**table) for table in self.document["task_metrics"])
+        return _METRICS.validate_python(self.document["task_metrics"])
 
     @cached_property
     def metrics(self) -> dict[str, NDArray]:
@@ -315,6 +325,14 @@ class TrainedRunWriter(PartialDirectory):
             "optimum": dict(description.optimum),
         }
         return self.publish({**head, **document, "packages": package_versions()})
+
+
+def _has_form(value: Any, form: TypeAdapter[Any]) -> bool:
+    try:
+        form.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _task_name(training: Mapping[str, Any]) -> str:

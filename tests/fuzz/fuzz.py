@@ -41,7 +41,17 @@ from fedray.audit.participation import read_patterns
 from fedray.cli import _exit_code, app
 from fedray.design import evaluate_mechanism, read_request
 from fedray.errors import FedrayError, InputError, one_line
-from fedray.messages import Outcome, RoundRecord, Settlement, TrainingMetrics
+from fedray.messages import (
+    Evaluation,
+    Measured,
+    Metric,
+    Outcome,
+    RoundRecord,
+    Settlement,
+    TaskDescription,
+    TrainingMetrics,
+    TrainReport,
+)
 from fedray.scenario import Scenario
 from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.imported import ImportedTrace, open_trace
@@ -329,11 +339,20 @@ def make_own(path: Path, seed: int) -> None:
             "written": "now",
         }
         writer.finish(records, run)
-    metrics = [TrainingMetrics(t, 1.0 / (t + seed), 0.1, float("nan"), 0.5) for t in range(rounds)]
-    model = {"parameters": rng.random(9).astype(np.float32)}
+    loss = Metric("loss", "nats per word", "lower")
+    description = TaskDescription({"w": (3, 3)}, (loss,), {"loss": 0.25})
+    evaluation = Evaluation({"loss": Measured(1.5, 0.125)}, devices=9, examples=36)
+    metrics = [
+        TrainingMetrics(
+            TrainReport(round_index=t, devices=4, trained=3, damaged=1, loss_sum=seed << 40),
+            evaluation if t % 2 else None,
+        )
+        for t in range(rounds)
+    ]
+    parameters = rng.random(9).astype(np.float32)
     document = {"trace_digest": "0", "rounds": rounds, "seed": 7, "scenario": scenario.to_tables()}
     with TrainedRunWriter(path / TRAINING) as trained:
-        trained.finish(metrics, model, document)
+        trained.finish(metrics, description, parameters, document)
 
 
 def make_imported(path: Path, seed: int) -> None:
