@@ -18,7 +18,7 @@ check: .venv/.tests  ## Format, lint, types, import contracts, fast tests
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m "not slow and not ray"
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not ray"
 
 bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 	$(BIN)/python tests/benchmarks/bench_quickstart.py

@@ -10,6 +10,7 @@ from clients.availability.supply import eligible_at_once
 from fedray.commands.runs import _say_supply
 
 
+@pytest.mark.slow
 def test_the_supply_of_a_recording_is_that_of_its_sessions(small, tmp_path: Path) -> None:
     """24 records of five hours, each an hour later than the one before: 5 in 24 devices are eligible at any time."""
     (tmp_path / "r.csv").write_text(

@@ -28,6 +28,7 @@ def trace(small, tmp_path_factory) -> Path:
     ).path
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_run_prints_one_json_object_and_writes_trace_and_report(

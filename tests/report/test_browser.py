@@ -169,6 +169,7 @@ def of_reproduction(request) -> str:
     return render_reproduction("r", "n", [["run", "min-sep"], ["otf-1-AA", "92 / 101"]], results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "plots"), [(of_trace, None), (of_import, 5), (of_study, 1), (of_reproduction, 2)]
 )

@@ -217,6 +217,7 @@ def test_content_is_sent_once_and_only_to_those_who_use_it(laden: Scenario) -> N
     assert len(pickle.dumps(laden, protocol=5)) > sum(sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) -> None:

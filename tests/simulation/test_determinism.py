@@ -38,6 +38,7 @@ def test_sharding_changes_nothing(reference: Trace, small, tmp_path: Path, shard
     assert_equal_tables(trace, reference)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("shards", [1, 2, 5])
@@ -64,6 +65,7 @@ def test_the_look_ahead_window_is_part_of_the_scenario_not_of_the_machine(refere
     assert changed.digest != reference.run["scenario_digest"]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_training_is_the_same_on_ray_and_in_process_and_leaves_the_trace_alone(

@@ -142,6 +142,7 @@ def test_a_hung_worker_is_replaced_and_the_trace_is_the_same(
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_killed_shards_come_back_and_the_trace_is_the_same(
@@ -159,6 +160,7 @@ def test_killed_shards_come_back_and_the_trace_is_the_same(
     assert trace.digest == reference.digest
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("actor", ["ray::Aggregator", "ray::Trainer"])
@@ -174,6 +176,7 @@ def test_a_killed_aggregator_or_trainer_comes_back_and_the_model_is_the_same(
     assert_same(trace, reference)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(

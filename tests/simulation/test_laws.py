@@ -104,6 +104,7 @@ def check_laws(trace: Trace) -> None:
     assert (checkin[1:] >= busy_until[:-1])[device[1:] == device[:-1]].all()
 
 
+@pytest.mark.slow
 @given(scenarios())
 @settings(max_examples=60, deadline=None)
 def test_laws_hold_in_every_run(scenario: Scenario) -> None:

@@ -243,6 +243,7 @@ def contributions_of(trace: Trace) -> np.ndarray:
     )[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["enumeration", "thinning"])
 def test_no_device_contributes_more_often_than_the_cap_however_the_run_is_sharded_or_interrupted(
     small, tmp_path: Path, sampler: str
@@ -325,6 +326,7 @@ def test_a_checkpoint_of_other_predicted_costs_is_refused(
         resume(tmp_path / "t", IN_PROCESS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["enumeration", "thinning", "predicted"])
 def test_runs_end_the_same_for_any_number_of_shards_by_either_sampler(
     small, tmp_path: Path, sampler: str

@@ -65,6 +65,7 @@ def test_both_samplers_draw_the_same_process(model: str, window: int, rate: floa
     assert not agree(one, check_ins(MODELS[model], window, rate * 2.0, False, seed=4), window)
 
 
+@pytest.mark.slow
 def test_whole_runs_of_both_samplers_agree(small, tmp_path) -> None:
     """Pace, supply and drop-outs of runs by either sampler: times to commit within 4 standard errors of five seeds' spread."""
     from fedray.placement import Placement

@@ -85,6 +85,7 @@ def read(tmp_path: Path, text: str, small=None) -> tuple[Sweep, Scenario | None]
     return Sweep.from_toml(tmp_path / "sweep.toml")
 
 
+@pytest.mark.slow
 def test_a_row_is_what_its_mechanism_costs_there(tmp_path: Path) -> None:
     result = run_sweep(*read(tmp_path, SETTINGS), HERE, has_cache=False)
     assert len(result.cells) == 8
@@ -174,6 +175,7 @@ def test_crossings_are_where_the_better_one_changes(tmp_path: Path) -> None:
     assert found[0].high <= 12
 
 
+@pytest.mark.slow
 def test_what_is_known_is_not_computed_again_and_what_is_damaged_is(
     tmp_path: Path, monkeypatch
 ) -> None:
@@ -195,6 +197,7 @@ def test_what_is_known_is_not_computed_again_and_what_is_damaged_is(
     assert len(computed) == 10
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch) -> None:
     sweep, scenario = read(tmp_path, SETTINGS)
     judged, calls = stress_run._judged, itertools.count()
@@ -222,6 +225,7 @@ def test_mechanisms_that_only_touch_do_not_cross() -> None:
     assert (found.before, found.after, found.low, found.high, found.at) == ("b", "a", 1, 3, 2.0)
 
 
+@pytest.mark.slow
 def test_simulated_cells_have_the_truth_of_their_traces(tmp_path: Path, small) -> None:
     sweep, scenario = read(tmp_path, SIMULATED, small)
     assert scenario is not None

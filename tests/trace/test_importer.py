@@ -71,6 +71,7 @@ def shown(name: object) -> str:
     return name.hex() if isinstance(name, bytes) else str(name)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), min_size=1, max_size=120),
     st.sampled_from([*NAMES, "csv"]),
