@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     )
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
+    from fedray.studies.compare import Comparison, compare_runs
     from fedray.studies.fit import Fit, FittedRun, fit_min_sep
     from fedray.studies.plan import Plan, PlanTarget, make_plan
     from fedray.studies.sweep.run import SweepResult, run_sweep
@@ -134,6 +135,7 @@ _NAMES = {
         "SourceCodeData TffSqliteData"
     ),
     "fedray.studies.canary": "Aggregates CanaryResult run_canary",
+    "fedray.studies.compare": "Comparison compare_runs",
     "fedray.errors": (
         "AggregatorLost CheckpointError FedrayError FitFailed InputError OptimizationFailed "
         "RunFailed ScenarioError ShardLost Starved TraceCorrupt TraceError "
@@ -186,6 +188,7 @@ __all__ = [
     "CheckpointError",
     "Claim",
     "ClassesData",
+    "Comparison",
     "CustomAvailability",
     "CustomData",
     "CustomTask",
@@ -267,6 +270,7 @@ __all__ = [
     "Utility",
     "audit_trace",
     "calibrated_figures",
+    "compare_runs",
     "fit_min_sep",
     "import_log",
     "make_plan",

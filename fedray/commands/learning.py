@@ -1,4 +1,4 @@
-"""Learning from a trace: train."""
+"""Learning from a trace: train, compare."""
 
 import contextlib
 import sys
@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from fedray.commands.output import (
+    FiguresOption,
     JsonFlag,
     TrustFlag,
     print_json,
     print_pieces,
+    print_table,
 )
 from fedray.errors import RunFailed
 
@@ -54,6 +56,11 @@ SetOption = Annotated[
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."
     ),
+]
+
+PageOption = Annotated[
+    Path | None,
+    typer.Option("--page", metavar="FILE", help="Also write an HTML page, such as page.html."),
 ]
 
 
@@ -158,3 +165,66 @@ def train(
         ]
     )
     typer.echo(f"model   {trained.path}")
+
+
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Two or more directories of `fedray train`, or traces with a trained run.",
+        ),
+    ],
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="What they were trained on, for epsilon; default: the trace in which one lies.",
+        ),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(metavar="D", help="Delta of every epsilon; default: that of the first run."),
+    ] = None,
+    page: PageOption = None,
+    figures: FiguresOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare trained runs of one trace: settings, epsilon, metrics, and paired differences.
+
+    Runs that differ in training.seed alone are a group, with a mean over its
+    seeds. Groups are compared by the differences of runs with the same seed.
+    """
+    from fedray.report.text import Paragraph, TextTable
+    from fedray.report.text.training import (
+        comparison_mean_tables,
+        comparison_run_rows,
+        comparison_setting_rows,
+    )
+    from fedray.studies.compare import compare_runs
+
+    result = compare_runs(runs, trace, delta)
+    written = {}
+    if page is not None:
+        from fedray.report.page import write_page
+        from fedray.studies.compare_page import comparison_page
+
+        written["page"] = str(write_page(comparison_page(result), page))
+    if figures is not None:
+        from fedray.report.files import write_figure_files
+        from fedray.studies.compare_page import comparison_figures
+
+        write_figure_files(comparison_figures(result), figures)
+        written["figures"] = str(figures.absolute())
+    document = result.to_json()
+    if as_json:
+        print_json({**document, **written})
+        return
+    print_table(TextTable("Runs, after the last round", comparison_run_rows(document)))
+    if result.differing_keys:
+        print_table(TextTable("What differs", comparison_setting_rows(document)))
+    print_pieces([*comparison_mean_tables(document), Paragraph("", document["note"])])
+    if not document["assumptions"]:
+        typer.echo("Epsilon is not known without the trace; give it by --trace.")
+    for what, path in written.items():
+        typer.echo(f"{what:<8} {path}")

@@ -169,8 +169,27 @@ def of_reproduction(request) -> str:
     return render_reproduction("r", "n", [["run", "min-sep"], ["otf-1-AA", "92 / 101"]], results)
 
 
+def of_comparison(request) -> str:
+    """Settings with two seeds, of which one has a long label."""
+    from fedray.studies.compare import compare_runs
+    from fedray.studies.compare_page import comparison_page
+
+    trace = request.getfixturevalue("trace_of")([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
+    made = request.getfixturevalue("trained_of")
+    runs = [
+        made(f"{name}-{seed}", trace, {"accuracy": 0.1 * seed}, f"training.seed={seed}", *overrides)
+        for name, overrides in {
+            "blt": [],
+            "tree": ['privacy.mechanism={kind="tree"}', "training.client.learning_rate=0.123456"],
+        }.items()
+        for seed in (1, 2)
+    ]
+    return comparison_page(compare_runs(runs, trace))
+
+
 @pytest.mark.parametrize(
-    ("make", "plots"), [(of_trace, None), (of_import, 5), (of_study, 1), (of_reproduction, 2)]
+    ("make", "plots"),
+    [(of_trace, None), (of_import, 5), (of_study, 1), (of_reproduction, 2), (of_comparison, 2)],
 )
 def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(
     make, plots, request, tmp_path: Path
