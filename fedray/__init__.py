@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fedray.placement import Placement
     from fedray.report.files import write_figures
     from fedray.report.page import write_report
+    from fedray.report.trained_page import write_training_report
     from fedray.scenario import (
         CustomTask,
         FedAvg,
@@ -148,6 +149,7 @@ _NAMES = {
     "fedray.placement": "Placement",
     "fedray.report.files": "write_figures",
     "fedray.report.page": "write_report",
+    "fedray.report.trained_page": "write_training_report",
     "fedray.scenario": (
         "CustomTask FedAvg FedProx FedSGD ImageCnnTask KeyboardLstmTask LanguageData Latency "
         "LogisticTask MlpTask NextWordTask Outage Participation Population Privacy "
@@ -291,6 +293,7 @@ __all__ = [
     "write_figures",
     "write_report",
     "write_strategy",
+    "write_training_report",
 ]
 
 

@@ -187,9 +187,23 @@ def of_comparison(request) -> str:
     return comparison_page(compare_runs(runs, trace))
 
 
+def of_training(request) -> str:
+    from fedray.report.trained_page import render_trained
+
+    trained = request.getfixturevalue("trained").trained
+    return render_trained(trained)
+
+
 @pytest.mark.parametrize(
     ("make", "plots"),
-    [(of_trace, None), (of_import, 5), (of_study, 1), (of_reproduction, 2), (of_comparison, 2)],
+    [
+        (of_trace, None),
+        (of_import, 5),
+        (of_study, 1),
+        (of_reproduction, 2),
+        (of_comparison, 2),
+        (of_training, 4),
+    ],
 )
 def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(
     make, plots, request, tmp_path: Path
