@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.compare import Comparison, compare_runs
     from fedray.studies.fit import Fit, FittedRun, fit_min_sep
+    from fedray.studies.on_devices import OnDevices, evaluate_on_devices
     from fedray.studies.plan import Plan, PlanTarget, make_plan
     from fedray.studies.sweep.run import SweepResult, run_sweep
     from fedray.studies.sweep.sweep import Estimate, MechanismSpec, Sweep
@@ -157,6 +158,7 @@ _NAMES = {
         "ServerYogi TimeZone Training TransformerLmTask"
     ),
     "fedray.simulation": "resume simulate",
+    "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
     "fedray.studies.sweep.run": "SweepResult run_sweep",
     "fedray.studies.sweep.sweep": "Estimate MechanismSpec Sweep",
@@ -221,6 +223,7 @@ __all__ = [
     "MinSep",
     "MlpTask",
     "NextWordTask",
+    "OnDevices",
     "OptimizationFailed",
     "Outage",
     "ParquetData",
@@ -273,6 +276,7 @@ __all__ = [
     "audit_trace",
     "calibrated_figures",
     "compare_runs",
+    "evaluate_on_devices",
     "fit_min_sep",
     "import_log",
     "make_plan",

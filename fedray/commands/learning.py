@@ -1,4 +1,4 @@
-"""Learning from a trace: train, compare."""
+"""Learning from a trace: train, compare, evaluate."""
 
 import contextlib
 import sys
@@ -14,6 +14,7 @@ from fedray.commands.output import (
     print_json,
     print_pieces,
     print_table,
+    status_line,
 )
 from fedray.errors import RunFailed
 
@@ -226,5 +227,71 @@ def compare(
     print_pieces([*comparison_mean_tables(document), Paragraph("", document["note"])])
     if not document["assumptions"]:
         typer.echo("Epsilon is not known without the trace; give it by --trace.")
+    for what, path in written.items():
+        typer.echo(f"{what:<8} {path}")
+
+
+def evaluate(
+    trained: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRAINED",
+            help="A directory of `fedray train`, or a trace with a trained run.",
+        ),
+    ],
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="What it was trained on; default: the trace in which it lies.",
+        ),
+    ] = None,
+    devices: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Devices that are drawn of the population, and of each group that took part "
+            "equally often.",
+        ),
+    ] = 512,
+    examples: Annotated[int, typer.Option(metavar="M", help="Most examples of each device.")] = 64,
+    page: PageOption = None,
+    figures: FiguresOption = None,
+    trust_code: TrustFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Evaluate a trained model on the population's devices: by how often they took part, and by
+    time zone.
+
+    Every device counts once. --page is the page of the trained run, with these
+    figures.
+    """
+    from fedray.report.text import Paragraph
+    from fedray.report.text.training import on_devices_tables
+    from fedray.studies.on_devices import evaluate_on_devices
+
+    with status_line("evaluating"):
+        result = evaluate_on_devices(trained, trace, devices, examples, trust_code=trust_code)
+    written = {}
+    if page is not None:
+        from fedray.report.page import write_page
+        from fedray.studies.on_devices_page import on_devices_page
+
+        written["page"] = str(write_page(on_devices_page(result), page))
+    if figures is not None:
+        from fedray.report.files import write_figure_files
+        from fedray.studies.on_devices_page import on_devices_figures
+
+        write_figure_files(on_devices_figures(result), figures)
+        written["figures"] = str(figures.absolute())
+    document = result.to_json()
+    if as_json:
+        print_json({**document, **written})
+        return
+    print_pieces(
+        [*on_devices_tables(document), *(Paragraph("  * ", note) for note in result.notes)]
+    )
+    if result.without_data:
+        typer.echo(f"{result.without_data:,} devices of the samples have no data that can be read.")
     for what, path in written.items():
         typer.echo(f"{what:<8} {path}")

@@ -190,8 +190,16 @@ def of_comparison(request) -> str:
 def of_training(request) -> str:
     from fedray.report.trained_page import render_trained
 
-    trained = request.getfixturevalue("trained").trained
-    return render_trained(trained)
+    return render_trained(request.getfixturevalue("trained").trained)
+
+
+def of_devices(request) -> str:
+    from fedray.studies.on_devices import evaluate_on_devices
+    from fedray.studies.on_devices_page import on_devices_page
+
+    return on_devices_page(
+        evaluate_on_devices(request.getfixturevalue("trained").path, devices=24, examples=4)
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,6 +211,7 @@ def of_training(request) -> str:
         (of_reproduction, 2),
         (of_comparison, 2),
         (of_training, 4),
+        (of_devices, 8),
     ],
 )
 def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(

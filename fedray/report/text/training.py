@@ -71,6 +71,35 @@ def comparison_setting_rows(comparison: Document) -> list[list[str]]:
     return [["key", *(group["label"] for group in groups)], *rows]
 
 
+def on_devices_tables(found: Document, is_brief: bool = False) -> list[TextTable]:
+    """A model on the population's devices: a table per metric, with a row per group.
+
+    Args:
+        found: as `OnDevices.to_json` gives it.
+        is_brief: whether every second quantile will do, which a terminal has room for.
+    """
+    step = 2 if is_brief else 1
+    kinds = {
+        "all": "all",
+        "participations": "took part",
+        "trained": "trained",
+        "zone": "time zone",
+    }
+    quantiles = [f"{100 * each:g} %" for each in found["quantiles"][::step]]
+    heading = ["by", "group", "devices", "mean", "error", *quantiles]
+    tables = []
+    for metric in found["metrics"]:
+        rows = [heading]
+        for group in found["groups"]:
+            measured = group["metrics"][metric["name"]]
+            cells = [measured["value"], measured["standard_error"], *measured["quantiles"][::step]]
+            kind = kinds[group["by"]]
+            rows.append([kind, group["label"], f"{group['devices']:,}", *map(_number, cells)])
+        title = f"{_heading(metric)} on devices: {metric['better']} is better"
+        tables.append(TextTable(title[:1].upper() + title[1:], rows))
+    return tables
+
+
 def measured_text(measured: Document) -> str:
     """A figure with its standard error, as "0.1234 (0.0021)"."""
     error = measured["standard_error"]
