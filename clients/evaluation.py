@@ -27,29 +27,12 @@ def evaluate(
     wanted = min(training.evaluation_devices, source.held_out_devices)
     device_ids = FIRST_HELD_OUT + np.arange(wanted, dtype=np.uint64)
     held = np.minimum(source.examples_on(device_ids), training.evaluation_examples)
-    start = named(torch.tensor(parameters)[None, :], task.shapes)
-    sums: dict[str, list[tuple[float, float]]] = {metric.name: [] for metric in task.metrics}
-    # Devices with equally many examples are one batch.
-    for count in np.unique(held[held > 0]).tolist():
-        alike = device_ids[held == count]
-        at_once = max(1, EXAMPLES_AT_ONCE // count)
-        for first in range(0, alike.size, at_once):
-            some = alike[first : first + at_once]
-            positions = np.tile(np.arange(count), (some.size, 1))
-            examples = source.examples(some, positions)
-            batch = {
-                name: torch.from_numpy(part).flatten(0, 1)[None] for name, part in examples.items()
-            }
-            with torch.no_grad():
-                measured = task.measure(start, batch)
-            for name, parts in measured.items():
-                numerators, weights = (
-                    part.double().view(some.size, count).sum(dim=1).tolist() for part in parts
-                )
-                sums[name] += zip(numerators, weights, strict=True)
+    # In order of their examples: sums of floats depend on the order.
+    order = np.argsort(held, kind="stable")[np.count_nonzero(held == 0) :]
+    sums = device_sums(task, source, device_ids[order], held[order], parameters)
     return Evaluation(
         metrics={
-            metric.name: _measured(np.array(sums[metric.name]), metric.is_exponential)
+            metric.name: _measured(sums[metric.name], metric.is_exponential)
             for metric in task.metrics
         },
         devices=int((held > 0).sum()),
@@ -57,9 +40,53 @@ def evaluate(
     )
 
 
+def device_sums(
+    task: Task,
+    source: ExampleSource,
+    device_ids: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    parameters: NDArray[np.float32],
+) -> dict[str, NDArray[np.float64]]:
+    """The sums of which the metrics of each device are made.
+
+    Args:
+        task: what is measured.
+        source: of the devices' examples.
+        device_ids: devices [G].
+        counts: how many examples of each are used, [G]: its first ones, at least 1 and at most
+            those that it has.
+        parameters: of the model, [D].
+
+    Returns:
+        By metric, [G, 2]: the sum of the numerators and that of the weights of each device.
+
+    Raises:
+        DamagedExamples: the data of some of these devices cannot be read.
+    """
+    start = named(torch.tensor(parameters)[None, :], task.shapes)
+    sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
+    # Devices with equally many examples are one batch.
+    for count in np.unique(counts).tolist():
+        alike = np.flatnonzero(counts == count)
+        at_once = max(1, EXAMPLES_AT_ONCE // count)
+        for first in range(0, alike.size, at_once):
+            some = alike[first : first + at_once]
+            positions = np.tile(np.arange(count), (some.size, 1))
+            examples = source.examples(device_ids[some], positions)
+            batch = {
+                name: torch.from_numpy(part).flatten(0, 1)[None] for name, part in examples.items()
+            }
+            with torch.no_grad():
+                measured = task.measure(start, batch)
+            for name, parts in measured.items():
+                of_devices = [part.double().view(some.size, count).sum(dim=1) for part in parts]
+                sums[name][some] = torch.stack(of_devices, dim=1).numpy()
+    return sums
+
+
 def _measured(sums: NDArray[np.float64], is_exponential: bool) -> Measured:
     """Value and standard error of a ratio from its sums [devices, 2]."""
-    numerators, weights = sums.reshape(-1, 2).T
+    numerators, weights = sums.T
     devices, total = weights.size, weights.sum()
     if not total > 0:
         return Measured(math.nan, math.nan)

@@ -13,13 +13,20 @@ from numpy.typing import NDArray
 from clients.clipping import Clipped, add_clipped
 from clients.data.registry import source_of
 from clients.data.source import DamagedExamples
-from clients.evaluation import evaluate
+from clients.evaluation import device_sums, evaluate
 from clients.tasks.initial import parameters_in
 from clients.tasks.layout import size_of
 from clients.tasks.registry import task_of
 from clients.work.registry import work_of
 from clients.work.work import WorkOrder, WorkResult
-from fedray.messages import FIXED_POINT_BITS, Evaluation, TaskDescription, TrainOrder, TrainReport
+from fedray.messages import (
+    FIXED_POINT_BITS,
+    DeviceMeasures,
+    Evaluation,
+    TaskDescription,
+    TrainOrder,
+    TrainReport,
+)
 from fedray.scenario import Scenario
 
 
@@ -50,6 +57,30 @@ class LocalTrainer:
     def evaluate(self, parameters: NDArray[np.float32]) -> Evaluation:
         """The task's metrics of parameters [D] on held-out data."""
         return evaluate(self._task, self._source, self._scenario.training, parameters)
+
+    def measure_devices(
+        self, parameters: NDArray[np.float32], device_ids: NDArray[np.uint64], most_examples: int
+    ) -> DeviceMeasures:
+        """Each device's own metrics of parameters [D], on its first examples.
+
+        Args:
+            parameters: of the model, [D].
+            device_ids: devices [G].
+            most_examples: used of each device.
+        """
+        counts = np.minimum(self._source.examples_on(device_ids), most_examples)
+        is_used = counts > 0
+        while True:
+            used, used_counts = device_ids[is_used], counts[is_used]
+            try:
+                sums = device_sums(self._task, self._source, used, used_counts, parameters)
+            except DamagedExamples as error:
+                damaged = np.isin(device_ids, np.array(list(error.problems), np.uint64)) & is_used
+                if not damaged.any():  # else this would not end
+                    raise
+                is_used &= ~damaged
+                continue
+            return DeviceMeasures(used, used_counts, sums)
 
     def train(
         self, order: TrainOrder, parameters: NDArray[np.float32]

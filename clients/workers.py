@@ -13,6 +13,7 @@ from fedray.errors import ShardLost, TrainerLost
 from fedray.messages import (
     CheckInOrder,
     CheckIns,
+    DeviceMeasures,
     Evaluation,
     Settlement,
     ShardPart,
@@ -95,6 +96,12 @@ class TrainerWorker:
     def initial_parameters(self) -> Pending[NDArray[np.float32]]:
         """See fedray.protocols.Trainer."""
         return self.worker.call("initial_parameters")
+
+    def measure_devices(
+        self, parameters: Kept, device_ids: NDArray[np.uint64], most_examples: int
+    ) -> Pending[DeviceMeasures]:
+        """See clients.trainer.LocalTrainer. No training asks for it."""
+        return self.worker.call("measure_devices", parameters, device_ids, most_examples)
 
 
 def start_shards(

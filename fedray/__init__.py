@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fedray.placement import Placement
     from fedray.report.files import write_figures
     from fedray.report.page import write_report
+    from fedray.report.trained_page import write_training_report
     from fedray.scenario import (
         CustomTask,
         FedAvg,
@@ -91,7 +92,9 @@ if TYPE_CHECKING:
     )
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
+    from fedray.studies.compare import Comparison, compare_runs
     from fedray.studies.fit import Fit, FittedRun, fit_min_sep
+    from fedray.studies.on_devices import OnDevices, evaluate_on_devices
     from fedray.studies.plan import Plan, PlanTarget, make_plan
     from fedray.studies.sweep.run import SweepResult, run_sweep
     from fedray.studies.sweep.sweep import Estimate, MechanismSpec, Sweep
@@ -135,6 +138,7 @@ _NAMES = {
         "SourceCodeData TffSqliteData"
     ),
     "fedray.studies.canary": "Aggregates CanaryResult run_canary",
+    "fedray.studies.compare": "Comparison compare_runs",
     "fedray.errors": (
         "AggregatorLost CheckpointError FedrayError FitFailed InputError OptimizationFailed "
         "RunFailed ScenarioError ShardLost Starved TraceCorrupt TraceError "
@@ -147,6 +151,7 @@ _NAMES = {
     "fedray.placement": "Placement",
     "fedray.report.files": "write_figures",
     "fedray.report.page": "write_report",
+    "fedray.report.trained_page": "write_training_report",
     "fedray.scenario": (
         "CustomTask FedAvg FedProx FedSGD ImageCnnTask InitialModel KeyboardLstmTask "
         "LanguageData Latency LogisticTask MlpTask NextWordTask Outage Participation Population "
@@ -154,6 +159,7 @@ _NAMES = {
         "ServerYogi TimeZone Training TransformerLmTask"
     ),
     "fedray.simulation": "resume simulate",
+    "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
     "fedray.studies.sweep.run": "SweepResult run_sweep",
     "fedray.studies.sweep.sweep": "Estimate MechanismSpec Sweep",
@@ -187,6 +193,7 @@ __all__ = [
     "CheckpointError",
     "Claim",
     "ClassesData",
+    "Comparison",
     "CustomAvailability",
     "CustomData",
     "CustomTask",
@@ -218,6 +225,7 @@ __all__ = [
     "MinSep",
     "MlpTask",
     "NextWordTask",
+    "OnDevices",
     "OptimizationFailed",
     "Outage",
     "ParquetData",
@@ -269,6 +277,8 @@ __all__ = [
     "Utility",
     "audit_trace",
     "calibrated_figures",
+    "compare_runs",
+    "evaluate_on_devices",
     "fit_min_sep",
     "import_log",
     "make_plan",
@@ -289,6 +299,7 @@ __all__ = [
     "write_figures",
     "write_report",
     "write_strategy",
+    "write_training_report",
 ]
 
 

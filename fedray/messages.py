@@ -301,6 +301,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMeasures:
+    """What a model's metrics are on the data of each of U devices.
+
+    device_ids: [U]; those that have data which can be read.
+    examples: [U]; how many of its examples were used.
+    sums: by metric, [U, 2]: the sums of numerators and of weights, whose ratio is the metric.
+    """
+
+    device_ids: NDArray[np.uint64]
+    examples: NDArray[np.int64]
+    sums: Mapping[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingMetrics:
     """What is known of the model after a round.
 

@@ -50,6 +50,7 @@ class Stream(IntEnum):
     DATA = 17
     HELD_OUT = 18
     EXAMPLES = 19
+    DEVICE_SAMPLE = 20
 
 
 class Key(NamedTuple):

@@ -1,16 +1,31 @@
 """Fixtures that many tests share: a small scenario, hand-made traces, and one Ray cluster for the session."""
 
+import base64
+import gzip
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedray.blocks import part_ranges
-from fedray.messages import Outcome, RoundRecord
+from fedray.messages import (
+    Evaluation,
+    Measured,
+    Metric,
+    Outcome,
+    RoundRecord,
+    TaskDescription,
+    TrainingMetrics,
+    TrainReport,
+)
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun, TrainedRunWriter
 from fedray.trace.writer import TraceWriter, encode_part
 
 SMALL = {
@@ -125,3 +140,59 @@ def fedray_command(capsys) -> Callable[..., tuple[int, str, str]]:
         return code, captured.out, captured.err
 
     return run
+
+
+def write_trained(
+    directory: Path, trace: Trace, finals: dict[str, float], *overrides: str, rounds: int = 4
+) -> TrainedRun:
+    """A trained run of a trace whose metrics rise evenly to `finals`, evaluated in every second round; nothing is trained."""
+    scenario = Scenario.from_tables(trace.scenario).with_overrides(
+        "training.enabled=true", *overrides
+    )
+    metrics = tuple(Metric(name, "share of words", "higher") for name in finals)
+    description = TaskDescription({"w": (2,)}, metrics, {})
+    rows = [
+        TrainingMetrics(
+            TrainReport(round_index=t, devices=10, trained=8, without_examples=2, clipped=t),
+            Evaluation(
+                {name: Measured((t + 1) / rounds * end, 0.01) for name, end in finals.items()}, 5, 9
+            )
+            if t % 2
+            else None,
+        )
+        for t in range(rounds)
+    ]
+    document = {
+        "trace_digest": trace.digest,
+        "rounds": rounds,
+        "seed": scenario.training_seed,
+        **scenario.to_document(),
+        "aggregator_device": "cpu",
+        "written": "2026-01-01T00:00:00+00:00",
+    }
+    with TrainedRunWriter(directory) as writer:
+        path = writer.finish(rows, description, np.zeros(2, np.float32), document)
+    return TrainedRun.open(path)
+
+
+@pytest.fixture
+def trained_of(tmp_path: Path) -> Callable[..., TrainedRun]:
+    """Writes and opens a made-up trained run, under a name."""
+    return lambda name, *arguments, **more: write_trained(tmp_path / name, *arguments, **more)
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[[str, str], Any]:
+    """What a page's script element holds, by the page and the element's id."""
+
+    def content(page: str, name: str) -> Any:
+        found = re.search(
+            rf'<script type="([^"]+)" id="{name}">(.*?)</script>', page, flags=re.DOTALL
+        )
+        assert found is not None
+        is_packed = found.group(1) == "text/plain"
+        return json.loads(
+            gzip.decompress(base64.b64decode(found.group(2))) if is_packed else found.group(2)
+        )
+
+    return content

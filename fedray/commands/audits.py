@@ -150,10 +150,19 @@ def _audited(
 
 
 def report(
-    trace: TraceArgument,
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE",
+            help="A trace, or a trained run: the directory that `fedray run`, `fedray import` or "
+            "`fedray train` wrote.",
+        ),
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The page to write; default: report.html in the trace."),
+        typer.Option(
+            metavar="FILE", help="The page to write; default: report.html in that directory."
+        ),
     ] = None,
     claim: ClaimOption = None,
     mechanism: MechanismOption = None,
@@ -163,21 +172,58 @@ def report(
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
 ) -> None:
-    """Write the self-contained HTML page of a trace's audit.
+    """Write the self-contained HTML page of a trace's audit, or of a trained run.
 
     It is the page of `fedray audit --out`, in the trace unless --out names a
     file, without the audit's text. With --claim the exit code is that of the
-    audit.
+    audit. A trained run has a page of its metrics, which no audit is part of.
     """
     from fedray.report.page import write_report
+    from fedray.trace.learned_from import is_trained_run
     from fedray.trace.schema import REPORT_FILE
 
+    if is_trained_run(trace):
+        options = {
+            "claim": claim,
+            "mechanism": mechanism,
+            "noise_multiplier": noise_multiplier,
+            "delta": delta,
+            "show_devices": show_devices or None,
+        }
+        _report_trained(
+            trace, out, figures, verify, [k for k, v in options.items() if v is not None]
+        )
+        return
     opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
     typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
     if figures is not None:
         typer.echo(_write_figures(opened, result, figures))
     _exit_by_claim(result)
+
+
+def _report_trained(
+    directory: Path, out: Path | None, figures: Path | None, verify: bool | None, given: list[str]
+) -> None:
+    """Writes the page of a trained run. given: options that were used, and are of audits."""
+    from fedray.report.files import write_figure_files
+    from fedray.report.trained_page import trained_figures, write_training_report
+    from fedray.trace.schema import REPORT_FILE
+    from fedray.trace.trained import TrainedRun
+
+    if given:
+        flag = f"--{given[0].replace('_', '-')}"
+        raise InputError(
+            f"{str(directory)!r} is a trained run, and {flag} is about the audit of a trace; leave "
+            "it out, or give the trace"
+        )
+    trained = TrainedRun.open(directory, verify is not False)
+    if verify:
+        trained.verify()
+    typer.echo(str(write_training_report(trained, out or directory / REPORT_FILE)))
+    if figures is not None:
+        write_figure_files(trained_figures(trained), figures)
+        typer.echo(str(figures.absolute()))
 
 
 def statement(

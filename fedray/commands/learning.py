@@ -1,4 +1,4 @@
-"""Learning from a trace: train."""
+"""Learning from a trace: train, compare, evaluate."""
 
 import contextlib
 import sys
@@ -8,10 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from fedray.commands.output import (
+    FiguresOption,
     JsonFlag,
     TrustFlag,
     print_json,
     print_pieces,
+    print_table,
+    status_line,
 )
 from fedray.errors import RunFailed
 
@@ -54,6 +57,11 @@ SetOption = Annotated[
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Override a key, e.g. rounds.report_goal=3000."
     ),
+]
+
+PageOption = Annotated[
+    Path | None,
+    typer.Option("--page", metavar="FILE", help="Also write an HTML page, such as page.html."),
 ]
 
 
@@ -158,3 +166,132 @@ def train(
         ]
     )
     typer.echo(f"model   {trained.path}")
+
+
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Two or more directories of `fedray train`, or traces with a trained run.",
+        ),
+    ],
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="What they were trained on, for epsilon; default: the trace in which one lies.",
+        ),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(metavar="D", help="Delta of every epsilon; default: that of the first run."),
+    ] = None,
+    page: PageOption = None,
+    figures: FiguresOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare trained runs of one trace: settings, epsilon, metrics, and paired differences.
+
+    Runs that differ in training.seed alone are a group, with a mean over its
+    seeds. Groups are compared by the differences of runs with the same seed.
+    """
+    from fedray.report.text import Paragraph, TextTable
+    from fedray.report.text.training import (
+        comparison_mean_tables,
+        comparison_run_rows,
+        comparison_setting_rows,
+    )
+    from fedray.studies.compare import compare_runs
+
+    result = compare_runs(runs, trace, delta)
+    written = {}
+    if page is not None:
+        from fedray.report.page import write_page
+        from fedray.studies.compare_page import comparison_page
+
+        written["page"] = str(write_page(comparison_page(result), page))
+    if figures is not None:
+        from fedray.report.files import write_figure_files
+        from fedray.studies.compare_page import comparison_figures
+
+        write_figure_files(comparison_figures(result), figures)
+        written["figures"] = str(figures.absolute())
+    document = result.to_json()
+    if as_json:
+        print_json({**document, **written})
+        return
+    print_table(TextTable("Runs, after the last round", comparison_run_rows(document)))
+    if result.differing_keys:
+        print_table(TextTable("What differs", comparison_setting_rows(document)))
+    print_pieces([*comparison_mean_tables(document), Paragraph("", document["note"])])
+    if not document["assumptions"]:
+        typer.echo("Epsilon is not known without the trace; give it by --trace.")
+    for what, path in written.items():
+        typer.echo(f"{what:<8} {path}")
+
+
+def evaluate(
+    trained: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRAINED",
+            help="A directory of `fedray train`, or a trace with a trained run.",
+        ),
+    ],
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="What it was trained on; default: the trace in which it lies.",
+        ),
+    ] = None,
+    devices: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Devices that are drawn of the population, and of each group that took part "
+            "equally often.",
+        ),
+    ] = 512,
+    examples: Annotated[int, typer.Option(metavar="M", help="Most examples of each device.")] = 64,
+    page: PageOption = None,
+    figures: FiguresOption = None,
+    trust_code: TrustFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Evaluate a trained model on the population's devices: by how often they took part, and by
+    time zone.
+
+    Every device counts once. --page is the page of the trained run, with these
+    figures.
+    """
+    from fedray.report.text import Paragraph
+    from fedray.report.text.training import on_devices_tables
+    from fedray.studies.on_devices import evaluate_on_devices
+
+    with status_line("evaluating"):
+        result = evaluate_on_devices(trained, trace, devices, examples, trust_code=trust_code)
+    written = {}
+    if page is not None:
+        from fedray.report.page import write_page
+        from fedray.studies.on_devices_page import on_devices_page
+
+        written["page"] = str(write_page(on_devices_page(result), page))
+    if figures is not None:
+        from fedray.report.files import write_figure_files
+        from fedray.studies.on_devices_page import on_devices_figures
+
+        write_figure_files(on_devices_figures(result), figures)
+        written["figures"] = str(figures.absolute())
+    document = result.to_json()
+    if as_json:
+        print_json({**document, **written})
+        return
+    print_pieces(
+        [*on_devices_tables(document), *(Paragraph("  * ", note) for note in result.notes)]
+    )
+    if result.without_data:
+        typer.echo(f"{result.without_data:,} devices of the samples have no data that can be read.")
+    for what, path in written.items():
+        typer.echo(f"{what:<8} {path}")

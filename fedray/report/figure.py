@@ -52,6 +52,8 @@ class Series:
     kind: `line` joins them; `steps` holds each y from its x to its `until` and leaves a gap where
     the next x is later; `bars` counts the whole numbers from x to until - 1; `points` stand alone.
     until [m]: for steps and bars. labels [m]: names of points.
+    low, high [m]: what lies around y: a band beside a line, a bar at each of the points; NaN where
+        nothing is known.
     is_reference: a line to compare with, not data.
     """
 
@@ -62,6 +64,8 @@ class Series:
     until: NDArray[np.float64] | None = None
     labels: tuple[str, ...] = ()
     is_reference: bool = False
+    low: NDArray[np.float64] | None = None
+    high: NDArray[np.float64] | None = None
 
     @property
     def has_markers(self) -> bool:

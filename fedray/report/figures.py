@@ -1,6 +1,7 @@
 """The report's figures. Data are counted here, so that a page holds bins and steps, never rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -118,30 +119,70 @@ def held_out_metrics(trace: Trace) -> list[Figure]:
     if columns is None:
         return []
     optimum = trace.trained.document.get("optimum", {}) if trace.trained is not None else {}
-    return [_evaluation(metric, columns, optimum.get(metric.name)) for metric in trace.task_metrics]
+    return [
+        metric_curve(metric, [MetricLine("", columns)], optimum) for metric in trace.task_metrics
+    ]
 
 
-def _evaluation(metric: Metric, columns: dict[str, NDArray], best: float | None) -> Figure:
-    values = columns[f"evaluation_{metric.name}"]
-    is_known = ~np.isnan(values)
-    x = columns["round"][is_known] + 1.0
+@dataclass(frozen=True, slots=True)
+class MetricLine:
+    """What a line of a metric's figure is drawn from.
+
+    name: of the line; empty for the metric's own.
+    columns: of metrics.parquet.
+    others: columns of further runs with the same rounds, such as those of other seeds. The line is
+        then the mean of all, and has a band from the least to the largest.
+    """
+
+    name: str
+    columns: Mapping[str, NDArray]
+    others: Sequence[Mapping[str, NDArray]] = ()
+
+
+def metric_curve(
+    metric: Metric, lines: Sequence[MetricLine], optimum: Mapping[str, float]
+) -> Figure:
+    """A metric of models on held-out data, over rounds.
+
+    Args:
+        metric: which one.
+        lines: what is drawn, in order.
+        optimum: for metrics of which the data says it, the best value that any model can have.
+    """
     title = metric.name.replace("_", " ")
     unit = f" ({metric.unit})" if metric.unit else ""
-    series = [Series(title, "line", x, values[is_known].astype(np.float64))]
+    series = [_metric_series(metric, line, title) for line in lines]
+    best, x = optimum.get(metric.name), np.concatenate([each.x for each in series])
     if best is not None and x.size:
-        ends = np.array([x[0], x[-1]])
+        ends = np.array([x.min(), x.max()])
         series.append(
             Series("best of any model", "line", ends, np.full(2, best), is_reference=True)
         )
+    band = (
+        " A line with a band is the mean over seeds; the band goes from the least to the largest."
+        if any(line.others for line in lines)
+        else ""
+    )
     return Figure(
         metric.name,
         f"{title.capitalize()} of the model",
         "On the data of devices that are in no population, at the rounds that are marked; the "
-        f"lines between only join them. {metric.better.capitalize()} is better.",
+        f"lines between only join them. {metric.better.capitalize()} is better.{band}",
         Axis("Rounds"),
         Axis(f"Held-out {title}{unit}", starts_at_zero="share" in metric.unit),
         tuple(series),
     )
+
+
+def _metric_series(metric: Metric, line: MetricLine, title: str) -> Series:
+    name = f"evaluation_{metric.name}"
+    values = np.stack([columns[name] for columns in (line.columns, *line.others)])
+    # NaN in rounds without an evaluation, and where a model has diverged.
+    is_known = ~np.isnan(values).any(axis=0)
+    x = line.columns["round"][is_known] + 1.0
+    values = values[:, is_known].astype(np.float64)
+    ends = {"low": values.min(axis=0), "high": values.max(axis=0)} if line.others else {}
+    return Series(line.name or title, "line", x, values.mean(axis=0), **ends)
 
 
 def participations_per_device(audit: Audit) -> Figure:

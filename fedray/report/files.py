@@ -68,8 +68,8 @@ def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[
 
 
 def figure_csv(figure: Shown) -> str:
-    """A row per point, unrounded: series, x, until where there is one, y; then a row per mark. Of a
-    plane: x, y, value."""
+    """A row per point, unrounded: series, x, until where there is one, y, and the ends of what lies
+    around it; then a row per mark. Of a plane: x, y, value."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if isinstance(figure, Plane):
@@ -81,8 +81,10 @@ def figure_csv(figure: Shown) -> str:
     data = [each for each in figure.series if not each.is_reference]
     has_until = any(each.until is not None for each in (*data, *figure.marks))
     has_labels = any(each.labels for each in data)
+    has_ends = any(each.low is not None for each in data)
     until, label = [f"{figure.x.title}, until"] if has_until else [], ["name"] if has_labels else []
-    writer.writerow(["series", *label, figure.x.title, *until, figure.y.title])
+    ends = ["from", "to"] if has_ends else []
+    writer.writerow(["series", *label, figure.x.title, *until, figure.y.title, *ends])
     for each in data:
         for point in range(each.x.size):
             x, y = _plain(each.x[point]), _plain(each.y[point])
@@ -94,6 +96,7 @@ def figure_csv(figure: Shown) -> str:
                     x,
                     *end,
                     y,
+                    *(_ends_of(each, point) if has_ends else ()),
                 ]
             )
     for mark in figure.marks:
@@ -101,8 +104,15 @@ def figure_csv(figure: Shown) -> str:
         cells = (
             [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *([""] * has_until), at]
         )
-        writer.writerow([f"mark: {mark.text}", *([""] * has_labels), *cells])
+        rest = [""] * len(ends)
+        writer.writerow([f"mark: {mark.text}", *([""] * has_labels), *cells, *rest])
     return out.getvalue()
+
+
+def _ends_of(series: Series, point: int) -> list[str]:
+    if series.low is None or series.high is None:
+        return ["", ""]
+    return [_plain(series.low[point]), _plain(series.high[point])]
 
 
 def _plain(value: Any) -> str:
@@ -185,7 +195,7 @@ def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
 
 
 def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
-    from fedray.report.plotly_json import COLORS, DASHES, GREY, LEGEND_CHARACTERS
+    from fedray.report.plotly_json import BAND_OPACITY, COLORS, DASHES, GREY, LEGEND_CHARACTERS
 
     color = COLORS[place % len(COLORS)]
     dash = {"solid": "-", "dash": "--", "dot": ":"}[DASHES[place // len(COLORS) % len(DASHES)]]
@@ -212,6 +222,8 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
         axes.plot(x, y, linewidth=1.2, solid_joinstyle="miter", label=label, **style)
     elif series.kind == "points":
         axes.plot(series.x, series.y, "o", color=color, label=label)
+        if series.low is not None and series.high is not None:
+            axes.vlines(series.x, series.low, series.high, color=color, linewidth=1)
         places = figure.label_places(series) if series.labels else []
         across, along = {1: "left", -1: "right", 0: "center"}, {1: "bottom", -1: "top", 0: "center"}
         for x, y, name, stands in zip(series.x, series.y, series.labels, places, strict=False):
@@ -225,6 +237,9 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
                     **style,
                 )
     else:
+        if series.low is not None and series.high is not None:
+            band = {"color": color, "alpha": BAND_OPACITY, "linewidth": 0}
+            axes.fill_between(series.x, series.low, series.high, **band)
         axes.plot(
             series.x, series.y, color=color, marker="o", markersize=3, linestyle=dash, label=label
         )

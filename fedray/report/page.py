@@ -233,6 +233,7 @@ def render_study(
     tables: Sequence[PageTable],
     results: Any,
     assumptions: Sequence[str] = (),
+    scenario_toml: str | None = None,
 ) -> str:
     """Makes a page of figures and tables.
 
@@ -243,6 +244,7 @@ def render_study(
         tables: in order.
         results: is in the page as JSON.
         assumptions: what the figures rest on, in sentences.
+        scenario_toml: what was run, as TOML; None where the page is of no single run.
 
     Returns:
         The page as text.
@@ -251,6 +253,7 @@ def render_study(
         "note": note,
         "tables": tables,
         "assumptions": assumptions,
+        "scenario_toml": scenario_toml,
         "results_json": _script_safe(results),
     }
     return _render("study.html.j2", figures, title=title, **given)

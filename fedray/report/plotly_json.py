@@ -19,6 +19,7 @@ _POSITIONS = {
     (1, 0): "middle right",
     (-1, 0): "middle left",
 }
+BAND_OPACITY = 0.2
 LEGEND_CHARACTERS = 38
 """In a line of a legend, so that it stands on a telephone's screen."""
 
@@ -27,7 +28,11 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     """{data, layout} for plotly.js."""
     has_legend = sum(not each.is_reference for each in figure.series) > 1
     return {
-        "data": [_trace(figure, each, place) for place, each in enumerate(figure.series)],
+        "data": [
+            trace
+            for place, each in enumerate(figure.series)
+            for trace in (*_bands(each, place), _trace(figure, each, place))
+        ],
         "layout": {
             "xaxis": _axis(figure, figure.x, "x"),
             "yaxis": _axis(figure, figure.y, "y"),
@@ -42,6 +47,28 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
             "hovermode": "closest",
         },
     }
+
+
+def _bands(series: Series, place: int) -> list[dict[str, Any]]:
+    """The band around a line; none for other series."""
+    if series.kind != "line" or series.low is None or series.high is None:
+        return []
+    is_known = np.isfinite(series.low) & np.isfinite(series.high)
+    x, low, high = series.x[is_known], series.low[is_known], series.high[is_known]
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": _numbers(np.concatenate([x, x[::-1]])),
+            "y": _numbers(np.concatenate([high, low[::-1]])),
+            "fill": "toself",
+            "fillcolor": COLORS[place % len(COLORS)],
+            "opacity": BAND_OPACITY,
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    ]
 
 
 def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
@@ -112,7 +139,16 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         if series.labels
         else {}
     )
-    return {"type": "scatter", "mode": mode, **points, **named, **common}
+    bars = _error_bars(series) if series.kind == "points" else {}
+    return {"type": "scatter", "mode": mode, **points, **bars, **named, **common}
+
+
+def _error_bars(series: Series) -> dict[str, Any]:
+    if series.low is None or series.high is None:
+        return {}
+    above, below = _numbers(series.high - series.y), _numbers(series.y - series.low)
+    bars = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2}
+    return {"error_y": {"type": "data", **bars}}
 
 
 def _hover(figure: Figure, series: Series, point: int) -> str:
@@ -120,6 +156,9 @@ def _hover(figure: Figure, series: Series, point: int) -> str:
     if series.until is not None:
         last = float(series.until[point]) - (1 if series.kind == "bars" else 0)
         x += f" to {figure.x.text(last)}" if last > series.x[point] else ""
+    if series.low is not None and series.high is not None and np.isfinite(series.low[point]):
+        ends = figure.y.text(float(series.low[point])), figure.y.text(float(series.high[point]))
+        y += f" ({ends[0]} to {ends[1]})"
     label = f"{escape(series.labels[point])}<br>" if series.labels else ""
     return f"{label}{escape(figure.x.title)}: {x}<br>{escape(figure.y.title)}: {y}"
 

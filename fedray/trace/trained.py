@@ -72,6 +72,12 @@ OLD_METRICS = (
     Metric("loss", "nats per word", "lower"),
     Metric("accuracy", "share of words", "higher"),
 )
+LEFT_OUT = {
+    "without_examples": "without examples",
+    "damaged": "with damaged data",
+    "not_finite": "with an update that is not finite",
+}
+"""Columns that count devices which took part and added nothing to the model, in words."""
 _KINDS = {
     "trace_digest": str,
     "rounds": int,
@@ -250,19 +256,15 @@ class TrainedRun:
 
     def _left_out_rows(self) -> list[list[str]]:
         """Devices that took part and added nothing to the model, if there are any."""
-        kinds = {
-            "without_examples": "without examples",
-            "damaged": "with damaged data",
-            "not_finite": "with an update that is not finite",
-        }
-        known = [name for name in kinds if name in self.metrics]
-        counts = {kinds[name]: int(self.metrics[name].sum()) for name in known}
+        known = [name for name in LEFT_OUT if name in self.metrics]
+        counts = {LEFT_OUT[name]: int(self.metrics[name].sum()) for name in known}
         texts = [f"{count:,} {text}" for text, count in counts.items() if count]
         return [["left out", ", ".join(texts)]] if texts else []
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: training.json, and the metrics of the last round."""
-        last = {name: column[-1].item() for name, column in self.metrics.items()}
+        """One JSON object: training.json, and the metrics of the last round (null: not finite)."""
+        values = {name: column[-1].item() for name, column in self.metrics.items()}
+        last = {name: value if math.isfinite(value) else None for name, value in values.items()}
         return {"path": str(self.path), **self.document, "last_metrics": last}
 
     def verify(self) -> None:

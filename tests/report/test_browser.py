@@ -169,9 +169,51 @@ def of_reproduction(request) -> str:
     return render_reproduction("r", "n", [["run", "min-sep"], ["otf-1-AA", "92 / 101"]], results)
 
 
+def of_comparison(request) -> str:
+    """Settings with two seeds, of which one has a long label."""
+    from fedray.studies.compare import compare_runs
+    from fedray.studies.compare_page import comparison_page
+
+    trace = request.getfixturevalue("trace_of")([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
+    made = request.getfixturevalue("trained_of")
+    runs = [
+        made(f"{name}-{seed}", trace, {"accuracy": 0.1 * seed}, f"training.seed={seed}", *overrides)
+        for name, overrides in {
+            "blt": [],
+            "tree": ['privacy.mechanism={kind="tree"}', "training.client.learning_rate=0.123456"],
+        }.items()
+        for seed in (1, 2)
+    ]
+    return comparison_page(compare_runs(runs, trace))
+
+
+def of_training(request) -> str:
+    from fedray.report.trained_page import render_trained
+
+    return render_trained(request.getfixturevalue("trained").trained)
+
+
+def of_devices(request) -> str:
+    from fedray.studies.on_devices import evaluate_on_devices
+    from fedray.studies.on_devices_page import on_devices_page
+
+    return on_devices_page(
+        evaluate_on_devices(request.getfixturevalue("trained").path, devices=24, examples=4)
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "plots"), [(of_trace, None), (of_import, 5), (of_study, 1), (of_reproduction, 2)]
+    ("make", "plots"),
+    [
+        (of_trace, None),
+        (of_import, 5),
+        (of_study, 1),
+        (of_reproduction, 2),
+        (of_comparison, 2),
+        (of_training, 4),
+        (of_devices, 8),
+    ],
 )
 def test_nothing_ends_at_the_right_edge_and_every_figure_is_drawn_and_saved(
     make, plots, request, tmp_path: Path

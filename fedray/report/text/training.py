@@ -1,0 +1,144 @@
+"""Trained runs in the terminal and on their pages: comparisons, and models on devices."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedray.report.text import TextTable
+from fedray.rounding import up
+
+Document = Mapping[str, Any]
+
+
+def comparison_run_rows(comparison: Document) -> list[list[str]]:
+    """Every run of a comparison: a heading, then a row each.
+
+    Args:
+        comparison: as `Comparison.to_json` gives it.
+    """
+    names = [metric["name"] for metric in comparison["metrics"]]
+    has_epsilon = any(group["epsilon"] is not None for group in comparison["groups"])
+    kinds = ("observed", "enforced") if has_epsilon else ()
+    heading = ["run", "setting", "seed", "rounds", *(f"epsilon {kind}" for kind in kinds)]
+    rows = [
+        [
+            run["path"],
+            group["label"],
+            str(run["seed"]),
+            f"{run['rounds']:,}",
+            *(_epsilon(group["epsilon"], kind) for kind in kinds),
+            *(measured_text(run["metrics"][name]) for name in names),
+        ]
+        for group in comparison["groups"]
+        for run in group["runs"]
+    ]
+    return [[*heading, *(_heading(metric) for metric in comparison["metrics"])], *rows]
+
+
+def comparison_mean_tables(comparison: Document) -> list[TextTable]:
+    """Means over seeds, and differences to the first setting: a table per metric, with a row per
+    setting.
+
+    Args:
+        comparison: as `Comparison.to_json` gives it.
+    """
+    groups = comparison["groups"]
+    heading = ["setting", "seeds", "mean", "pairs", f"less {groups[0]['label']}"]
+    tables = []
+    for metric in comparison["metrics"]:
+        rows = [heading]
+        for group in groups:
+            mean = group["means"][metric["name"]]
+            cells = [group["label"], str(mean["count"]), _interval(mean, ".4f")]
+            found = (group["differences"] or {}).get(metric["name"])
+            paired = ["", ""] if found is None else [str(found["count"]), _interval(found, "+.4f")]
+            rows.append([*cells, *paired])
+        title = f"{_heading(metric)}: {metric['better']} is better"
+        tables.append(TextTable(title[:1].upper() + title[1:], rows))
+    return tables
+
+
+def comparison_setting_rows(comparison: Document) -> list[list[str]]:
+    """Keys of the scenario in which settings differ: a heading, then a row each.
+
+    Args:
+        comparison: as `Comparison.to_json` gives it.
+    """
+    groups = comparison["groups"]
+    rows = [
+        [key, *(_setting(group["settings"].get(key)) for group in groups)]
+        for key in comparison["differing_keys"]
+    ]
+    return [["key", *(group["label"] for group in groups)], *rows]
+
+
+def on_devices_tables(found: Document, is_brief: bool = False) -> list[TextTable]:
+    """A model on the population's devices: a table per metric, with a row per group.
+
+    Args:
+        found: as `OnDevices.to_json` gives it.
+        is_brief: whether every second quantile will do, which a terminal has room for.
+    """
+    step = 2 if is_brief else 1
+    kinds = {
+        "all": "all",
+        "participations": "took part",
+        "trained": "trained",
+        "zone": "time zone",
+    }
+    quantiles = [f"{100 * each:g} %" for each in found["quantiles"][::step]]
+    heading = ["by", "group", "devices", "mean", "error", *quantiles]
+    tables = []
+    for metric in found["metrics"]:
+        rows = [heading]
+        for group in found["groups"]:
+            measured = group["metrics"][metric["name"]]
+            cells = [measured["value"], measured["standard_error"], *measured["quantiles"][::step]]
+            kind = kinds[group["by"]]
+            rows.append([kind, group["label"], f"{group['devices']:,}", *map(_number, cells)])
+        title = f"{_heading(metric)} on devices: {metric['better']} is better"
+        tables.append(TextTable(title[:1].upper() + title[1:], rows))
+    return tables
+
+
+def measured_text(measured: Document) -> str:
+    """A figure with its standard error, as "0.1234 (0.0021)"."""
+    error = measured["standard_error"]
+    return _number(measured["value"]) + (f" ({error:.4f})" if error is not None else "")
+
+
+def _heading(metric: Document) -> str:
+    name = metric["name"].replace("_", " ")
+    return f"{name} ({metric['unit']})" if metric["unit"] else name
+
+
+def _epsilon(epsilons: Document | None, kind: str) -> str:
+    value = epsilons[kind] if epsilons is not None else None
+    return "-" if value is None else up(value)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _interval(estimate: Document, form: str) -> str:
+    """A mean and how far its interval goes, as "0.1234 ± 0.0021"."""
+    if estimate["mean"] is None:
+        return "-"
+    mean = format(estimate["mean"], form)
+    if estimate["low"] is None:
+        return mean
+    return f"{mean} ± {(estimate['high'] - estimate['low']) / 2:.4f}"
+
+
+def _setting(value: Any) -> str:
+    """A value of a scenario; lists of numbers are cut to what identifies them."""
+    if value is None:
+        return "-"
+    if value == []:
+        return "none"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_setting, value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if len(text) != 64 else text[:12]  # a digest

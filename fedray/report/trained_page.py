@@ -1,0 +1,137 @@
+"""The page of one trained run: its metrics, what became of the devices, and the mechanism."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
+from fedray.report.figures import MetricLine, metric_curve
+from fedray.report.page import render_study, write_page
+from fedray.report.tables import PageTable, parameters_table
+from fedray.trace.trained import LEFT_OUT, TrainedRun
+
+
+def write_training_report(trained: TrainedRun, out: str | Path) -> Path:
+    """Writes the page of a trained run, whole or not at all.
+
+    Args:
+        trained: the run.
+        out: the file.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    return write_page(render_trained(trained), out)
+
+
+def render_trained(
+    trained: TrainedRun,
+    figures: Sequence[Shown] = (),
+    tables: Sequence[PageTable] = (),
+    results: dict[str, Any] | None = None,
+) -> str:
+    """The page of a trained run as text.
+
+    Args:
+        trained: the run.
+        figures: what is drawn after those of the run, such as its model on devices.
+        tables: what stands before those of the run.
+        results: what was found beside the run; is in the page's JSON.
+    """
+    document = trained.document
+    scenario = document["scenario"]
+    notes = [
+        scenario.get("description", ""),
+        f"Trained on a trace (digest {trained.trace_digest}).",
+    ]
+    own_tables = [
+        PageTable("The trained run", [["figure", "value"], *trained.rows()]),
+        _mechanism_table(scenario["privacy"]),
+    ]
+    return render_study(
+        scenario["name"],
+        " ".join(filter(None, notes)),
+        [*trained_figures(trained), *figures],
+        [*tables, *own_tables],
+        {**trained.to_json(), **(results or {})},
+        scenario_toml=tomli_w.dumps(scenario),
+    )
+
+
+def trained_figures(trained: TrainedRun) -> list[Shown]:
+    """Every held-out metric, the loss on the devices, clipped updates, and devices left out; all
+    over rounds."""
+    columns, optimum = trained.metrics, trained.document.get("optimum", {})
+    figures: list[Shown] = [
+        metric_curve(metric, [MetricLine("", columns)], optimum) for metric in trained.task_metrics
+    ]
+    figures += [_train_loss(columns), _clipped_share(columns)]
+    left_out = _left_out(columns)
+    return [*figures, left_out] if left_out is not None else figures
+
+
+def _train_loss(columns: dict[str, Any]) -> Figure:
+    losses = columns["train_loss"].astype(np.float64)
+    is_known = np.isfinite(losses)
+    return Figure(
+        "train-loss",
+        "Loss on the devices",
+        "Mean over the devices of a round, before they train. A gap is a round in which none did.",
+        Axis("Rounds"),
+        Axis("Loss", needs_log([losses]), starts_at_zero=False),
+        (_steps("loss", columns, losses, is_known),),
+    )
+
+
+def _clipped_share(columns: dict[str, Any]) -> Figure:
+    shares = columns["clipped_share"].astype(np.float64)
+    return Figure(
+        "clipped",
+        "Clipped updates",
+        "Share of a round's devices whose update was scaled down to the clip norm.",
+        Axis("Rounds"),
+        Axis("Share of the devices"),
+        (_steps("clipped", columns, shares, np.isfinite(shares)),),
+    )
+
+
+def _left_out(columns: dict[str, Any]) -> Figure | None:
+    """Devices that took part and added nothing to the model; None if there are none."""
+    counts = {
+        text: columns[name].astype(np.float64)
+        for name, text in LEFT_OUT.items()
+        if name in columns and columns[name].any()
+    }
+    if not counts:
+        return None
+    return Figure(
+        "left-out",
+        "Devices left out",
+        "They took part in the round and added nothing to the model. Noise and denominator stay "
+        "what they were.",
+        Axis("Rounds"),
+        Axis("Devices"),
+        tuple(
+            _steps(text, columns, values, np.isfinite(values)) for text, values in counts.items()
+        ),
+    )
+
+
+def _steps(name: str, columns: dict[str, Any], values: Any, is_shown: Any) -> Series:
+    """A step for each round that is shown, which ends when the round was trained."""
+    rounds = columns["round"][is_shown].astype(np.float64)
+    return Series(name, "steps", rounds, values[is_shown], rounds + 1.0)
+
+
+def _mechanism_table(privacy: dict[str, Any]) -> PageTable:
+    mechanism = privacy["mechanism"]
+    given = {name: privacy[name] for name in ("noise_multiplier", "clip_norm", "delta")}
+    table = parameters_table({**mechanism, **given})
+    note = "`fedray audit` of the trace says which guarantees follow."
+    return PageTable(f"Mechanism: {mechanism['kind']}", table.rows, note)

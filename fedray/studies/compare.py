@@ -1,0 +1,321 @@
+"""Trained runs of one trace side by side.
+
+Runs of one trace have the same participations, so they differ in what was set alone. Runs whose
+settings differ in `training.seed` alone are a group: seeds are then a sample, with a mean and an
+interval (fedray/studies/paired.py). Groups are compared by the differences of runs that share the
+trace and the seed.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedray.audit.audit import audit_trace
+from fedray.errors import InputError
+from fedray.messages import Metric
+from fedray.scenario.data_file import PLACES
+from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
+from fedray.studies.trained_scenario import scenario_of_trained
+from fedray.trace.learned_from import open_trained, trace_of
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
+
+TABLES = ("data", "training", "privacy")
+"""Of a scenario: those in which two trainings on one trace may differ."""
+PAIRED = (
+    "A difference is the mean, over seeds that both settings have, of the difference of two runs "
+    "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds."
+)
+"""What a reader of the figures has to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that differ in the seed of the training alone."""
+
+    label: str
+    """Names it beside the others: its mechanism, and the other settings in which groups differ."""
+    runs: Mapping[int, TrainedRun]
+    """The runs by their seeds."""
+    settings: Mapping[str, Any]
+    """Of the keys in which groups differ, the values here; a key that it does not have is not in
+    it."""
+    epsilon: Mapping[str, float | None] | None
+    """By guarantee: observed and enforced. None where the trace is not known."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of its runs, in order."""
+        return sorted(self.runs)
+
+    def finals(self, metric: str) -> dict[int, float]:
+        """A metric after the last round, by seed."""
+        return {seed: self.runs[seed].last_evaluation()[metric].value for seed in self.seeds}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trained runs of one trace, grouped."""
+
+    trace_digest: str
+    """Of the trace that all of them were learned from."""
+    metrics: tuple[Metric, ...]
+    """Of their evaluations."""
+    groups: tuple[Group, ...]
+    """In the order of their first runs; the others are compared with the first."""
+    delta: float
+    """Of every epsilon."""
+    assumptions: tuple[str, ...]
+    """What the epsilons rest on; empty where the trace is not known."""
+
+    @cached_property
+    def differing_keys(self) -> list[str]:
+        """Keys of the scenario in which groups differ, sorted."""
+        return sorted({key for group in self.groups for key in group.settings})
+
+    def mean(self, group: Group, metric: str) -> MeanInterval:
+        """Of a metric after the last round, over the seeds of a group."""
+        return mean_interval(group.finals(metric).values())
+
+    def difference(self, group: Group, metric: str) -> MeanInterval:
+        """Of a metric after the last round: a group less the first, over seeds of both."""
+        return paired_difference(group.finals(metric), self.groups[0].finals(metric))
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object; what is not known is null."""
+        return {
+            "trace_digest": self.trace_digest,
+            "delta": self.delta,
+            "metrics": [
+                {"name": each.name, "unit": each.unit, "better": each.better}
+                for each in self.metrics
+            ],
+            "differing_keys": self.differing_keys,
+            "groups": [self._group_json(group) for group in self.groups],
+            "note": PAIRED,
+            "assumptions": list(self.assumptions),
+        }
+
+    def __repr__(self) -> str:
+        runs = sum(len(group.runs) for group in self.groups)
+        return (
+            f"<Comparison of {runs} runs in {len(self.groups)} groups on {self.trace_digest[:12]}>"
+        )
+
+    def _group_json(self, group: Group) -> dict[str, Any]:
+        names = [metric.name for metric in self.metrics]
+        privacy = next(iter(group.runs.values())).document["scenario"]["privacy"]
+        is_first = group is self.groups[0]
+        return {
+            "label": group.label,
+            "mechanism": privacy["mechanism"]["kind"],
+            "noise_multiplier": privacy["noise_multiplier"],
+            "settings": dict(group.settings),
+            "epsilon": dict(group.epsilon) if group.epsilon is not None else None,
+            "seeds": group.seeds,
+            "means": {name: self.mean(group, name).to_json() for name in names},
+            "differences": None
+            if is_first
+            else {name: self.difference(group, name).to_json() for name in names},
+            "runs": [_run_json(group.runs[seed], seed) for seed in group.seeds],
+        }
+
+
+def compare_runs(
+    runs: Sequence[TrainedRun | str | Path],
+    trace: Trace | str | Path | None = None,
+    delta: float | None = None,
+) -> Comparison:
+    """Compares trained runs of one trace.
+
+    Args:
+        runs: two or more: opened, or directories of `train`, or traces with a trained run in them.
+        trace: that they were learned from, for epsilon; by default the one in which one of them
+            lies. Without a trace no epsilon is known.
+        delta: of epsilon, for all; by default that of the first run.
+
+    Returns:
+        The runs in groups, with means over seeds and paired differences.
+
+    Raises:
+        InputError: they are fewer than two, or of different traces, tasks or metrics, or two of
+            them have the same settings and seed.
+        TraceError: one cannot be read.
+    """
+    opened = [run if isinstance(run, TrainedRun) else open_trained(run) for run in runs]
+    if len(opened) < 2:
+        raise InputError(
+            f"{len(opened)} trained run{'' if opened else 's'} cannot be compared; give at least 2"
+        )
+    for other in opened[1:]:
+        _demand_comparable(opened[0], other)
+    found = next(
+        (each for each in (trace_of(run, trace) for run in opened) if each is not None), None
+    )
+    gathered = _gathered(opened)
+    tables = {key: _settings(next(iter(group.values()))) for key, group in gathered.items()}
+    differing = _differing(list(tables.values()))
+    labels = _labels(list(tables.values()), differing)
+    own_delta: float = opened[0].document["scenario"]["privacy"]["delta"]
+    used_delta = own_delta if delta is None else delta
+    firsts = [next(iter(group.values())) for group in gathered.values()]
+    epsilons, assumptions = (
+        _epsilons(firsts, found, used_delta) if found is not None else ([None] * len(firsts), ())
+    )
+    groups = tuple(
+        Group(
+            label,
+            runs_by_seed,
+            {name: tables[key][name] for name in differing if name in tables[key]},
+            epsilon,
+        )
+        for label, (key, runs_by_seed), epsilon in zip(
+            labels, gathered.items(), epsilons, strict=True
+        )
+    )
+    first = opened[0]
+    return Comparison(first.trace_digest, first.task_metrics, groups, used_delta, assumptions)
+
+
+def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
+    """Raises InputError if two runs are of different traces, tasks or metrics."""
+    for what, of in (
+        ("trace", lambda run: run.trace_digest[:12]),
+        ("task", _task_of),
+        ("metrics", lambda run: ", ".join(_metric_text(each) for each in run.task_metrics)),
+    ):
+        if of(first) != of(other):
+            raise InputError(
+                f"{str(other.path)!r} has {what} {of(other)}, but {str(first.path)!r} has "
+                f"{of(first)}; compare runs of one trace, one task and the same metrics"
+            )
+
+
+def _task_of(run: TrainedRun) -> str:
+    """Its kind; of a user's own, its content."""
+    task = run.document["scenario"]["training"]["task"]
+    if isinstance(task, str):  # of version 1
+        return task
+    digest = task.get("sha256")
+    return task["kind"] if not digest else f"{task['kind']} {digest[:12]}"
+
+
+def _metric_text(metric: Metric) -> str:
+    return f"{metric.name} ({metric.unit})" if metric.unit else metric.name
+
+
+def _gathered(runs: Sequence[TrainedRun]) -> dict[str, dict[int, TrainedRun]]:
+    """Runs by a digest of their settings, then by seed."""
+    groups: dict[str, dict[int, TrainedRun]] = {}
+    for run in runs:
+        content = json.dumps(_settings(run), sort_keys=True).encode()
+        group = groups.setdefault(hashlib.sha256(content).hexdigest(), {})
+        seed = run.document["seed"]
+        if seed in group:
+            raise InputError(
+                f"{str(run.path)!r} has the settings and the seed {seed} of "
+                f"{str(group[seed].path)!r}; a seed counts once, so leave one of them out"
+            )
+        group[seed] = run
+    return groups
+
+
+def _settings(run: TrainedRun) -> dict[str, Any]:
+    """What a run was set to, by dotted key, without its seed and without where files lay."""
+    scenario = run.document["scenario"]
+    flat: dict[str, Any] = {}
+    for table in TABLES:
+        _flatten(table, scenario.get(table, {}), flat)
+    flat.pop("training.seed", None)
+    for place in ("privacy.mechanism.file", "training.task.file"):
+        flat.pop(place, None)
+    for place in PLACES:
+        flat.pop(f"data.{place}", None)
+    return flat
+
+
+def _flatten(key: str, value: Any, into: dict[str, Any]) -> None:
+    if not isinstance(value, dict):
+        into[key] = value
+        return
+    for name, part in value.items():
+        _flatten(f"{key}.{name}", part, into)
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys whose values are not the same everywhere; a key that is missing differs from all."""
+    keys = sorted({key for each in settings for key in each})
+    missing = object()
+    return [
+        key
+        for key in keys
+        if any(each.get(key, missing) != settings[0].get(key, missing) for each in settings)
+    ]
+
+
+def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> list[str]:
+    """A name for each group, no two alike."""
+    of_mechanism = "privacy.mechanism."
+    shown_keys = [key for key in differing if not key.startswith(of_mechanism)]
+    labels: list[str] = []
+    for each in settings:
+        parts = [each.get(f"{of_mechanism}kind", "")]
+        parts += [f"{_short(key)} {_value(each[key])}" for key in shown_keys if key in each]
+        label = ", ".join(parts)
+        alike = sum(known == label or known.startswith(f"{label} #") for known in labels)
+        labels.append(f"{label} #{alike + 1}" if alike else label)
+    return labels
+
+
+def _short(key: str) -> str:
+    """A key as a word or two: its last part, with the table before it where it lies deeper."""
+    if key == "privacy.noise_multiplier":
+        return "z"
+    *_, table, name = key.split(".")
+    is_deep = key.count(".") > 1
+    return f"{table} {name}".replace("_", " ") if is_deep else name.replace("_", " ")
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)[:24]
+
+
+def _epsilons(
+    runs: Sequence[TrainedRun], trace: Trace, delta: float
+) -> tuple[list[dict[str, float | None]], tuple[str, ...]]:
+    """Observed and enforced epsilon of each run by the audit of the trace, and what they rest
+    on."""
+    known: dict[str, dict[str, float | None]] = {}
+    found, assumptions = [], ()
+    for run in runs:
+        privacy = run.document["scenario"]["privacy"]
+        key = json.dumps([privacy["mechanism"], privacy["noise_multiplier"]], sort_keys=True)
+        if key not in known:
+            read = scenario_of_trained(run, trace).privacy
+            audit = audit_trace(trace, read.noise_multiplier, delta, read.mechanism)
+            used = audit.mechanisms[0]
+            known[key] = {"observed": used.observed.epsilon, "enforced": used.enforced.epsilon}
+            assumptions = audit.assumptions
+        found.append(known[key])
+    return found, assumptions
+
+
+def _run_json(run: TrainedRun, seed: int) -> dict[str, Any]:
+    finite = {
+        name: {
+            "value": _or_none(measured.value),
+            "standard_error": _or_none(measured.standard_error),
+        }
+        for name, measured in run.last_evaluation().items()
+    }
+    rounds = run.document["rounds"]
+    return {"path": str(run.path), "seed": seed, "rounds": rounds, "metrics": finite}
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

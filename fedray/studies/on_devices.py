@@ -1,0 +1,294 @@
+"""Fairness of a trained model: its metrics on the data of the population's own devices, by how
+often they took part and by time zone.
+
+The metrics of a training are measured on devices that are in no population. Here they are measured
+on those that are: on a uniform sample of all, and on samples of devices that took part equally
+often. Each device has a metric of its own, and counts once, however many examples it has.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.population import Presence, Zones, devices_of_ranks, joined_before, zone_of
+from clients.workers import start_trainers
+from fedray.audit.participation import read_patterns
+from fedray.errors import InputError
+from fedray.learning import cohorts
+from fedray.messages import DeviceMeasures, Metric
+from fedray.placement import Placement
+from fedray.rng import Stream, stream_generator
+from fedray.scenario import Scenario
+from fedray.scenario.content import PythonFile
+from fedray.studies.trained_scenario import scenario_of_trained
+from fedray.trace.learned_from import open_trained, trace_of
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Of the metric over the devices of a group."""
+SINGLE = 8
+"""Counts up to here are groups of their own; beyond, groups end at powers of two."""
+NOTES = (
+    "Every device counts once: its metric is that of its own examples. Metrics of the training are "
+    "of all examples of held-out devices together, so both may differ.",
+    "Devices that took part are measured on examples that they may have trained on.",
+)
+TRAINED_NOTE = (
+    "Of a round's devices a sample trained the model. Groups by 'trained' count the rounds in "
+    "which a device was in that sample."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices that have something in common, and how a model does on them."""
+
+    by: str
+    """What they have in common: "all", "participations", "trained" or "zone"."""
+    low: float
+    """The least count, or the hours of the time zone from UTC; 0 for all."""
+    high: float
+    """The largest count; of other kinds as `low`."""
+    devices: int
+    """In the sample, with data that can be read."""
+    means: Mapping[str, tuple[float, float]]
+    """By metric: the mean over the devices and its standard error; NaN for fewer than two."""
+    quantiles: Mapping[str, tuple[float, ...]]
+    """By metric: the `QUANTILES` over the devices."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables."""
+        if self.by == "all":
+            return "all"
+        if self.by == "zone":
+            return f"UTC{self.low:+g}"
+        return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevices:
+    """How a trained model does on the devices of its population."""
+
+    trained: TrainedRun
+    """The run whose final model it is."""
+    metrics: tuple[Metric, ...]
+    """What was measured."""
+    groups: tuple[DeviceGroup, ...]
+    """All devices first, then by participations, by trained rounds, by time zone."""
+    sample: int
+    """Most devices that were drawn of the population, and of each group of a count."""
+    most_examples: int
+    """Used of each device."""
+    without_data: int
+    """Devices of the samples that have no examples, or none that can be read."""
+    notes: tuple[str, ...]
+    """What a reader has to know, in sentences."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object; what is not known is null."""
+        return {
+            "path": str(self.trained.path),
+            "trace_digest": self.trained.trace_digest,
+            "metrics": [
+                {"name": each.name, "unit": each.unit, "better": each.better}
+                for each in self.metrics
+            ],
+            "sample": self.sample,
+            "most_examples": self.most_examples,
+            "without_data": self.without_data,
+            "quantiles": list(QUANTILES),
+            "groups": [_group_json(group) for group in self.groups],
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        return f"<OnDevices of {self.trained!r}: {len(self.groups)} groups>"
+
+
+def evaluate_on_devices(
+    trained: TrainedRun | str | Path,
+    trace: Trace | str | Path | None = None,
+    devices: int = 512,
+    examples: int = 64,
+    *,
+    trust_code: bool = False,
+) -> OnDevices:
+    """Measures the final model of a trained run on devices of its population.
+
+    Which devices are drawn is a function of the scenario's seed, the group and `devices`.
+
+    Args:
+        trained: the run.
+        trace: that it was learned from; by default the one in which it lies.
+        devices: how many are drawn of the whole population, and of every group of devices that
+            took part equally often; groups that are smaller are taken whole.
+        examples: most that are used of each device, its first ones.
+        trust_code: whether the code of a custom task or data that came with the run may be run.
+
+    Raises:
+        InputError: an argument is impossible, the trace is another one or not given, or the code
+            is not trusted.
+        TraceError: something cannot be read.
+    """
+    for name, value in (("devices", devices), ("examples", examples)):
+        if value < 1:
+            raise InputError(f"{name}={value} must be at least 1; leave it out for the default")
+    run = trained if isinstance(trained, TrainedRun) else open_trained(trained)
+    found = trace_of(run, trace)
+    if found is None:
+        raise InputError(
+            f"{str(run.path)!r} lies in no trace; give the trace that it was trained on"
+        )
+    scenario = scenario_of_trained(run, found)
+    if not trust_code:
+        for table in (scenario.data, scenario.training.task):
+            if isinstance(table, PythonFile):
+                table.demand_trust()
+    draws = _Draws(scenario, found, devices)
+    chosen = draws.groups()
+    device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))
+    (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), 1.0)
+    measures = trainer.measure_devices(run.parameters(), device_ids, examples).result()
+    values = _values(measures, run.task_metrics)
+    groups = tuple(
+        _group(by, low, high, np.isin(measures.device_ids, ids), values)
+        for by, low, high, ids in chosen
+    )
+    notes = (*NOTES, TRAINED_NOTE) if scenario.trains_a_sample else NOTES
+    return OnDevices(
+        trained=run,
+        metrics=run.task_metrics,
+        groups=groups,
+        sample=devices,
+        most_examples=examples,
+        without_data=int(device_ids.size - measures.device_ids.size),
+        notes=notes,
+    )
+
+
+_Chosen = tuple[str, float, float, NDArray[np.uint64]]
+"""Kind, low and high of a group, and the devices of its sample."""
+
+
+class _Draws:
+    """The samples of a trace's devices."""
+
+    def __init__(self, scenario: Scenario, trace: Trace, sample: int) -> None:
+        self._scenario, self._trace, self._sample = scenario, trace, sample
+        self._presence = Presence.of(scenario)
+        self._joined = joined_before(self._presence, float(trace.rounds["closed"].max()))
+
+    def groups(self) -> list[_Chosen]:
+        """All groups with their samples; empty ones are left out."""
+        patterns = read_patterns(self._trace)
+        everybody = self._of_population("all", np.empty(0, np.uint64))
+        found: list[_Chosen] = [("all", 0.0, 0.0, everybody)]
+        found += self._by_count("participations", patterns.device_ids, patterns.counts)
+        if self._scenario.trains_a_sample:
+            rows = [cohort for _, cohort in cohorts(self._trace, self._scenario)]
+            found += self._by_count("trained", *np.unique(rows, return_counts=True))
+        found += self._by_zone(everybody)
+        return [each for each in found if each[3].size]
+
+    def _by_count(
+        self, by: str, device_ids: NDArray[np.uint64], counts: NDArray[np.int64]
+    ) -> Iterator[_Chosen]:
+        yield by, 0.0, 0.0, self._of_population(by, device_ids)
+        for low, high in _bins(int(counts.max(initial=0))):
+            own = device_ids[(counts >= low) & (counts <= high)]
+            generator = self._generator(by, low)
+            drawn = generator.choice(own, min(own.size, self._sample), replace=False)
+            yield by, float(low), float(counts[counts <= high].max()), np.sort(drawn)
+
+    def _by_zone(self, device_ids: NDArray[np.uint64]) -> Iterator[_Chosen]:
+        zones = Zones.of(self._scenario)
+        places = [zone_of(zones.key, zones.edges, device) for device in device_ids]
+        offsets = zones.offsets[np.array(places, np.int64)]
+        for offset in np.unique(offsets).tolist():
+            yield "zone", offset, offset, device_ids[offsets == offset]
+
+    def _of_population(self, by: str, without: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """A uniform sample, sorted, of the devices that joined before the last round closed, less
+        those in `without`. (`joined_before` may count two more than have joined.)"""
+        wanted = min(self._sample, self._joined - without.size)
+        size = min(self._joined, 2 * wanted)
+        while True:
+            # Anew from the same address: a larger draw of ranks is uniform by itself.
+            ranks = self._generator(by, 0).choice(self._joined, size, replace=False)
+            device_ids = devices_of_ranks(self._presence.order, ranks).astype(np.uint64)
+            device_ids = device_ids[~np.isin(device_ids, without)]
+            if device_ids.size >= wanted or size == self._joined:
+                return np.sort(device_ids[:wanted])
+            size = min(self._joined, 2 * size)
+
+    def _generator(self, by: str, low: int) -> np.random.Generator:
+        kind = ("all", "participations", "trained").index(by)
+        return stream_generator(self._scenario.seed, Stream.DEVICE_SAMPLE, kind, low)
+
+
+def _bins(most: int) -> Iterator[tuple[int, int]]:
+    """(low, high) of groups of counts from 1 to `most`: one by one, then up to powers of two."""
+    yield from ((count, count) for count in range(1, min(SINGLE, most) + 1))
+    low = SINGLE + 1
+    while low <= most:
+        yield low, 2 * (low - 1)
+        low = 2 * (low - 1) + 1
+
+
+def _values(
+    measures: DeviceMeasures, metrics: tuple[Metric, ...]
+) -> dict[str, NDArray[np.float64]]:
+    """Each device's metrics [U]; NaN where its examples have no weight."""
+    values = {}
+    for metric in metrics:
+        numerators, weights = measures.sums[metric.name].T
+        with np.errstate(all="ignore"):
+            ratios = np.where(weights > 0, numerators / weights, np.nan)
+            values[metric.name] = np.exp(ratios) if metric.is_exponential else ratios
+    return values
+
+
+def _group(
+    by: str,
+    low: float,
+    high: float,
+    is_in: NDArray[np.bool_],
+    values: Mapping[str, NDArray[np.float64]],
+) -> DeviceGroup:
+    means, quantiles = {}, {}
+    for name, column in values.items():
+        own = column[is_in]
+        own = own[~np.isnan(own)]
+        error = float(own.std(ddof=1) / np.sqrt(own.size)) if own.size > 1 else np.nan
+        means[name] = (float(own.mean()) if own.size else np.nan, error)
+        found = np.quantile(own, QUANTILES) if own.size else np.full(len(QUANTILES), np.nan)
+        quantiles[name] = tuple(found.tolist())
+    return DeviceGroup(by, low, high, int(is_in.sum()), means, quantiles)
+
+
+def _group_json(group: DeviceGroup) -> dict[str, Any]:
+    return {
+        "by": group.by,
+        "label": group.label,
+        "low": group.low,
+        "high": group.high,
+        "devices": group.devices,
+        "metrics": {
+            name: {
+                "value": _known(mean),
+                "standard_error": _known(error),
+                "quantiles": [_known(each) for each in group.quantiles[name]],
+            }
+            for name, (mean, error) in group.means.items()
+        },
+    }
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

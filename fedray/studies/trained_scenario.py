@@ -1,0 +1,30 @@
+"""The scenario of a trained run, read back with the files that travel with it."""
+
+from pathlib import Path
+
+from fedray.errors import ScenarioError
+from fedray.scenario import Scenario
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
+
+
+def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
+    """What a run was trained with.
+
+    Args:
+        trained: the run, which has the files of its data and task.
+        trace: that it was learned from, which has the matrix of a mechanism of one's own.
+
+    Raises:
+        ScenarioError: this release does not read it.
+    """
+    tables = trained.document["scenario"]
+    digest = tables["privacy"]["mechanism"].get("sha256", "")
+    has_matrix = bool(digest) and (trace.path / f"{digest}.npy").exists()
+    directory: Path = trace.path if has_matrix else trained.path
+    try:
+        return Scenario.from_tables(
+            tables, source=str(trained.path), directory=directory, is_recorded=True
+        )
+    except ScenarioError as error:
+        raise ScenarioError(f"{error}; train again with this release") from None

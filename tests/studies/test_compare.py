@@ -1,0 +1,201 @@
+"""Trained runs side by side: groups, paired differences, epsilon by the audit, and what is refused."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fedray
+from fedray.report.plotly_json import plotly_figure
+from fedray.studies.compare_page import comparison_figures, comparison_page
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
+
+TREE = 'privacy.mechanism={kind="tree"}'
+PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
+
+
+@pytest.fixture
+def trace(trace_of) -> Trace:
+    return trace_of(PATTERNS, 4)
+
+
+@pytest.fixture
+def runs(trace: Trace, trained_of) -> list[TrainedRun]:
+    """Two settings with seeds 1, 2, 3 and 2, 3, 4: tree is better by 0.1, 0.12."""
+    finals = {
+        "blt-1": (0.50, ["training.seed=1"]),
+        "blt-2": (0.52, ["training.seed=2"]),
+        "blt-3": (0.70, ["training.seed=3"]),
+        "tree-2": (0.62, ["training.seed=2", TREE]),
+        "tree-3": (0.82, ["training.seed=3", TREE]),
+        "tree-4": (0.10, ["training.seed=4", TREE]),
+    }
+    return [
+        trained_of(name, trace, {"accuracy": final}, *overrides)
+        for name, (final, overrides) in finals.items()
+    ]
+
+
+def test_runs_that_differ_in_the_seed_alone_are_a_group_and_pairs_share_seeds(runs, trace) -> None:
+    found = fedray.compare_runs(runs, trace)
+    assert [(group.label, group.seeds) for group in found.groups] == [
+        ("blt", [1, 2, 3]),
+        ("tree", [2, 3, 4]),
+    ]
+    blt, tree = found.groups
+    assert found.mean(blt, "accuracy").mean == pytest.approx((0.5 + 0.52 + 0.7) / 3)
+    difference = found.difference(tree, "accuracy")
+    assert difference.count == 2  # seeds 2 and 3
+    assert difference.mean == pytest.approx(0.11)
+    # Student's quantile with one degree of freedom, times the standard error of 0.1 and 0.12.
+    assert difference.half_width == pytest.approx(12.7062 * 0.01, rel=1e-4)
+    assert found.differing_keys[0].startswith("privacy.mechanism.")
+    assert "training.seed" not in found.differing_keys
+
+
+def test_epsilon_is_that_of_the_audit_at_one_delta(runs, trace) -> None:
+    found = fedray.compare_runs(runs, trace, delta=1e-6)
+    for group in found.groups:
+        privacy = fedray.Scenario.from_tables(
+            next(iter(group.runs.values())).document["scenario"]
+        ).privacy
+        audit = fedray.audit_trace(trace, privacy.noise_multiplier, 1e-6, privacy.mechanism)
+        used = audit.mechanisms[0]
+        assert group.epsilon == {
+            "observed": used.observed.epsilon,
+            "enforced": used.enforced.epsilon,
+        }
+    assert found.assumptions
+
+
+def test_without_the_trace_epsilon_is_not_known_and_the_rest_is(runs) -> None:
+    found = fedray.compare_runs([run.path for run in runs])
+    assert [group.epsilon for group in found.groups] == [None, None]
+    names = [figure.name for figure in comparison_figures(found)]
+    assert names == ["accuracy"]
+    assert len(fedray.compare_runs(runs).to_json()["groups"]) == 2
+
+
+def test_a_run_within_its_trace_brings_the_trace(trace, trained_of, tmp_path) -> None:
+    inside = trained_of(f"{trace.path.name}/training", trace, {"accuracy": 0.4})
+    other = trained_of("other", trace, {"accuracy": 0.5}, TREE)
+    found = fedray.compare_runs([trace.path, other])
+    assert found.groups[0].runs.keys() == {inside.document["seed"]}
+    assert all(group.epsilon is not None for group in found.groups)
+
+
+def test_groups_with_one_kind_of_mechanism_have_labels_of_their_own(trace, trained_of) -> None:
+    """Settings that only the label of a mechanism could tell apart are numbered."""
+    theta = 'privacy.mechanism={{kind="blt", theta=[{}], omega=[0.1]}}'
+    made = [
+        trained_of("a", trace, {"accuracy": 0.4}, theta.format(0.9)),
+        trained_of("b", trace, {"accuracy": 0.4}, theta.format(0.8)),
+        trained_of("c", trace, {"accuracy": 0.4}, theta.format(0.8), "privacy.clip_norm=0.5"),
+    ]
+    assert [group.label for group in fedray.compare_runs(made[:2]).groups] == ["blt", "blt #2"]
+    labels = [group.label for group in fedray.compare_runs(made).groups]
+    assert labels == ["blt, clip norm 1", "blt, clip norm 1 #2", "blt, clip norm 0.5"]
+
+
+def _other_trace(trace: Trace, trace_of: Callable, trained_of: Callable) -> TrainedRun:
+    return trained_of("z", trace_of([[0, 3], [1], [2]], 4), {"accuracy": 0.4})
+
+
+def _other_task(trace: Trace, trace_of: Callable, trained_of: Callable) -> TrainedRun:
+    overrides = ["data.kind=classes", "training.task.kind=logistic"]
+    return trained_of("z", trace, {"accuracy": 0.4}, *overrides)
+
+
+def _other_metrics(trace: Trace, trace_of: Callable, trained_of: Callable) -> TrainedRun:
+    return trained_of("z", trace, {"loss": 0.4}, "training.seed=9")
+
+
+def _same_seed(trace: Trace, trace_of: Callable, trained_of: Callable) -> TrainedRun:
+    return trained_of("z", trace, {"accuracy": 0.6}, "training.seed=1")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_other_trace, r"z' has trace \w{12}, but .*a' has"),
+        (_other_task, "z' has task logistic, but .*a' has next_word"),
+        (_other_metrics, r"z' has metrics loss \(.*, but .*a' has accuracy \("),
+        (_same_seed, "z' has the settings and the seed 1 of .*a'.*leave one of them out"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused_in_one_line(
+    make, words: str, trace, trace_of, trained_of, fedray_command
+) -> None:
+    first = trained_of("a", trace, {"accuracy": 0.5}, "training.seed=1")
+    other = make(trace, trace_of, trained_of)
+    with pytest.raises(fedray.InputError, match=words):
+        fedray.compare_runs([first, other])
+    code, out, err = fedray_command("compare", str(first.path), str(other.path))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_bad_arguments_are_refused(trace, trace_of, trained_of, fedray_command, tmp_path) -> None:
+    run = trained_of("a", trace, {"accuracy": 0.5})
+    another = trained_of("b", trace, {"accuracy": 0.5}, TREE)
+    wrong = trace_of([[0]], 1)
+    for arguments, words in [
+        ([run.path], "1 trained run cannot be compared; give at least 2"),
+        ([run.path, tmp_path / "none"], "has no training.json"),
+        ([run.path, trace.path], "has no trained run"),
+        ([run.path, another.path, "--trace", wrong.path], "--trace='.*' has digest"),
+        ([run.path, another.path, "--trace", trace.path, "--delta", "2"], "delta"),
+    ]:
+        code, out, err = fedray_command("compare", *map(str, arguments))
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert re.search(words, err), err
+
+
+def test_the_command_prints_tables_or_json_and_writes_page_and_figures(
+    runs, trace, fedray_command, tmp_path, script
+) -> None:
+    paths = [str(run.path) for run in runs]
+    page, figures = tmp_path / "page.html", tmp_path / "figures"
+    told = ["--trace", str(trace.path), "--page", str(page), "--figures", str(figures)]
+    code, out, _ = fedray_command("compare", *paths, *told, "--json")
+    assert code == 0
+    document = json.loads(out)
+    tree = document["groups"][1]
+    assert tree["differences"]["accuracy"]["count"] == 2
+    assert tree["runs"][0]["metrics"]["accuracy"] == {"value": 0.62, "standard_error": 0.01}
+    assert script(page.read_text(), "results-data") == {
+        key: value for key, value in document.items() if key not in ("page", "figures")
+    }
+    assert {each.name for each in figures.iterdir()} == {
+        f"{name}.{kind}" for name in ("accuracy", "accuracy-epsilon") for kind in ("svg", "csv")
+    }
+    code, out, _ = fedray_command("compare", *paths)
+    assert code == 0
+    assert "+0.1100 ± 0.1271" in out
+    assert "Epsilon is not known without the trace; give it by --trace." in out
+
+
+def test_curves_have_a_band_from_the_least_to_the_largest_seed(runs, trace) -> None:
+    curve, against = comparison_figures(fedray.compare_runs(runs, trace))
+    blt = curve.series[0]
+    assert blt.x.tolist() == [2.0, 4.0]  # rounds that were evaluated
+    assert (blt.low[-1], blt.high[-1]) == (pytest.approx(0.5), pytest.approx(0.7))
+    drawn = plotly_figure(curve)["data"]
+    assert [each.get("fill") for each in drawn] == ["toself", None, "toself", None]
+    assert len(drawn[0]["x"]) == 4
+    errors = plotly_figure(against)["data"][1]["error_y"]
+    assert errors["array"][0] == pytest.approx(errors["arrayminus"][0])
+    assert np.isfinite(errors["array"][0])
+
+
+def test_a_run_that_diverged_has_no_mean_and_is_still_shown(trace, trained_of) -> None:
+    made = [
+        trained_of("a", trace, {"accuracy": math.nan}, "training.seed=1"),
+        trained_of("b", trace, {"accuracy": 0.5}, "training.seed=2"),
+    ]
+    found = fedray.compare_runs(made, trace)
+    assert found.to_json()["groups"][0]["means"]["accuracy"]["mean"] is None
+    assert "Trained runs compared" in comparison_page(found)
