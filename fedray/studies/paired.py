@@ -1,0 +1,85 @@
+"""Seeds as a sample: means with intervals, and differences of runs that share their seeds.
+
+A value per seed is one draw of a result, because seeds are independent. The interval of a mean is
+Student's: it supposes that the values are about normal, and does not suppose that their variance
+is known. Two settings that were run with the same seeds on the same trace are compared by the
+differences of each seed. What both have in common then cancels, so that the interval is as a rule
+much shorter than those of the two means suggest.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CONFIDENCE = 0.95
+"""Of an interval, unless another is asked for: the share of samples whose interval holds the true
+mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanInterval:
+    """The mean of a sample, with its interval."""
+
+    mean: float
+    """Of the values; NaN if there are none, or if one is not finite."""
+    count: int
+    """Values in the sample."""
+    low: float
+    """Lower end of the interval of the mean; NaN for fewer than two values."""
+    high: float
+    """Upper end of the interval of the mean; NaN for fewer than two values."""
+
+    @property
+    def half_width(self) -> float:
+        """How far the ends of the interval are from the mean."""
+        return (self.high - self.low) / 2
+
+    @property
+    def is_from_zero(self) -> bool:
+        """Whether the interval is known and does not hold zero."""
+        return self.low > 0 or self.high < 0
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object; what is not known is null."""
+        ends = {"mean": self.mean, "low": self.low, "high": self.high}
+        known = {name: value if math.isfinite(value) else None for name, value in ends.items()}
+        return {"count": self.count, **known}
+
+
+def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> MeanInterval:
+    """The mean of independent values, with Student's interval.
+
+    Args:
+        values: one per seed.
+        confidence: of the interval, above 0 and below 1.
+    """
+    from scipy import stats  # 0.5 s to import
+
+    sample = [float(value) for value in values]
+    count = len(sample)
+    if not count or not all(map(math.isfinite, sample)):
+        return MeanInterval(math.nan, count, math.nan, math.nan)
+    mean = math.fsum(sample) / count
+    if count < 2:
+        return MeanInterval(mean, count, math.nan, math.nan)
+    variance = math.fsum((value - mean) ** 2 for value in sample) / (count - 1)
+    quantile = float(stats.t.ppf((1 + confidence) / 2, count - 1))
+    half = quantile * math.sqrt(variance / count)
+    return MeanInterval(mean, count, mean - half, mean + half)
+
+
+def paired_difference(
+    values: Mapping[int, float], baseline: Mapping[int, float], confidence: float = CONFIDENCE
+) -> MeanInterval:
+    """The mean of value - baseline over the seeds that both have, with Student's interval.
+
+    The pairs must share everything but what is compared: the trace as well as the seed.
+
+    Args:
+        values: of the one setting, by seed.
+        baseline: of the setting that it is compared with, by seed.
+        confidence: of the interval, above 0 and below 1.
+    """
+    common = sorted(values.keys() & baseline.keys())
+    return mean_interval((values[seed] - baseline[seed] for seed in common), confidence)
