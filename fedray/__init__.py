@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.fit import Fit, FittedRun, fit_min_sep
+    from fedray.studies.learning_curves import LearningCurves, study_learning
     from fedray.studies.plan import Plan, PlanTarget, make_plan
     from fedray.studies.sweep.run import SweepResult, run_sweep
     from fedray.studies.sweep.sweep import Estimate, MechanismSpec, Sweep
@@ -140,6 +141,7 @@ _NAMES = {
         "TraceVersion TrainerLost"
     ),
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
+    "fedray.studies.learning_curves": "LearningCurves study_learning",
     "fedray.learning": "train",
     "fedray.messages": "RunProgress TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
@@ -209,6 +211,7 @@ __all__ = [
     "LanguageData",
     "Latency",
     "LeafData",
+    "LearningCurves",
     "LogisticTask",
     "Matrix",
     "MechanismRequest",
@@ -282,6 +285,7 @@ __all__ = [
     "run_scenario",
     "run_sweep",
     "simulate",
+    "study_learning",
     "train",
     "utility",
     "write_figures",
