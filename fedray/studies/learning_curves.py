@@ -20,7 +20,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from fedray.atomic import write_whole
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.cluster import cluster, run_tasks
-from fedray.errors import InputError
+from fedray.errors import InputError, shown
 from fedray.learning import train
 from fedray.messages import Metric
 from fedray.placement import Placement
@@ -122,7 +122,8 @@ class MetricResult:
     order: tuple[Comparison, ...]
     """Of neighbours in the literature's order."""
     guesses: tuple[Comparison, ...]
-    """Of a mechanism that was made for the trace's min-sep, and one made for another."""
+    """Of a mechanism that was made for the trace's min-sep and one made for another; and of two
+    kinds made for the same wrong one, the one of the lesser predicted error first."""
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
@@ -164,6 +165,13 @@ class LearningCurves:
     """All that models were trained with."""
     metrics: tuple[MetricResult, ...]
     """One for each metric of the task."""
+
+    def __repr__(self) -> str:
+        models = len(self.mechanisms) * len(self.seeds)
+        return (
+            f"<LearningCurves {shown(self.scenario)}: {len(self.mechanisms)} mechanisms, "
+            f"{models:,} models of {self.trace_digest[:12]}>"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
@@ -371,10 +379,24 @@ class _Study:
                 for first, second in itertools.pairwise(names)
             ),
             guesses=tuple(
-                _compared(_name(kind), _name(kind, guess), values, metric)
-                for kind, guess in self._guesses
+                _compared(first, second, values, metric) for first, second in self._wrong_guesses()
             ),
         )
+
+    def _wrong_guesses(self) -> Iterator[tuple[str, str]]:
+        """Names of what is compared, the one that is expected to be better first: what was made
+        for the truth and for a guess, and what was made for the same guess."""
+        for kind, guess in self._guesses:
+            yield _name(kind), _name(kind, guess)
+        for one, other in itertools.combinations(self._guesses, 2):
+            if one[1] == other[1]:
+                first, second = sorted((_name(*one), _name(*other)), key=self._predicted)
+                yield first, second
+
+    def _predicted(self, name: str) -> float:
+        error = self._mechanisms[name].rms_prefix_error
+        assert error is not None  # the reference is compared with nothing
+        return error
 
 
 @dataclass(frozen=True, slots=True)

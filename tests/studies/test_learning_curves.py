@@ -18,6 +18,7 @@ from fedray.studies.learning_curves import (
     Comparison,
     LearningCurves,
     _compared,
+    _Study,
     shipped_recipes,
     study_learning,
 )
@@ -96,6 +97,16 @@ def test_final_values_are_means_of_the_last_evaluations(kept) -> None:
     assert loss.order[0].gain.mean == pytest.approx(np.mean(gains))
     guess = loss.guesses[0]
     assert (guess.first, guess.second) == ("blt", "blt for min-sep 3")
+
+
+def test_of_one_guess_the_kind_of_lesser_predicted_error_is_expected_to_be_better(kept) -> None:
+    """Of a study that trains nothing: only which pairs there are is asked."""
+    trace = Trace.open(kept[1] / "trace")
+    study = _Study(small(), trace, ("banded-toeplitz", "blt"), (3,), lambda _: None)
+    *made_for, (first, second) = study._wrong_guesses()
+    assert made_for == [(kind, f"{kind} for min-sep 3") for kind in ("banded-toeplitz", "blt")]
+    assert {first, second} == {"blt for min-sep 3", "banded-toeplitz for min-sep 3"}
+    assert study._predicted(first) < study._predicted(second)
 
 
 def test_what_is_there_is_read_and_what_is_missing_is_trained(kept, tmp_path: Path) -> None:
