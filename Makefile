@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check bench bench-peers bench-population bench-audit canary faults peers reproduce gboard fuzz clean
+.PHONY: help run test check bench bench-peers bench-population bench-audit canary faults peers reproduce gboard learning fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -42,6 +42,9 @@ bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cel
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard
+
+learning: .venv/.runs  ## The order of mechanisms at equal privacy, by models: 5 seeds of each (half an hour)
+	$(BIN)/fedray reproduce learning --guesses 6,104 --out runs/learning
 
 peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 settings (half an hour)
 	$(BIN)/python tests/benchmarks/compare_optima.py

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.compare import Comparison, compare_runs
     from fedray.studies.fit import Fit, FittedRun, fit_min_sep
+    from fedray.studies.learning_curves import LearningCurves, study_learning
     from fedray.studies.on_devices import OnDevices, evaluate_on_devices
     from fedray.studies.plan import Plan, PlanTarget, make_plan
     from fedray.studies.sweep.run import SweepResult, run_sweep
@@ -145,6 +146,7 @@ _NAMES = {
         "TraceVersion TrainerLost"
     ),
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
+    "fedray.studies.learning_curves": "LearningCurves study_learning",
     "fedray.learning": "train",
     "fedray.messages": "RunProgress TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
@@ -218,6 +220,7 @@ __all__ = [
     "LanguageData",
     "Latency",
     "LeafData",
+    "LearningCurves",
     "LogisticTask",
     "Matrix",
     "MechanismRequest",
@@ -294,6 +297,7 @@ __all__ = [
     "run_scenario",
     "run_sweep",
     "simulate",
+    "study_learning",
     "train",
     "utility",
     "write_figures",

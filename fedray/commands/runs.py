@@ -29,6 +29,7 @@ from fedray.commands.output import (
     print_table,
     status_line,
 )
+from fedray.commands.studies import reproduce_learning
 from fedray.errors import InputError, RunFailed
 
 
@@ -160,7 +161,8 @@ def reproduce(
         typer.Argument(
             metavar="WHAT",
             help="gboard: the runs of Xu et al. 2023, simulated; gboard-privacy: their rho and "
-            "epsilon, no simulation.",
+            "epsilon, no simulation; learning: the order of mechanisms at equal privacy, by models "
+            "that are trained.",
         ),
     ],
     rows: Annotated[
@@ -177,7 +179,10 @@ def reproduce(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="New directory for the traces, results.json and report.html."),
+        typer.Option(
+            help="New directory for the traces, results.json and report.html. Of learning: for a "
+            "folder per scenario; what is there is read, so that a study goes on."
+        ),
     ] = None,
     figures: FiguresOption = None,
     shards: Annotated[
@@ -186,10 +191,29 @@ def reproduce(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to join; default: a local one.")
     ] = None,
+    scenario: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Of learning: a scenario; default: those of scenarios/learning."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of learning: models of each mechanism; default: 5."),
+    ] = None,
+    guesses: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Of learning: min-seps, comma-separated, for which mechanisms are made too that "
+            "the trace proves wrong.",
+        ),
+    ] = None,
+    in_process: InProcessFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho
-    and epsilon."""
+    and epsilon. Or train models with every mechanism at equal privacy."""
     from fedray.placement import Placement
     from fedray.report.files import write_figure_files
     from fedray.report.page import render_reproduction, reproduction_figures, write_page
@@ -198,6 +222,19 @@ def reproduce(
     from fedray.rounding import shown_min_sep
     from fedray.studies.reproduce import GAP_NOTE, reproduce_gboard
 
+    if what == "learning":
+        if (rows, figures, shards, address) != (None, None, None, None):
+            raise InputError(
+                "learning has no published rows: leave out --rows, --figures, --shards and "
+                "--address"
+            )
+        reproduce_learning(scenario, seeds, guesses, overrides, out, in_process, as_json)
+        return
+    if (scenario, seeds, guesses, in_process) != (None, None, None, None):
+        raise InputError(
+            "--scenario, --seeds, --guesses, --in-process and --ray are of `fedray reproduce "
+            "learning`; leave them out"
+        )
     if what == "gboard-privacy":
         if (overrides, out, figures, shards, address) != (None, None, None, None, None):
             raise InputError(
@@ -208,7 +245,8 @@ def reproduce(
         return
     if what != "gboard":
         raise InputError(
-            f"{what!r} is no set of published runs; there are gboard and gboard-privacy"
+            f"{what!r} is nothing that can be reproduced; there are gboard, gboard-privacy and "
+            "learning"
         )
     if out is not None and out.exists():
         raise InputError(

@@ -1,18 +1,22 @@
-"""What a wrong guess costs: stress, plan."""
+"""What a wrong guess costs: stress, plan; and what mechanisms are worth to models."""
 
 import contextlib
 import shlex
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedray.commands.learning import backend_of
 from fedray.commands.output import (
     DeltaOption,
     FiguresOption,
     JsonFlag,
     print_json,
+    print_pieces,
     print_table,
     status_line,
 )
@@ -205,3 +209,74 @@ def plan(
             typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
     if found.best is None:
         raise typer.Exit(1)
+
+
+def reproduce_learning(
+    files: Sequence[Path] | None,
+    seeds: int | None,
+    guesses: str | None,
+    overrides: Sequence[str] | None,
+    out: Path | None,
+    in_process: bool | None,
+    as_json: bool,
+) -> None:
+    """`fedray reproduce learning`.
+
+    Args:
+        files: scenarios; None for those that ship.
+        seeds: models of each mechanism; None for 5.
+        guesses: min-seps with commas between; None for none.
+        overrides: of every scenario.
+        out: directory for a folder per scenario; None keeps nothing.
+        in_process: whether models are trained here or in Ray; None for Ray.
+        as_json: whether to print JSON.
+    """
+    from fedray.placement import Placement
+    from fedray.report.text.learning import learning_pieces
+    from fedray.scenario import Scenario
+    from fedray.studies.learning_curves import shipped_recipes, study_learning
+
+    min_seps = _min_seps_of(guesses)
+    count = 5 if seeds is None else seeds
+    if not 2 <= count <= 1000:
+        raise InputError(f"--seeds={count} must be from 2 to 1000; one alone has no interval")
+    scenarios = [Scenario.from_toml(file, overrides or ()) for file in files or shipped_recipes()]
+    names = [each.name for each in scenarios]
+    if len(set(names)) < len(names):
+        raise InputError(
+            f"--scenario: the names {', '.join(names)} must differ, since each has a folder; give "
+            "one of them another name"
+        )
+    placement, documents = Placement(backend=backend_of(in_process)), []
+    with (
+        tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder,
+        status_line("learning") as on_status,
+        contextlib.redirect_stdout(sys.stderr),
+    ):
+        for each in scenarios:
+            found = study_learning(
+                each,
+                (out or Path(folder)) / each.name,
+                range(1, count + 1),
+                min_seps,
+                placement,
+                on_status,
+            )
+            documents.append(found.to_json())
+    if as_json:
+        print_json({"studies": documents})
+        return
+    for document in documents:
+        print_pieces(learning_pieces(document))
+    if out is not None:
+        for name in names:
+            typer.echo(f"results {out / name / 'results.json'}")
+
+
+def _min_seps_of(guesses: str | None) -> list[int]:
+    try:
+        return [int(each) for each in guesses.split(",")] if guesses is not None else []
+    except ValueError:
+        raise InputError(
+            f"--guesses={guesses!r} must be min-seps with commas between, such as 13,52"
+        ) from None

@@ -304,11 +304,14 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "CanaryResult": canary,
         "Figures": fedray.mechanism_figures(fedray.Tree(), SETTING, 2.0, 1e-9),
         "Utility": fedray.utility(fedray.Tree(), 60, 3.0, 0.5),
+        "LearningCurves": fedray.LearningCurves(
+            "a" * 80, trace.digest, SETTING, 0.5, 6.0, 1e-10, (1, 2), (), ()
+        ),
     }
 
 
 RESULTS = ("Trace", "ImportedTrace", "Audit", "Statement", "TrainedRun", "SweepResult", "Plan")
-RESULTS += ("Fit", "CanaryResult", "Figures", "Utility")
+RESULTS += ("Fit", "CanaryResult", "Figures", "Utility", "LearningCurves")
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -1,0 +1,190 @@
+"""The learning study: equal privacy, paired models, honest verdicts, and what is done is kept."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.audit.audit import audit_trace
+from fedray.errors import InputError
+from fedray.messages import Metric
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.studies.learning_curves import (
+    NO_NOISE,
+    ORDER,
+    Comparison,
+    LearningCurves,
+    _compared,
+    _Study,
+    shipped_recipes,
+    study_learning,
+)
+from fedray.studies.paired import MeanInterval
+from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
+
+HERE = Placement(backend="in-process")
+KINDS = ("blt", "identity")
+SMALL = (
+    "population.devices=1500",
+    "participation.timer_hours=8",
+    "rounds.count=12",
+    "rounds.report_goal=60",
+    "training.cohort_sample=6",
+    "training.evaluate_every=1",
+    "training.evaluation_devices=16",
+    "privacy.noise_multiplier=2.0",
+)
+
+
+def small() -> Scenario:
+    """A thousandth of the quickstart, which has a BLT of its own."""
+    return Scenario.from_toml("scenarios/quickstart.toml", SMALL)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> tuple[LearningCurves, Path]:
+    """A study, and its folder."""
+    out = tmp_path_factory.mktemp("learning") / "study"
+    return study_learning(small(), out, (1, 2), (3,), HERE, order=KINDS), out
+
+
+def test_all_mechanisms_have_the_rho_of_the_scenarios_own(kept) -> None:
+    """As the audit computes it, apart from the study; never more, and as good as equal."""
+    study, out = kept
+    scenario, trace = small(), Trace.open(out / "trace")
+    privacy = scenario.privacy
+    own = audit_trace(trace, privacy.noise_multiplier, privacy.delta, privacy.mechanism)
+    assert study.rho == own.mechanisms[0].observed.rho
+    assert study.epsilon == pytest.approx(own.mechanisms[0].observed.epsilon, rel=1e-6)
+    noised = [each for each in study.mechanisms if each.name != NO_NOISE]
+    assert [each.name for each in noised] == ["blt", "identity", "blt for min-sep 3"]
+    for each in noised:
+        run = TrainedRun.open(out / "runs" / f"{each.name.replace(' ', '-')}-1")
+        kept_privacy = Scenario.from_tables(run.document["scenario"]).privacy
+        assert kept_privacy.noise_multiplier == each.noise_multiplier
+        found = audit_trace(trace, each.noise_multiplier, privacy.delta, kept_privacy.mechanism)
+        rho = found.mechanisms[0].observed.rho
+        assert rho is not None
+        assert study.rho * (1 - 1e-9) <= rho <= study.rho
+
+
+def test_models_of_a_seed_are_paired_and_seeds_are_not(kept) -> None:
+    """Cohort, data and initial model of a seed are the same under every mechanism."""
+    study, out = kept
+    first = {
+        (each.name, seed): TrainedRun.open(
+            out / "runs" / f"{each.name.replace(' ', '-')}-{seed}"
+        ).metrics["train_loss"][0]
+        for each in study.mechanisms
+        for seed in study.seeds
+    }
+    for seed in study.seeds:
+        assert len({first[each.name, seed] for each in study.mechanisms}) == 1
+    assert first["blt", 1] != first["blt", 2]
+
+
+def test_final_values_are_means_of_the_last_evaluations(kept) -> None:
+    study, out = kept
+    loss = study.metrics[0]
+    assert loss.metric.name == "loss"
+    column = TrainedRun.open(out / "runs" / "blt-2").metrics["evaluation_loss"]
+    assert loss.values["blt"][2] == pytest.approx(np.mean(column[10:]))  # a fifth of 12 rounds
+    gains = [loss.values["identity"][seed] - loss.values["blt"][seed] for seed in (1, 2)]
+    assert loss.order[0].gain.mean == pytest.approx(np.mean(gains))
+    guess = loss.guesses[0]
+    assert (guess.first, guess.second) == ("blt", "blt for min-sep 3")
+
+
+def test_of_one_guess_the_kind_of_lesser_predicted_error_is_expected_to_be_better(kept) -> None:
+    """Of a study that trains nothing: only which pairs there are is asked."""
+    trace = Trace.open(kept[1] / "trace")
+    study = _Study(small(), trace, ("banded-toeplitz", "blt"), (3,), lambda _: None)
+    *made_for, (first, second) = study._wrong_guesses()
+    assert made_for == [(kind, f"{kind} for min-sep 3") for kind in ("banded-toeplitz", "blt")]
+    assert {first, second} == {"blt for min-sep 3", "banded-toeplitz for min-sep 3"}
+    assert study._predicted(first) < study._predicted(second)
+
+
+def test_what_is_there_is_read_and_what_is_missing_is_trained(kept, tmp_path: Path) -> None:
+    study, out = kept
+    shutil.copytree(out, tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "runs" / "identity-2")
+    told: list[str] = []
+    again = study_learning(
+        small(), tmp_path / "again", (1, 2), (3,), HERE, told.append, order=KINDS
+    )
+    assert again.to_json() == study.to_json()
+    assert [line for line in told if "models" in line] == ["8 of 8 models trained"]
+
+
+def test_runs_of_another_study_are_refused(kept) -> None:
+    other = small().with_overrides("privacy.clip_norm=0.5")
+    with pytest.raises(InputError, match="holds a training of another scenario or trace"):
+        study_learning(other, kept[1], (1, 2), placement=HERE, order=KINDS)
+
+
+@pytest.mark.parametrize(("better", "verdict"), [("higher", "confirmed"), ("lower", "reversed")])
+def test_a_gain_is_positive_where_the_first_is_better(better: str, verdict: str) -> None:
+    values = {"a": {1: 0.5, 2: 0.6, 3: 0.7}, "b": {1: 0.41, 2: 0.5, 3: 0.6}}
+    found = _compared("a", "b", values, Metric("m", "", better))  # pyright: ignore[reportArgumentType]
+    assert found.verdict == verdict
+    assert abs(found.gain.mean) == pytest.approx(0.29 / 3)
+
+
+def test_an_interval_with_zero_in_it_decides_nothing() -> None:
+    assert Comparison("a", "b", MeanInterval(0.1, 5, -0.01, 0.21)).verdict == "not decided"
+    assert Comparison("a", "b", MeanInterval(0.1, 1, np.nan, np.nan)).verdict == "not decided"
+
+
+def test_the_shipped_recipes_ask_for_every_mechanism_at_one_privacy() -> None:
+    recipes = {path.stem: Scenario.from_toml(path) for path in shipped_recipes()}
+    assert set(recipes) == {"language", "source_code"}
+    assert ORDER[0] == "banded-toeplitz"
+    assert ORDER[-1] == "identity"
+    for recipe in recipes.values():
+        assert recipe.privacy.mechanism.kind == "identity"
+        assert recipe.trains_a_sample
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds", "1"], "--seeds=1 must be from 2"),
+        (["--guesses", "x"], "--guesses='x' must be min-seps"),
+        (["--guesses", "0"], "--guesses=[0] must be min-seps from 1 to rounds.count=12"),
+        (["--rows", "en-GB"], "leave out --rows"),
+        (["--scenario", "none.toml"], "does not exist"),
+    ],
+)
+def test_bad_usage_is_refused_before_anything_runs(fedray_command, arguments, message) -> None:
+    given = [word for key in SMALL for word in ("--set", key)]
+    code, _, err = fedray_command("reproduce", "learning", "--in-process", *given, *arguments)
+    assert code == 2
+    assert message in err
+    code, _, err = fedray_command("reproduce", "gboard-privacy", "--seeds", "3")
+    assert code == 2
+    assert "leave them out" in err
+
+
+def test_the_command_prints_what_it_keeps(kept, fedray_command, tmp_path: Path) -> None:
+    """What is there is read, and the other mechanisms are trained; text and JSON have the same
+    figures."""
+    shutil.copytree(kept[1], tmp_path / "quickstart")
+    (tmp_path / "s.toml").write_text(small().to_toml())
+    given = ["reproduce", "learning", "--in-process", "--scenario", str(tmp_path / "s.toml")]
+    given += ["--seeds", "2", "--out", str(tmp_path)]
+    code, out, _ = fedray_command(*given, "--json")
+    assert code == 0
+    (study,) = json.loads(out)["studies"]
+    assert study == json.loads((tmp_path / "quickstart" / "results.json").read_text())
+    assert [each["name"] for each in study["mechanisms"]] == [*ORDER, NO_NOISE]
+    code, out, _ = fedray_command(*given)
+    assert code == 0
+    loss = study["metrics"][0]
+    assert "banded-toeplitz >= blt" in out
+    assert f"{loss['mechanisms']['blt']['mean']:.4f}" in out
+    assert loss["order"][0]["verdict"] in out
