@@ -191,7 +191,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
             ],
             "outages",
         ),
-        (["reproduce", "chess"], "there are gboard and gboard-privacy"),
+        (["reproduce", "chess"], "there are gboard, gboard-privacy and learning"),
         (["reproduce", "gboard", "--rows", "xx-XX"], "is none of the published runs"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
