@@ -288,9 +288,8 @@ def evaluate(
     if as_json:
         print_json({**document, **written})
         return
-    print_pieces(
-        [*on_devices_tables(document), *(Paragraph("  * ", note) for note in result.notes)]
-    )
+    notes = [Paragraph("  * ", note) for note in result.notes]
+    print_pieces([*on_devices_tables(document, is_brief=True), *notes])
     if result.without_data:
         typer.echo(f"{result.without_data:,} devices of the samples have no data that can be read.")
     for what, path in written.items():
