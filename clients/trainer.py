@@ -26,7 +26,6 @@ class LocalTrainer:
     """Trains any devices of a scenario. Plain Python."""
 
     def __init__(self, scenario: Scenario) -> None:
-        torch.set_num_threads(1)
         self._scenario = scenario
         scenario_source = source_of(scenario)
         self._task = task_of(scenario, scenario_source.fields)
@@ -45,6 +44,7 @@ class LocalTrainer:
 
     def evaluate(self, parameters: NDArray[np.float32]) -> Evaluation:
         """The task's metrics of parameters [D] on held-out data."""
+        _use_one_thread()
         return evaluate(self._task, self._source, self._scenario.training, parameters)
 
     def train(
@@ -56,6 +56,7 @@ class LocalTrainer:
             What became of the devices; and the sum [D] of their clipped updates, in whole steps of
             clip_norm / 2^FIXED_POINT_BITS.
         """
+        _use_one_thread()
         total_D = np.zeros(size_of(self._task.shapes), np.int64)
         start_D = torch.tensor(parameters)
         groups = [self._train_group(order, group, start_D, total_D) for group in order.groups]
@@ -123,3 +124,9 @@ class LocalTrainer:
             not_finite=int((~is_counted).sum()),
             **counts,
         )
+
+
+def _use_one_thread() -> None:
+    # Before every order: an aggregator in this process starts numba's threads, and numba then gives
+    # torch as many. Measured: small models then took eight times the CPU time on a busy machine.
+    torch.set_num_threads(1)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from clients.clipping import Clipped, add_clipped
@@ -125,3 +126,18 @@ def test_text_is_a_function_of_the_device_and_words_are_words(small) -> None:
 def test_unknown_tasks_are_refused(small) -> None:
     with pytest.raises(ScenarioError, match="training.task"):
         small("training.task=chess")
+
+
+def test_torch_works_on_one_thread_whatever_else_the_process_does(trainer: LocalTrainer) -> None:
+    """A parallel step of numba, as an aggregator's, gives torch numba's number of threads."""
+    before = torch.get_num_threads()
+    try:
+        for work in (
+            lambda: trained(trainer, [1]),
+            lambda: trainer.evaluate(trainer.initial_parameters()),
+        ):
+            torch.set_num_threads(2)
+            work()
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
