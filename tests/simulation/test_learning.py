@@ -166,7 +166,7 @@ def test_the_command_trains_a_second_mechanism(
         (["nowhere"], "is not a directory"),
         (["TRACE", "--resume"], "give its --out"),
         (["TRACE", "--out", "m", "--resume"], "has no unfinished run beside it"),
-        (["TRACE", "--set", "training.task=chess"], "is not one of next_word, custom"),
+        (["TRACE", "--set", "training.task=chess"], "is not one of next_word"),
         (
             ["TRACE", "--set", "rounds.count=9"],
             "only the tables data, training and privacy may differ",
