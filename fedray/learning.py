@@ -29,8 +29,7 @@ from fedray.cluster import cluster
 from fedray.errors import CheckpointError, InputError, shown
 from fedray.messages import ProgressListener, TrainingProgress, TrainOrder
 from fedray.placement import Placement
-from fedray.scenario import CustomTask, FedAvg, Scenario
-from fedray.scenario.content import ContentFile, PythonFile
+from fedray.scenario import TRAINED_TABLES, CustomTask, FedAvg, Scenario
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
@@ -40,7 +39,7 @@ from fedray.trace.unfinished import read_unfinished, write_unfinished
 from server.training import Loads, TrainingLoop, cohort_places
 from server.workers import AggregatorWorker, start_aggregator
 
-TRAINING_TABLES = ("name", "description", "data", "training", "privacy")
+TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
 """Keys of a scenario on which no trace depends. (`name` and `description` are for people.)"""
 
 
@@ -78,7 +77,7 @@ def train(
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     value = _scenario_to_train(opened, scenario)
     if not trust_code:
-        _demand_trust(value)
+        value.demand_trust_of_training()
     assert isinstance(opened, Trace)  # else there is no scenario
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
     here = (placement or Placement()).resolved(predicted_seconds(value))
@@ -121,7 +120,7 @@ def finish_training(
     value = _scenario_to_train(trace, None)
     is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
-        _demand_trust(value)
+        value.demand_trust_of_training()
     placement = placement.resolved(predicted_seconds(value))
     return _train(trace, value, placement, trace.path / TRAINING, partial, is_resumed, on_progress)
 
@@ -345,7 +344,7 @@ def _training(
         )
         if not is_resumed:
             run = write_unfinished(partial, scenario.to_document())
-            for table in _content_files(scenario):
+            for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
         checkpoints = Checkpoints(partial, run)
         if is_resumed:
@@ -356,7 +355,7 @@ def _training(
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
         for trainer in trainers:
             stack.callback(trainer.worker.close)
-        if _content_files(scenario):
+        if scenario.training_files:
             _rehearse(trainers[0])
         yield _Training(
             scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress
@@ -379,19 +378,6 @@ def _loads_of(scenario: Scenario) -> Loads | None:
     return source_of(scenario).examples_on
 
 
-def _demand_trust(scenario: Scenario) -> None:
-    """Raises InputError if the task or the data is code that came with a trace."""
-    for table in _content_files(scenario):
-        if isinstance(table, PythonFile):
-            table.demand_trust()
-
-
-def _content_files(scenario: Scenario) -> list[ContentFile]:
-    """The tables of a training that name a file which travels with it."""
-    tables = (scenario.data, scenario.training.task)
-    return [table for table in tables if isinstance(table, ContentFile)]
-
-
 def _live_partial(trace_directory: Path) -> Path:
     """Where the model of a run is made while its trace may not be whole yet: beside the trace."""
     return partial_directory(trace_directory.with_name(f"{trace_directory.name}.training"))
@@ -403,7 +389,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
     given = kept if scenario is None else scenario
     before, after = kept.to_tables(), given.to_tables()
     for table in after.keys() | before.keys():
-        if table in TRAINING_TABLES or before.get(table) == after.get(table):
+        if table in TRAINING_KEYS or before.get(table) == after.get(table):
             continue
         key, was, now = _first_difference(table, before.get(table), after.get(table))
         raise InputError(
@@ -411,8 +397,7 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
             "data, training and privacy may differ: leave the others as they are, or simulate anew"
         )
     trained = given.with_overrides("training.enabled=true")  # validates what is trained
-    tables = ("data", "training", "privacy")
-    return kept.model_copy(update={name: getattr(trained, name) for name in tables})
+    return kept.model_copy(update={name: getattr(trained, name) for name in TRAINED_TABLES})
 
 
 def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:

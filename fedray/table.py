@@ -2,9 +2,9 @@
 types of its keys; reading one."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Discriminator, Field, ValidationError
 
 from fedray.errors import InputError, ScenarioError, one_line
 from fedray.mistakes import Explained, explain
@@ -29,6 +29,21 @@ class Table(Explained):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+def told_apart_by(key: str, default: str) -> Discriminator:
+    """Tells the tables of a union apart by the value of a key.
+
+    Args:
+        key: such as "kind".
+        default: its value where it is left out.
+    """
+
+    def tag(value: Any) -> Any:
+        given = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+        return default if given is None else given
+
+    return Discriminator(tag)
 
 
 _Table = TypeVar("_Table", bound=Table)

@@ -11,7 +11,7 @@ from fedray.scenario.participation import Participation
 from fedray.scenario.population import Population, TimeZone
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Outage, Rounds
-from fedray.scenario.scenario import NAME_PATTERN, Scenario
+from fedray.scenario.scenario import FILE_KEYS, NAME_PATTERN, TRAINED_TABLES, Scenario
 from fedray.scenario.shipped import shipped_scenarios
 from fedray.scenario.tasks import (
     CustomTask,
@@ -37,7 +37,9 @@ from fedray.scenario.training import (
 )
 
 __all__ = [
+    "FILE_KEYS",
     "NAME_PATTERN",
+    "TRAINED_TABLES",
     "CustomTask",
     "FedAvg",
     "FedProx",

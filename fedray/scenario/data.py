@@ -1,14 +1,14 @@
 """The table `data`: where the examples of the devices come from. Its kinds are told apart by
 `kind`; what they mean is in `clients/data`."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic import Field, Tag, ValidationInfo, model_validator
 
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data_file import Digest, NamesDataFiles
 from fedray.scenario.standard_library import standard_library
-from fedray.table import Positive, Share, Table
+from fedray.table import Positive, Share, Table, told_apart_by
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -260,11 +260,6 @@ class CustomData(PythonFile, FormedData, AssignedData):
         return hash(self.sha256)
 
 
-def _kind(value: Any) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return "language" if kind is None else kind
-
-
 AnyData = Annotated[
     Annotated[LanguageData, Tag("language")]
     | Annotated[ClassesData, Tag("classes")]
@@ -275,6 +270,6 @@ AnyData = Annotated[
     | Annotated[LeafData, Tag("leaf")]
     | Annotated[SourceCodeData, Tag("source_code")]
     | Annotated[CustomData, Tag("custom")],
-    Discriminator(_kind),
+    told_apart_by("kind", "language"),
 ]
 """The tables of all kinds of data, told apart by `kind`."""

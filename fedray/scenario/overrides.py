@@ -11,8 +11,11 @@ from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
 from fedray.scenario.data import AnyData
 from fedray.scenario.tasks import AnyTask
-from fedray.scenario.training import AnyServerStep, AnyWork
+from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
 from mechanisms.registry import AnyStrategy
+
+_LONG_FORMS = {"file": ["training", "task", "file"], "task": ["training", "task", "kind"]}
+"""Keys of the table `training` that are short for keys of its table `task`."""
 
 
 def apply_override(tables: dict[str, Any], override: str) -> None:
@@ -24,8 +27,13 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
             f"override {shown(override)} must read table.key=value, for example "
             "rounds.report_goal=3000"
         )
-    if names == ["training", "task"] and not text.lstrip().startswith(("{", "[")):
-        names.append("kind")  # a kind alone is short for a table
+    value = _parse_value(text.strip(), override)
+    if "training" in tables:
+        tables["training"] = with_task_as_table(tables["training"])
+    if names == ["training", "file"] or (
+        names == ["training", "task"] and not isinstance(value, dict | list)
+    ):
+        names = _LONG_FORMS[names[-1]]
     table = tables
     for name in names[:-1]:
         table = table.setdefault(name, {})
@@ -34,13 +42,9 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
                 f"override {shown(override)}: {shown(name)} is a value, not a table; name one of "
                 "its own keys"
             )
-    value = _parse_value(text.strip(), override)
     kinds = _KINDS.get(tuple(names), {})
     if isinstance(value, str) and value in kinds:
         _forget_keys_of_another_kind(table, kinds.get(table.get(names[-1], "")), kinds[value])
-    if names == ["training", "file"]:  # short for training.task.file
-        task = table.get("task")
-        table = table.setdefault("task", {}) if isinstance(task, dict) else table
     table[names[-1]] = value
 
 

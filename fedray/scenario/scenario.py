@@ -1,5 +1,6 @@
 """A scenario: a frozen value that joins all tables, read from TOML and written back to TOML."""
 
+import functools
 import hashlib
 import json
 import math
@@ -33,6 +34,16 @@ from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
 """Of a coefficient of C^-1: beyond, float32 noise would drown itself."""
+TRAINED_TABLES = ("data", "training", "privacy")
+"""On which no trace depends: two trainings on one trace may differ in them."""
+FILE_KEYS = (
+    "availability.file",
+    *(f"data.{place}" for place in PLACES),
+    "privacy.mechanism.file",
+    "training.initial.file",
+    "training.task.file",
+)
+"""Keys that say where a file lies, whose content another key identifies."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -123,8 +134,21 @@ class Scenario(Table):
     @property
     def content_files(self) -> tuple[ContentFile, ...]:
         """The tables that name a file which travels with traces."""
-        tables = (self.availability, self.data, self.training.task)
+        own = (self.availability,) if isinstance(self.availability, ContentFile) else ()
+        return (*own, *self.training_files)
+
+    @property
+    def training_files(self) -> tuple[ContentFile, ...]:
+        """Those of them that a training reads: of data and task."""
+        tables = (self.data, self.training.task)
         return tuple(table for table in tables if isinstance(table, ContentFile))
+
+    def demand_trust_of_training(self) -> None:
+        """Raises InputError if a training of this would execute code that came with a trace or
+        run."""
+        for table in self.training_files:
+            if isinstance(table, PythonFile):
+                table.demand_trust()
 
     def demand_trust(self) -> None:
         """Raises InputError if a run of this would execute code that came with a trace or run."""
@@ -310,12 +334,10 @@ class Scenario(Table):
             for key, value in self.to_tables().items()
             if key not in ("name", "description")
         }
-        tables["privacy"]["mechanism"].pop("file", None)
-        tables["availability"].pop("file", None)
-        tables["training"]["task"].pop("file", None)
-        tables["training"].get("initial", {}).pop("file", None)
-        for place in PLACES:
-            tables["data"].pop(place, None)
+        for key in FILE_KEYS:
+            *path, name = key.split(".")
+            table = functools.reduce(lambda each, part: each.get(part, {}), path, tables)
+            table.pop(name, None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 

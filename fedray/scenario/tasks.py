@@ -1,11 +1,11 @@
 """The tables `training.task`: a model, its loss and its metrics, one per kind."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, Tag, model_validator
 
 from fedray.scenario.content import PythonFile
-from fedray.table import NonNegative, Positive, Table
+from fedray.table import NonNegative, Positive, Table, told_apart_by
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
 """How many units a layer has."""
@@ -119,11 +119,6 @@ class CustomTask(PythonFile):
     table: ClassVar[str] = "training.task"
 
 
-def _kind(value: Any) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return "next_word" if kind is None else kind
-
-
 AnyTask = Annotated[
     Annotated[NextWordTask, Tag("next_word")]
     | Annotated[MlpTask, Tag("mlp")]
@@ -133,6 +128,6 @@ AnyTask = Annotated[
     | Annotated[KeyboardLstmTask, Tag("keyboard_lstm")]
     | Annotated[TransformerLmTask, Tag("transformer_lm")]
     | Annotated[CustomTask, Tag("custom")],
-    Discriminator(_kind),
+    told_apart_by("kind", "next_word"),
 ]
 """The tables of all tasks, told apart by `kind`."""

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, Tag, model_validator
 
 from fedray.scenario.data_file import Digest, NamesDataFiles
 from fedray.scenario.tasks import AnyTask, NextWordTask
-from fedray.table import NonNegative, Positive, Share, Table
+from fedray.table import NonNegative, Positive, Share, Table, told_apart_by
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
@@ -72,19 +72,11 @@ class FedSGD(Table):
     """Most examples of a device that a round trains on; none: all that it holds."""
 
 
-def _tag(default: str) -> Discriminator:
-    def kind_of(value: Any) -> str:
-        is_table = isinstance(value, dict)
-        return value.get("kind", default) if is_table else getattr(value, "kind", default)
-
-    return Discriminator(kind_of)
-
-
 AnyWork = Annotated[
     Annotated[FedAvg, Tag("fedavg")]
     | Annotated[FedProx, Tag("fedprox")]
     | Annotated[FedSGD, Tag("fedsgd")],
-    _tag("fedavg"),
+    told_apart_by("kind", "fedavg"),
 ]
 """The tables of local training, told apart by `kind`."""
 
@@ -168,7 +160,7 @@ AnyServerStep = Annotated[
     | Annotated[ServerAdagrad, Tag("adagrad")]
     | Annotated[ServerAdam, Tag("adam")]
     | Annotated[ServerYogi, Tag("yogi")],
-    _tag("sgd"),
+    told_apart_by("kind", "sgd"),
 ]
 """The tables of server optimisers, told apart by `kind`."""
 

@@ -18,15 +18,13 @@ from typing import Any
 from fedray.audit.audit import audit_trace
 from fedray.errors import InputError
 from fedray.messages import Metric
-from fedray.scenario.data_file import PLACES
+from fedray.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
-TABLES = ("data", "training", "privacy")
-"""Of a scenario: those in which two trainings on one trace may differ."""
 PAIRED = (
     "A difference is the mean, over seeds that both settings have, of the difference of two runs "
     "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds."
@@ -229,13 +227,11 @@ def _settings(run: TrainedRun) -> dict[str, Any]:
     """What a run was set to, by dotted key, without its seed and without where files lay."""
     scenario = run.document["scenario"]
     flat: dict[str, Any] = {}
-    for table in TABLES:
+    for table in TRAINED_TABLES:
         _flatten(table, scenario.get(table, {}), flat)
     flat.pop("training.seed", None)
-    for place in ("privacy.mechanism.file", "training.task.file"):
-        flat.pop(place, None)
-    for place in PLACES:
-        flat.pop(f"data.{place}", None)
+    for key in FILE_KEYS:
+        flat.pop(key, None)
     return flat
 
 

@@ -23,7 +23,6 @@ from fedray.messages import DeviceMeasures, Metric
 from fedray.placement import Placement
 from fedray.rng import Stream, stream_generator
 from fedray.scenario import Scenario
-from fedray.scenario.content import PythonFile
 from fedray.studies.trained_scenario import scenario_of_trained
 from fedray.trace.learned_from import open_trained, trace_of
 from fedray.trace.reader import Trace
@@ -147,9 +146,7 @@ def evaluate_on_devices(
         )
     scenario = scenario_of_trained(run, found)
     if not trust_code:
-        for table in (scenario.data, scenario.training.task):
-            if isinstance(table, PythonFile):
-                table.demand_trust()
+        scenario.demand_trust_of_training()
     draws = _Draws(scenario, found, devices)
     chosen = draws.groups()
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))

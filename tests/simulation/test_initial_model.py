@@ -74,7 +74,22 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(
         LocalTrainer(kept.for_trainers()).initial_parameters()
 
 
-def test_a_task_may_be_set_by_its_kind_alone(small) -> None:
+def test_a_task_may_be_set_by_its_kind_alone(small, tmp_path: Path) -> None:
+    """Over a table, over a kind, and where nothing was said."""
     scenario = small("training.task=mlp", "training.task.hidden=[8]")
     assert scenario.to_tables()["training"]["task"] == {"kind": "mlp", "hidden": [8]}
     assert scenario.with_overrides("training.task=next_word").training.task.kind == "next_word"
+    written = Scenario.from_tables(
+        {
+            "population": {"devices": 1000},
+            "rounds": {"count": 1, "report_goal": 64},
+            "training": {"task": "next_word"},
+        }
+    ).to_toml()
+    for task in ('task = "next_word"', '[training.task]\nkind = "next_word"'):
+        file = tmp_path / "s.toml"
+        head = "[population]\ndevices = 1000\n[rounds]\ncount = 1\nreport_goal = 64\n[training]\n"
+        file.write_text(head + task)
+        assert Scenario.from_toml(file).to_toml().splitlines()[1:] == written.splitlines()[1:]
+        changed = Scenario.from_toml(file, ["training.task=mlp", "training.task.hidden=[8]"])
+        assert changed.training.task == scenario.training.task
