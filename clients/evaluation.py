@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from clients.data.source import FIRST_HELD_OUT, ExampleSource
-from clients.tasks.layout import named
+from clients.tasks.layout import named, tensors
 from clients.tasks.task import Task
 from fedray.messages import Evaluation, Measured
 from fedray.scenario import Training
@@ -72,10 +72,8 @@ def device_sums(
         for first in range(0, alike.size, at_once):
             some = alike[first : first + at_once]
             positions = np.tile(np.arange(count), (some.size, 1))
-            examples = source.examples(device_ids[some], positions)
-            batch = {
-                name: torch.from_numpy(part).flatten(0, 1)[None] for name, part in examples.items()
-            }
+            examples = tensors(source.examples(device_ids[some], positions))
+            batch = {name: part.flatten(0, 1)[None] for name, part in examples.items()}
             with torch.no_grad():
                 measured = task.measure(start, batch)
             for name, parts in measured.items():

@@ -106,6 +106,15 @@ def zone_of(key, edges, device):
     return zone
 
 
+@njit(cache=True)
+def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The positions among the zones of those that devices live in, [G]."""
+    found = np.empty(device_ids.size, np.int64)
+    for asked in range(device_ids.size):
+        found[asked] = zone_of(zones.key, zones.edges, device_ids[asked])
+    return found
+
+
 @njit(forceinline=True)
 def examples_of(model, device):
     """Training examples of a device: log-normal around the median, whole, at least 1, at most the

@@ -3,10 +3,31 @@
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from fedray.errors import ScenarioError
 from fedray.scenario.content import PythonFile
+
+T = TypeVar("T")
+
+
+def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], ...] = ()) -> T:
+    """What a user's code gives.
+
+    Args:
+        what: names the code in messages.
+        call: runs it.
+        passed_on: errors that are the caller's to treat.
+
+    Raises:
+        ScenarioError: it fails, in whatever way.
+    """
+    try:
+        return call()
+    except passed_on:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's code may raise
+        raise ScenarioError(f"{what} failed: {type(error).__name__}: {error}; correct it") from None
 
 
 def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
@@ -24,12 +45,8 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
     """
     module = ModuleType(f"fedray_custom_{file.sha256[:12]}")
     sys.modules[module.__name__] = module
-    try:
-        exec(compile(file.content, file.file, "exec"), vars(module))
-    except (Exception, SystemExit) as error:  # whatever a user's code may raise
-        raise ScenarioError(
-            f"{file.table}.file={file.file!r} failed: {type(error).__name__}: {error}; correct it"
-        ) from None
+    code = compile(file.content, file.file, "exec")
+    called(f"{file.table}.file={file.file!r}", lambda: exec(code, vars(module)))
     function = vars(module).get(name)
     if not callable(function):
         raise ScenarioError(

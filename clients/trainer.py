@@ -69,18 +69,15 @@ class LocalTrainer:
             most_examples: used of each device.
         """
         counts = np.minimum(self._source.examples_on(device_ids), most_examples)
-        is_used = counts > 0
+        device_ids, counts = device_ids[counts > 0], counts[counts > 0]
         while True:
-            used, used_counts = device_ids[is_used], counts[is_used]
             try:
-                sums = device_sums(self._task, self._source, used, used_counts, parameters)
+                sums = device_sums(self._task, self._source, device_ids, counts, parameters)
             except DamagedExamples as error:
-                damaged = np.isin(device_ids, np.array(list(error.problems), np.uint64)) & is_used
-                if not damaged.any():  # else this would not end
-                    raise
-                is_used &= ~damaged
+                is_whole = _are_whole(device_ids, error)
+                device_ids, counts = device_ids[is_whole], counts[is_whole]
                 continue
-            return DeviceMeasures(used, used_counts, sums)
+            return DeviceMeasures(device_ids, counts, sums)
 
     def train(
         self, order: TrainOrder, parameters: NDArray[np.float32]
@@ -129,9 +126,7 @@ class LocalTrainer:
             try:
                 result = self._work.compute(WorkOrder(order.round_index, device_ids, held, start_D))
             except DamagedExamples as error:
-                is_whole = ~np.isin(device_ids, np.array(list(error.problems), np.uint64))
-                if is_whole.all():  # else this would not end
-                    raise
+                is_whole = _are_whole(device_ids, error)
                 damaged += int((~is_whole).sum())
                 device_ids, held = device_ids[is_whole], held[is_whole]
         counts = {"devices": asked, "without_examples": without_examples, "damaged": damaged}
@@ -159,6 +154,15 @@ class LocalTrainer:
             not_finite=int((~is_counted).sum()),
             **counts,
         )
+
+
+def _are_whole(device_ids: NDArray[np.uint64], error: DamagedExamples) -> NDArray[np.bool_]:
+    """Which of some devices an error does not name. Raises the error if it names none of them:
+    trying again without the others would not end."""
+    is_whole = ~np.isin(device_ids, np.array(list(error.problems), np.uint64))
+    if is_whole.all():
+        raise error
+    return is_whole
 
 
 def _use_one_thread() -> None:

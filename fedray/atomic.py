@@ -51,6 +51,19 @@ def replace_file(file: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
+def whole_file(file: Path) -> Iterator[Path]:
+    """A name to write a file under, such as by a library. The file gets the name `file` when the
+    block ends, and is removed if it fails. Raises OSError."""
+    new = _new_name(file)
+    try:
+        yield new
+        new.replace(file)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
     """A new directory to fill, which gets the name `directory` when the block ends, and is removed
     if it fails. Raises OSError."""

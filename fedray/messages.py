@@ -265,6 +265,16 @@ class Metric:
     better: Literal["lower", "higher"]
     is_exponential: bool = False
 
+    @property
+    def title(self) -> str:
+        """The name in words."""
+        return self.name.replace("_", " ")
+
+    @property
+    def in_unit(self) -> str:
+        """What follows the name on an axis: the unit in brackets, if there is one."""
+        return f" ({self.unit})" if self.unit else ""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskDescription:

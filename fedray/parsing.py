@@ -1,5 +1,5 @@
 """JSON and TOML that a hand may have written and a disk may have damaged: read, or refused in one
-line.
+line. And numbers as JSON can hold them.
 
 The parsers of the standard library pass on what Python itself refuses (nesting beyond the stack,
 integers of more than 4,300 digits), and that of JSON takes a key that is there twice. All of it is
@@ -7,6 +7,7 @@ a ValueError here.
 """
 
 import json
+import math
 import tomllib
 from typing import Any
 
@@ -33,6 +34,11 @@ def parse_toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
     return tables
+
+
+def finite_or_none(value: float) -> float | None:
+    """A number for JSON, which has none for what is not finite."""
+    return float(value) if math.isfinite(value) else None
 
 
 def _check_integers(value: Any) -> None:

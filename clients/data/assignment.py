@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clients.availability.habit import HabitAvailabilityModel
 from clients.data.source import FIRST_HELD_OUT
-from clients.population import DeviceModel, Zones, speed_of, zone_of
+from clients.population import DeviceModel, Zones, speed_of, zones_on
 from fedray.errors import ScenarioError
 from fedray.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
@@ -125,18 +125,10 @@ class _Traits:
             known = self._habit.known_of(device_ids)
             return (known.center - self._zones.offsets[known.zone]) % 24.0
         return (
-            _zones_on(self._zones, device_ids)
+            zones_on(self._zones, device_ids).astype(np.float64)
             if self._tie == "zone"
             else _speeds_on(self._devices, device_ids)
         )
-
-
-@njit(cache=True)
-def _zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
-    found = np.empty(device_ids.size)
-    for index in range(device_ids.size):
-        found[index] = zone_of(zones.key, zones.edges, device_ids[index])
-    return found
 
 
 @njit(cache=True)

@@ -6,12 +6,11 @@ read. It may be deleted whenever nothing runs.
 
 import contextlib
 import fcntl
-import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fedray.atomic import whole_file
 from fedray.errors import InputError
 from fedray.kept import cache_folder
 
@@ -53,12 +52,7 @@ def made_once(file: Path, make: Callable[[Path], None]) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    if file.exists():
-        return file
-    new = file.with_name(f".{file.name}.{secrets.token_hex(8)}.new")
-    try:
-        make(new)
-        os.replace(new, file)
-    finally:
-        new.unlink(missing_ok=True)
+    if not file.exists():
+        with whole_file(file) as new:
+            make(new)
     return file

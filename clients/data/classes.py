@@ -19,15 +19,15 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import integrate, special
 
+from clients.data.drawn import DrawnCounts
 from clients.data.normals import fill_with_normals
 from clients.data.source import Field
-from clients.population import DeviceModel, examples_on
 from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.data import ClassesData
 
 
-class Classes:
+class Classes(DrawnCounts):
     """See clients.data.source.ExampleSource.
 
     Args:
@@ -35,11 +35,9 @@ class Classes:
         table: its table of the data.
     """
 
-    held_out_devices: int = 2**40
-
     def __init__(self, scenario: Scenario, table: ClassesData) -> None:
+        super().__init__(scenario)
         seed = scenario.training_seed
-        self._devices = DeviceModel.of(scenario)
         self._key = stream_key(seed, Stream.EXAMPLES)
         self._classes = table.classes
         self._skew = 0.0 if table.skew is None else table.skew
@@ -53,10 +51,6 @@ class Classes:
         self.optimum: Mapping[str, float] = (
             {"accuracy": best_accuracy(table.separation, table.classes)} if is_orthogonal else {}
         )
-
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """See ExampleSource. As the trace records them."""
-        return examples_on(self._devices, device_ids).astype(np.int64)
 
     def examples(
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]

@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 from clients.data.readers.reader import Client, Column, Damaged
 from clients.data.recorded import RecordedExamples
 from clients.data.source import DamagedExamples, ExampleSource, Field
-from clients.python_file import function_in
+from clients.python_file import called, function_in
 from fedray.errors import FedrayError, ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.data import CustomData
 
 FUNCTION = "data"
 _ANY_CHECKED_DEVICE = np.arange(1, dtype=np.uint64)
+_PASSED_ON = (FedrayError, DamagedExamples)
+"""What a user's source may raise: a mistake that is told already, and one client's damaged data."""
 _T = TypeVar("_T")
 
 
@@ -46,7 +48,7 @@ def custom_source(scenario: Scenario, table: CustomData) -> ExampleSource:
     """
     make = function_in(table, FUNCTION)
     told = f"data.file={table.file!r}"
-    made = _called(f"{told}: {FUNCTION}()", lambda: make(scenario.seed))
+    made = called(f"{told}: {FUNCTION}()", lambda: make(scenario.seed), _PASSED_ON)
     if hasattr(made, "load_partition") and hasattr(made, "num_partitions"):
         reader = _Partitions(made, table.tokens or table.inputs)
         return RecordedExamples(scenario, table, lambda folder: reader, None)
@@ -108,8 +110,10 @@ class _Checked:
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
         """See ExampleSource."""
-        counts = _called(
-            f"{self._told}: examples_on()", lambda: np.asarray(self._source.examples_on(device_ids))
+        counts = called(
+            f"{self._told}: examples_on()",
+            lambda: np.asarray(self._source.examples_on(device_ids)),
+            _PASSED_ON,
         )
         if counts.shape != device_ids.shape or counts.dtype.kind not in "iu":
             self._refuse("examples_on() must give a whole number for each device")
@@ -121,8 +125,10 @@ class _Checked:
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
     ) -> dict[str, NDArray]:
         """See ExampleSource."""
-        given = _called(
-            f"{self._told}: examples()", lambda: self._source.examples(device_ids, positions)
+        given = called(
+            f"{self._told}: examples()",
+            lambda: self._source.examples(device_ids, positions),
+            _PASSED_ON,
         )
         if not isinstance(given, dict) or given.keys() != self.fields.keys():
             self._refuse(f"examples() must give a dict of {', '.join(self.fields)}")
@@ -136,16 +142,6 @@ class _Checked:
 
     def _refuse(self, rule: str) -> NoReturn:
         raise ScenarioError(f"{self._told}: {rule}; correct it")
-
-
-def _called(what: str, call: Callable[[], _T]) -> _T:
-    """What a user's code gives. Raises ScenarioError where it fails."""
-    try:
-        return call()
-    except (FedrayError, DamagedExamples):
-        raise
-    except (Exception, SystemExit) as error:  # whatever a user's code may raise
-        raise ScenarioError(f"{what} failed: {type(error).__name__}: {error}; correct it") from None
 
 
 def _called_data(what: str, call: Callable[[], _T]) -> _T:

@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from clients.data.drawn import DrawnCounts
 from clients.data.source import Field
-from clients.population import DeviceModel, examples_on
 from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
 
@@ -27,18 +27,16 @@ START = WORDS
 """The token before the first word."""
 
 
-class Language:
+class Language(DrawnCounts):
     """See clients.data.source.ExampleSource. An example is a sentence, START before its words."""
 
-    held_out_devices: int = 2**40
-
     def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
         self.fields: Mapping[str, Field] = {
             "tokens": Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
         }
         self.optimum: Mapping[str, float] = {}
         seed = scenario.training_seed
-        self._devices = DeviceModel.of(scenario)
         self._text_key = stream_key(seed, Stream.TEXT)
         generator = stream_generator(seed, Stream.LANGUAGE)
         self._ranked = np.stack([generator.permutation(WORDS) for _ in range(TOPICS)]).astype(
@@ -47,10 +45,6 @@ class Language:
         self._successor = generator.permutation(WORDS).astype(np.int64)
         frequency = 1.0 / np.arange(1, WORDS + 1)
         self._zipf_edges = np.cumsum(frequency / frequency.sum())
-
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """See ExampleSource. As the trace records them."""
-        return examples_on(self._devices, device_ids).astype(np.int64)
 
     def examples(
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]

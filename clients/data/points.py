@@ -12,15 +12,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from clients.data.drawn import DrawnCounts
 from clients.data.normals import fill_with_normals
 from clients.data.source import Field
-from clients.population import DeviceModel, examples_on
 from fedray.rng import Stream, stream_generator, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.data import PointsData
 
 
-class Points:
+class Points(DrawnCounts):
     """See clients.data.source.ExampleSource.
 
     Args:
@@ -28,11 +28,9 @@ class Points:
         table: its table of the data.
     """
 
-    held_out_devices: int = 2**40
-
     def __init__(self, scenario: Scenario, table: PointsData) -> None:
+        super().__init__(scenario)
         seed = scenario.training_seed
-        self._devices = DeviceModel.of(scenario)
         self._key = stream_key(seed, Stream.EXAMPLES)
         self._between, self._within = table.between, table.within
         generator = stream_generator(seed, Stream.EXAMPLES)
@@ -41,10 +39,6 @@ class Points:
         self.fields: Mapping[str, Field] = {"inputs": Field(shape=(table.dimension,), kind="real")}
         spread = table.between**2 + table.within**2
         self.optimum: Mapping[str, float] = {"loss": 0.5 * table.dimension * spread}
-
-    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """See ExampleSource. As the trace records them."""
-        return examples_on(self._devices, device_ids).astype(np.int64)
 
     def centers(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
         """The means of the points of devices, [G, dimension].

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clients.data.source import ExampleSource
-from clients.tasks.layout import named, repeated, size_of
+from clients.tasks.layout import named, repeated, size_of, tensors
 from clients.tasks.task import Task
 
 MakeTask = Callable[[int], tuple[Task, ExampleSource]]
@@ -120,8 +120,7 @@ def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
     counts = source.examples_on(device_ids)
     assert (counts > 0).all()
     positions = np.arange(BATCH)[None, :] % counts[:, None]
-    examples = source.examples(device_ids, positions)
-    return {name: torch.from_numpy(part) for name, part in examples.items()}
+    return tensors(source.examples(device_ids, positions))
 
 
 def _start(task: Task, devices: int = 1) -> dict[str, Tensor]:

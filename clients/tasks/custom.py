@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.source import ExampleSource, Field
-from clients.python_file import function_in
+from clients.python_file import called, function_in
 from clients.tasks.layout import size_of
 from clients.tasks.task import Batch, Parameters, Task
 from fedray.errors import ScenarioError
@@ -86,10 +86,7 @@ class CustomTask:
         return given
 
     def _called(self, name: str, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except (Exception, SystemExit) as error:  # whatever a user's code may raise
-            self._refuse(f"{name}() failed: {type(error).__name__}: {error}")
+        return called(f"training.task.file={self._file!r}: {name}()", call)
 
     def _refuse(self, rule: str) -> NoReturn:
         raise ScenarioError(f"training.task.file={self._file!r}: {rule}; correct it") from None

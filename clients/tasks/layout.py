@@ -1,8 +1,10 @@
-"""The layout of parameters: a flat vector [D], or named tensors."""
+"""The layout of parameters, a flat vector [D] or named tensors; and examples as tensors."""
 
 import math
 from collections.abc import Mapping
 
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -27,3 +29,8 @@ def repeated(parameters: Mapping[str, Tensor], devices: int) -> dict[str, Tensor
     return {
         name: part.repeat(devices, *(1,) * (part.dim() - 1)) for name, part in parameters.items()
     }
+
+
+def tensors(examples: Mapping[str, NDArray]) -> dict[str, Tensor]:
+    """Arrays by name as tensors of the same memory."""
+    return {name: torch.from_numpy(part) for name, part in examples.items()}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.source import ExampleSource
-from clients.tasks.layout import named, repeated
+from clients.tasks.layout import named, repeated, tensors
 from clients.tasks.task import Task
 from clients.work.orders import example_orders
 from clients.work.work import WorkOrder, WorkResult
@@ -40,7 +40,7 @@ class LocalTraining:
     def compute(self, order: WorkOrder) -> WorkResult:
         """See DeviceWork."""
         table = self._table
-        usable_G = np.minimum(order.held, table.max_examples or np.iinfo(np.int64).max)
+        usable_G = _usable(order.held, table.max_examples)
         steps_G = self._steps(usable_G)
         batch, most = table.batch_size, int(steps_G.max())
         positions = example_orders(
@@ -90,7 +90,7 @@ class OneGradient:
 
     def compute(self, order: WorkOrder) -> WorkResult:
         """See DeviceWork."""
-        used_G = np.minimum(order.held, self._table.max_examples or np.iinfo(np.int64).max)
+        used_G = _usable(order.held, self._table.max_examples)
         start = named(order.start[None, :], self._task.shapes)
         updates_GD = order.start.new_zeros(used_G.size, order.start.numel())
         losses_G = torch.zeros(used_G.size, dtype=torch.float64)
@@ -107,11 +107,6 @@ class OneGradient:
                 updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
                 losses_G[place] += share * float(losses_1[0])
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
-
-
-def tensors(examples: dict[str, NDArray]) -> dict[str, Tensor]:
-    """Arrays as tensors of the same memory."""
-    return {name: torch.from_numpy(part) for name, part in examples.items()}
 
 
 def gradients_of(
@@ -131,6 +126,11 @@ def gradients_of(
             "parameters by differentiable steps"
         ) from None
     return losses.detach(), dict(zip(leaves, gradients, strict=True))
+
+
+def _usable(held_G: NDArray[np.int64], most: int | None) -> NDArray[np.int64]:
+    """How many examples of each device a round may use."""
+    return held_G if most is None else np.minimum(held_G, most)
 
 
 def _optimizer(table: FedAvg, parameters: list[Tensor]) -> torch.optim.Optimizer | None:

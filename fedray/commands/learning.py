@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,8 +92,8 @@ def train(
         Path | None,
         typer.Argument(
             metavar="[SCENARIO]",
-            help="A scenario file, whose tables training and privacy are taken; default: what the "
-            "trace was simulated with.",
+            help="A scenario file, whose tables data, training and privacy are taken; default: "
+            "what the trace was simulated with.",
             show_default=False,
         ),
     ] = None,
@@ -203,20 +204,12 @@ def compare(
         comparison_setting_rows,
     )
     from fedray.studies.compare import compare_runs
+    from fedray.studies.compare_page import comparison_figures, comparison_page
 
     result = compare_runs(runs, trace, delta)
-    written = {}
-    if page is not None:
-        from fedray.report.page import write_page
-        from fedray.studies.compare_page import comparison_page
-
-        written["page"] = str(write_page(comparison_page(result), page))
-    if figures is not None:
-        from fedray.report.files import write_figure_files
-        from fedray.studies.compare_page import comparison_figures
-
-        write_figure_files(comparison_figures(result), figures)
-        written["figures"] = str(figures.absolute())
+    written = _write_shown(
+        page, lambda: comparison_page(result), figures, lambda: comparison_figures(result)
+    )
     document = result.to_json()
     if as_json:
         print_json({**document, **written})
@@ -269,21 +262,13 @@ def evaluate(
     from fedray.report.text import Paragraph
     from fedray.report.text.training import on_devices_tables
     from fedray.studies.on_devices import evaluate_on_devices
+    from fedray.studies.on_devices_page import on_devices_figures, on_devices_page
 
     with status_line("evaluating"):
         result = evaluate_on_devices(trained, trace, devices, examples, trust_code=trust_code)
-    written = {}
-    if page is not None:
-        from fedray.report.page import write_page
-        from fedray.studies.on_devices_page import on_devices_page
-
-        written["page"] = str(write_page(on_devices_page(result), page))
-    if figures is not None:
-        from fedray.report.files import write_figure_files
-        from fedray.studies.on_devices_page import on_devices_figures
-
-        write_figure_files(on_devices_figures(result), figures)
-        written["figures"] = str(figures.absolute())
+    written = _write_shown(
+        page, lambda: on_devices_page(result), figures, lambda: on_devices_figures(result)
+    )
     document = result.to_json()
     if as_json:
         print_json({**document, **written})
@@ -294,3 +279,26 @@ def evaluate(
         typer.echo(f"{result.without_data:,} devices of the samples have no data that can be read.")
     for what, path in written.items():
         typer.echo(f"{what:<8} {path}")
+
+
+def _write_shown(
+    page: Path | None,
+    page_of: Callable[[], str],
+    figures: Path | None,
+    figures_of: Callable[[], Iterable[Any]],
+) -> dict[str, str]:
+    """Writes the page and the figures that are asked for.
+
+    Returns:
+        Where each is, by "page" and "figures"; what is not asked for is not made.
+    """
+    from fedray.report.files import write_figure_files
+    from fedray.report.page import write_page
+
+    written = {}
+    if page is not None:
+        written["page"] = str(write_page(page_of(), page))
+    if figures is not None:
+        write_figure_files(figures_of(), figures)
+        written["figures"] = str(figures.absolute())
+    return written

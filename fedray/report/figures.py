@@ -149,9 +149,7 @@ def metric_curve(
         lines: what is drawn, in order.
         optimum: for metrics of which the data says it, the best value that any model can have.
     """
-    title = metric.name.replace("_", " ")
-    unit = f" ({metric.unit})" if metric.unit else ""
-    series = [_metric_series(metric, line, title) for line in lines]
+    series = [_metric_series(metric, line) for line in lines]
     best, x = optimum.get(metric.name), np.concatenate([each.x for each in series])
     if best is not None and x.size:
         ends = np.array([x.min(), x.max()])
@@ -165,16 +163,16 @@ def metric_curve(
     )
     return Figure(
         metric.name,
-        f"{title.capitalize()} of the model",
+        f"{metric.title.capitalize()} of the model",
         "On the data of devices that are in no population, at the rounds that are marked; the "
         f"lines between only join them. {metric.better.capitalize()} is better.{band}",
         Axis("Rounds"),
-        Axis(f"Held-out {title}{unit}", starts_at_zero="share" in metric.unit),
+        Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero="share" in metric.unit),
         tuple(series),
     )
 
 
-def _metric_series(metric: Metric, line: MetricLine, title: str) -> Series:
+def _metric_series(metric: Metric, line: MetricLine) -> Series:
     name = f"evaluation_{metric.name}"
     values = np.stack([columns[name] for columns in (line.columns, *line.others)])
     # NaN in rounds without an evaluation, and where a model has diverged.
@@ -182,7 +180,7 @@ def _metric_series(metric: Metric, line: MetricLine, title: str) -> Series:
     x = line.columns["round"][is_known] + 1.0
     values = values[:, is_known].astype(np.float64)
     ends = {"low": values.min(axis=0), "high": values.max(axis=0)} if line.others else {}
-    return Series(line.name or title, "line", x, values.mean(axis=0), **ends)
+    return Series(line.name or metric.title, "line", x, values.mean(axis=0), **ends)
 
 
 def participations_per_device(audit: Audit) -> Figure:

@@ -15,7 +15,6 @@ from fedray.table import Table
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 PLACES = ("file", "vocabulary_file")
 """Keys that say where content lies: they are no part of a scenario's digest."""
-_PIECE_BYTES = 1 << 20
 
 
 class NamesDataFiles(Table):
@@ -140,11 +139,8 @@ def _file_digest(path: Path) -> str:
         known = None
     if known is not None:
         return known.decode()
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-    text = digest.hexdigest()
+        text = hashlib.file_digest(stream, "sha256").hexdigest()
     with contextlib.suppress(OSError):  # a cache that cannot be written is left alone
         keep(entry, request, text.encode())
     return text

@@ -8,7 +8,6 @@ trace and the seed.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from typing import Any
 from fedray.audit.audit import audit_trace
 from fedray.errors import InputError
 from fedray.messages import Metric
+from fedray.parsing import finite_or_none
 from fedray.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
@@ -185,7 +185,7 @@ def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
     for what, of in (
         ("trace", lambda run: run.trace_digest[:12]),
         ("task", _task_of),
-        ("metrics", lambda run: ", ".join(_metric_text(each) for each in run.task_metrics)),
+        ("metrics", lambda run: ", ".join(each.name + each.in_unit for each in run.task_metrics)),
     ):
         if of(first) != of(other):
             raise InputError(
@@ -201,10 +201,6 @@ def _task_of(run: TrainedRun) -> str:
         return task
     digest = task.get("sha256")
     return task["kind"] if not digest else f"{task['kind']} {digest[:12]}"
-
-
-def _metric_text(metric: Metric) -> str:
-    return f"{metric.name} ({metric.unit})" if metric.unit else metric.name
 
 
 def _gathered(runs: Sequence[TrainedRun]) -> dict[str, dict[int, TrainedRun]]:
@@ -304,14 +300,10 @@ def _epsilons(
 def _run_json(run: TrainedRun, seed: int) -> dict[str, Any]:
     finite = {
         name: {
-            "value": _or_none(measured.value),
-            "standard_error": _or_none(measured.standard_error),
+            "value": finite_or_none(measured.value),
+            "standard_error": finite_or_none(measured.standard_error),
         }
         for name, measured in run.last_evaluation().items()
     }
     rounds = run.document["rounds"]
     return {"path": str(run.path), "seed": seed, "rounds": rounds, "metrics": finite}
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -61,18 +61,16 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
 
 
 def _against_epsilon(comparison: Comparison, metric: Metric, groups: list[Group]) -> Figure:
-    title = metric.name.replace("_", " ")
-    unit = f" ({metric.unit})" if metric.unit else ""
     means = [comparison.mean(group, metric.name) for group in groups]
     x = np.array([_epsilon(group) for group in groups], np.float64)
     has_intervals = any(math.isfinite(mean.low) for mean in means)
     bars = " Bars are 95 % intervals of the mean over seeds." if has_intervals else ""
     return Figure(
         f"{metric.name}-epsilon",
-        f"{title.capitalize()} against epsilon",
+        f"{metric.title.capitalize()} against epsilon",
         f"After the last round. Epsilon is the observed one of the trace.{bars}",
         Axis(f"Epsilon at delta = {comparison.delta:g}", needs_log([x]), decimals=4),
-        Axis(f"Held-out {title}{unit}", starts_at_zero=False),
+        Axis(f"Held-out {metric.title}{metric.in_unit}", starts_at_zero=False),
         tuple(
             Series(
                 group.label,

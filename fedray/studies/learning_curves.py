@@ -34,6 +34,7 @@ from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError, shown
 from fedray.learning import train
 from fedray.messages import Metric
+from fedray.parsing import finite_or_none
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
@@ -129,7 +130,7 @@ class MetricResult:
         """One JSON object."""
         values = {
             name: {
-                "values": {str(seed): _known(value) for seed, value in by_seed.items()},
+                "values": {str(seed): finite_or_none(value) for seed, value in by_seed.items()},
                 **mean_interval(by_seed.values()).to_json(),
             }
             for name, by_seed in self.values.items()
@@ -137,7 +138,7 @@ class MetricResult:
         return {
             **asdict(self.metric),
             "mechanisms": values,
-            "evaluation_error": _known(self.evaluation_error),
+            "evaluation_error": finite_or_none(self.evaluation_error),
             "order": [each.to_json() for each in self.order],
             "guesses": [each.to_json() for each in self.guesses],
         }
@@ -450,8 +451,3 @@ def _name(kind: str, min_sep: int | None = None) -> str:
 
 def _folder(name: str, seed: int) -> str:
     return f"{name.replace(' ', '-')}-{seed}"
-
-
-def _known(value: float) -> float | None:
-    """JSON has no number for what is not finite."""
-    return value if math.isfinite(value) else None

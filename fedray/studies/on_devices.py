@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.population import Presence, Zones, devices_of_ranks, joined_before, zone_of
+from clients.population import Presence, Zones, devices_of_ranks, joined_before, zones_on
 from clients.workers import start_trainers
 from fedray.audit.participation import read_patterns
 from fedray.errors import InputError
 from fedray.learning import cohorts
 from fedray.messages import DeviceMeasures, Metric
+from fedray.parsing import finite_or_none
 from fedray.placement import Placement
 from fedray.rng import Stream, stream_generator
 from fedray.scenario import Scenario
@@ -205,8 +206,7 @@ class _Draws:
 
     def _by_zone(self, device_ids: NDArray[np.uint64]) -> Iterator[_Chosen]:
         zones = Zones.of(self._scenario)
-        places = [zone_of(zones.key, zones.edges, device) for device in device_ids]
-        offsets = zones.offsets[np.array(places, np.int64)]
+        offsets = zones.offsets[zones_on(zones, device_ids)]
         for offset in np.unique(offsets).tolist():
             yield "zone", offset, offset, device_ids[offsets == offset]
 
@@ -278,14 +278,10 @@ def _group_json(group: DeviceGroup) -> dict[str, Any]:
         "devices": group.devices,
         "metrics": {
             name: {
-                "value": _known(mean),
-                "standard_error": _known(error),
-                "quantiles": [_known(each) for each in group.quantiles[name]],
+                "value": finite_or_none(mean),
+                "standard_error": finite_or_none(error),
+                "quantiles": [finite_or_none(each) for each in group.quantiles[name]],
             }
             for name, (mean, error) in group.means.items()
         },
     }
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -50,8 +50,6 @@ def on_devices_figures(found: OnDevices) -> list[Shown]:
 
 
 def _figure(metric: Metric, by: str, groups: list[DeviceGroup]) -> Figure:
-    title = metric.name.replace("_", " ")
-    unit = f" ({metric.unit})" if metric.unit else ""
     x = np.array([group.low for group in groups], np.float64)
     quantiles = np.array([group.quantiles[metric.name] for group in groups])
     means, errors = np.array([group.means[metric.name] for group in groups]).T
@@ -59,12 +57,12 @@ def _figure(metric: Metric, by: str, groups: list[DeviceGroup]) -> Figure:
     spread: dict[str, Any] = {"low": quantiles[:, 0], "high": quantiles[:, -1]}
     return Figure(
         f"{metric.name}-by-{by}",
-        f"{title.capitalize()} on devices, {_WORDS[by]}",
+        f"{metric.title.capitalize()} on devices, {_WORDS[by]}",
         "Of the final model. The band has nine of ten devices, from the 5 % quantile to the 95 % "
         "quantile. Bars are 95 % intervals of the mean. A group of several counts stands at its "
         "least one.",
         Axis(_AXES[by]),
-        Axis(f"{title.capitalize()}{unit}", starts_at_zero=False),
+        Axis(f"{metric.title.capitalize()}{metric.in_unit}", starts_at_zero=False),
         (
             Series("median", "line", x, quantiles[:, quantiles.shape[1] // 2], **spread),
             Series("mean", "points", x, means, low=means - half, high=means + half),

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedray.parsing import finite_or_none
+
 CONFIDENCE = 0.95
 """Of an interval, unless another is asked for: the share of samples whose interval holds the true
 mean."""
@@ -31,11 +33,6 @@ class MeanInterval:
     """Upper end of the interval of the mean; NaN for fewer than two values."""
 
     @property
-    def half_width(self) -> float:
-        """How far the ends of the interval are from the mean."""
-        return (self.high - self.low) / 2
-
-    @property
     def is_from_zero(self) -> bool:
         """Whether the interval is known and does not hold zero."""
         return self.low > 0 or self.high < 0
@@ -43,8 +40,7 @@ class MeanInterval:
     def to_json(self) -> dict[str, Any]:
         """One JSON object; what is not known is null."""
         ends = {"mean": self.mean, "low": self.low, "high": self.high}
-        known = {name: value if math.isfinite(value) else None for name, value in ends.items()}
-        return {"count": self.count, **known}
+        return {"count": self.count, **{name: finite_or_none(ends[name]) for name in ends}}
 
 
 def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> MeanInterval:

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import Measured, Metric, TaskDescription, TrainingMetrics
-from fedray.parsing import parse_json
+from fedray.parsing import finite_or_none, parse_json
 from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
@@ -263,8 +263,10 @@ class TrainedRun:
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object: training.json, and the metrics of the last round (null: not finite)."""
-        values = {name: column[-1].item() for name, column in self.metrics.items()}
-        last = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        last = {}
+        for name, column in self.metrics.items():
+            value = column[-1].item()
+            last[name] = value if isinstance(value, int) else finite_or_none(value)
         return {"path": str(self.path), **self.document, "last_metrics": last}
 
     def verify(self) -> None:

@@ -52,7 +52,7 @@ def test_runs_that_differ_in_the_seed_alone_are_a_group_and_pairs_share_seeds(ru
     assert difference.count == 2  # seeds 2 and 3
     assert difference.mean == pytest.approx(0.11)
     # Student's quantile with one degree of freedom, times the standard error of 0.1 and 0.12.
-    assert difference.half_width == pytest.approx(12.7062 * 0.01, rel=1e-4)
+    assert (difference.high - difference.low) / 2 == pytest.approx(12.7062 * 0.01, rel=1e-4)
     assert found.differing_keys[0].startswith("privacy.mechanism.")
     assert "training.seed" not in found.differing_keys
 

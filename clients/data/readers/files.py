@@ -2,6 +2,7 @@
 to."""
 
 import re
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,29 @@ def split_files(path: Path, suffixes: Sequence[str]) -> list[tuple[str, Path]]:
     if not files:
         raise Damaged(f"{path.name}: the folder has no file {' or '.join(suffixes)}")
     return [(_split_of(file, path), file) for file in files]
+
+
+def read_only_sqlite(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing in a file, and may pass from thread to thread.
+
+    Args:
+        path: the file.
+
+    Raises:
+        sqlite3.Error: it cannot be opened.
+    """
+    connection = sqlite3.connect(read_only_uri(path), uri=True, check_same_thread=False)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def read_only_uri(path: Path) -> str:
+    """A SQLite file that nobody changes, as SQLite names it.
+
+    Args:
+        path: the file.
+    """
+    return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 
 def _split_of(file: Path, folder: Path) -> str:

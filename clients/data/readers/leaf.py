@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.data.cache import made_once
-from clients.data.readers.files import split_files
+from clients.data.readers.files import read_only_sqlite, split_files
 from clients.data.readers.reader import Client, Column, Damaged
 
 SUFFIXES = (".json",)
@@ -40,9 +40,7 @@ class LeafFiles:
         self._path, self._columns = path, tuple(columns)
         copy = cache / f"clients-{'-'.join(each.encode().hex() for each in columns)}.sqlite"
         made_once(copy, self._copy)
-        self._connection = sqlite3.connect(
-            f"{copy.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
-        )
+        self._connection = read_only_sqlite(copy)
 
     def clients(self) -> Iterator[Client]:
         """See ClientFile."""

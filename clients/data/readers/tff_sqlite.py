@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from clients.data.cache import made_once
+from clients.data.readers.files import read_only_sqlite, read_only_uri
 from clients.data.readers.reader import Client, ClientFile, Column, Damaged
 from clients.data.readers.tf_example import Feature, decode_example
 
@@ -51,7 +52,7 @@ class TffSqlite:
             path = made_once(cache / "database.sqlite", lambda new: self._decompress(path, new))
         self._path = path
         try:
-            self._connection = _opened(path)
+            self._connection = read_only_sqlite(path)
             self._connection.execute(_ROWS + " LIMIT 1").fetchone()
         except sqlite3.Error as error:
             raise Damaged(
@@ -115,24 +116,13 @@ class TffSqlite:
     def _gather(self, new: Path) -> None:
         try:
             with closing(sqlite3.connect(new, uri=True)) as connection:
-                connection.execute("ATTACH ? AS source", (_read_only(self._path),))
+                connection.execute("ATTACH ? AS source", (read_only_uri(self._path),))
                 # The copy is not shared before it is whole, so it needs no journal.
                 connection.execute("PRAGMA main.journal_mode = OFF")
                 connection.execute(_GATHER)
                 connection.commit()
         except sqlite3.Error as error:
             raise Damaged(f"{self._name} cannot be put in order of its clients ({error})") from None
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing in the file, and may pass from thread to thread."""
-    connection = sqlite3.connect(_read_only(path), uri=True, check_same_thread=False)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    return connection
-
-
-def _read_only(path: Path) -> str:
-    return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 
 def _column(features: list[Feature]) -> Column:

@@ -144,7 +144,7 @@ def test_a_trace_is_audited_where_its_data_is_not_and_opened_with_none_other(
 
 def test_a_file_is_digested_once(database: Path, monkeypatch) -> None:
     digest = data_file.content_digest(database)
-    monkeypatch.setattr(data_file, "_PIECE_BYTES", "none")  # nothing can be read in such pieces
+    monkeypatch.setattr(data_file.hashlib, "file_digest", None)  # no file can be digested now
     assert data_file.content_digest(database) == digest
     database.write_bytes(database.read_bytes() + b"x")
     with pytest.raises(TypeError):

@@ -1,0 +1,27 @@
+"""What synthetic sources have in common: how many examples a device has is drawn, and any number of
+devices may be held out."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.data.source import FIRST_HELD_OUT
+from clients.population import DeviceModel, examples_on
+from fedray.scenario import Scenario
+
+
+class DrawnCounts:
+    """Mixin for a source (clients.data.source.ExampleSource) whose counts are those of the table
+    `population`.
+
+    Args:
+        scenario: has the table.
+    """
+
+    held_out_devices: int = int(FIRST_HELD_OUT)
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._devices = DeviceModel.of(scenario)
+
+    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """See ExampleSource. As the trace records them."""
+        return examples_on(self._devices, device_ids).astype(np.int64)
