@@ -69,6 +69,7 @@ def test_another_mechanism_trains_on_the_same_devices(
     assert trained.document["scenario"]["privacy"]["mechanism"]["kind"] == "identity"
 
 
+@pytest.mark.slow
 def test_another_training_seed_gives_another_model_and_the_same_trace(
     trace: Trace, reference, small, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_second_mechanism(
     trace: Trace, tmp_path: Path, fedray_command
 ) -> None:
