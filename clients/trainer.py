@@ -42,7 +42,12 @@ class LocalTrainer:
         # A task of the user's own may bring its data.
         self._source = getattr(self._task, "source", None) or scenario_source
         self._work = work_of(scenario, self._task, self._source)
-        self._encoding = encoding_of(scenario.privacy.encoding, size_of(self._task.shapes))
+        self._encoding = encoding_of(
+            scenario.privacy.encoding,
+            size_of(self._task.shapes),
+            scenario.rounds.report_goal,
+            scenario.training_seed,
+        )
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D]: those of training.initial, or drawn as the task says."""
