@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
     from fedray.audit.statement import Statement, privacy_statement
+    from fedray.encoding.tables import FixedPoint, SecAgg
     from fedray.errors import (
         AggregatorLost,
         CheckpointError,
@@ -147,6 +148,7 @@ _NAMES = {
     ),
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.studies.learning_curves": "LearningCurves study_learning",
+    "fedray.encoding.tables": "FixedPoint SecAgg",
     "fedray.learning": "train",
     "fedray.messages": "RunProgress TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
@@ -209,6 +211,7 @@ __all__ = [
     "Fit",
     "FitFailed",
     "FittedRun",
+    "FixedPoint",
     "Guarantee",
     "HabitAvailability",
     "Identity",
@@ -250,6 +253,7 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "Schedule",
+    "SecAgg",
     "SensitivityUnknown",
     "ServerAdagrad",
     "ServerAdam",
