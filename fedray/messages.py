@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FIXED_POINT_BITS = 40
-"""Resolution of an update's coordinate: 2^40 steps per clip norm leave room for 2^22 clipped
-updates in an int64 sum."""
+"""Resolution of sums in fixed point: 2^40 steps per clip norm, or per unit of a loss, leave room
+for 2^22 devices in an int64 sum."""
 
 
 class Outcome(IntEnum):

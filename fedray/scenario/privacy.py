@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from fedray.encoding.tables import AnyEncoding, FixedPoint
 from fedray.table import Table
 from mechanisms.files import strategy_beside
 from mechanisms.registry import BLT, AnyStrategy
@@ -29,6 +30,12 @@ class Privacy(Table):
     """Largest L2 norm of a device's update."""
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
     """Delta at which epsilon is reported."""
+    encoding: AnyEncoding = Field(
+        default=FixedPoint(),
+        description="How the updates of devices are sent and summed: a table with `kind`.",
+        # Scenarios that were written before there was a choice keep their digest.
+        exclude_if=lambda encoding: encoding == FixedPoint(),
+    )
 
     @field_validator("mechanism", mode="before")
     @classmethod
