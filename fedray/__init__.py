@@ -119,6 +119,7 @@ if TYPE_CHECKING:
         Dense,
         Identity,
         Matrix,
+        Restarted,
         Toeplitz,
         Tree,
         TreeFull,
@@ -178,7 +179,9 @@ _NAMES = {
     "mechanisms.optimize.design": "MechanismRequest optimize_mechanism",
     "mechanisms.optimize.objective": "Target",
     "mechanisms.participation": "MinSep",
-    "mechanisms.registry": ("BISR BLT BandFHU Banded Dense Identity Matrix Toeplitz Tree TreeFull"),
+    "mechanisms.registry": (
+        "BISR BLT BandFHU Banded Dense Identity Matrix Restarted Toeplitz Tree TreeFull"
+    ),
     "mechanisms.strategy": "SensitivityUnknown Strategy",
 }
 """The names that each module gives."""
@@ -247,6 +250,7 @@ __all__ = [
     "Privacy",
     "QuadraticTask",
     "ReplayAvailability",
+    "Restarted",
     "Rounds",
     "RunFailed",
     "RunProgress",

@@ -284,6 +284,8 @@ def _described(mechanism: MechanismAudit) -> str:
 
 
 def _shortened(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shortened(each)}" for name, each in value.items())
     if isinstance(value, list) and len(value) > 8:
         return f"[{', '.join(map(str, value[:8]))}, ... {len(value)} in all]"
     return str(value)

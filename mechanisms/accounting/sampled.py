@@ -18,8 +18,6 @@ from mechanisms.accounting.composition import composed_epsilon
 from mechanisms.accounting.gdp import check_delta
 from mechanisms.accounting.zcdp import check_noise_multiplier
 from mechanisms.strategy import Strategy
-from mechanisms.toeplitz import ToeplitzStrategy
-from mechanisms.triangular import TriangularStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def independent_noise_multiplier(
     It is noise_multiplier over the largest norm of C's columns (Choquette-Choo et al. 2023,
     Theorem 4). Raises InputError for strategies that have more bands than there are partitions.
     """
-    bands = _bands(strategy, sampling.rounds)
+    bands = strategy.diagonals(sampling.rounds)
     if bands > sampling.partitions:
         raise InputError(
             f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: "
@@ -106,13 +104,3 @@ def sampled_gaussian_epsilon(
     check_noise_multiplier(noise_multiplier)
     check_delta(delta)
     return composed_epsilon(sampling.probability, noise_multiplier, sampling.compositions, delta)
-
-
-def _bands(strategy: Strategy, rounds: int) -> int:
-    match strategy:
-        case ToeplitzStrategy():
-            return int(np.flatnonzero(strategy.first_column(rounds))[-1]) + 1
-        case TriangularStrategy():
-            return strategy.bands
-        case _:
-            return rounds

@@ -15,7 +15,17 @@ from scipy import stats
 
 from fedray.scenario import Scenario
 from mechanisms import reference
-from mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree, TreeFull
+from mechanisms.registry import (
+    BISR,
+    BLT,
+    Banded,
+    BandFHU,
+    Identity,
+    Restarted,
+    Toeplitz,
+    Tree,
+    TreeFull,
+)
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
@@ -34,6 +44,7 @@ STRATEGIES: list[Strategy] = [
     Tree(),
     Tree(restarts=(11,), completion=True, rounds=ROUNDS),
     TreeFull(rounds=ROUNDS),
+    Restarted(mechanism=BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)), restarts=(11,)),
 ]
 KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
 
