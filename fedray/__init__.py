@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         TrainerLost,
     )
     from fedray.learning import train
-    from fedray.messages import RunProgress, TrainingProgress
+    from fedray.messages import RunProgress, TrainingEstimate, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.report.files import write_figures
@@ -148,7 +148,7 @@ _NAMES = {
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.studies.learning_curves": "LearningCurves study_learning",
     "fedray.learning": "train",
-    "fedray.messages": "RunProgress TrainingProgress",
+    "fedray.messages": "RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
     "fedray.placement": "Placement",
     "fedray.report.files": "write_figures",
@@ -273,6 +273,7 @@ __all__ = [
     "TrainedRun",
     "TrainerLost",
     "Training",
+    "TrainingEstimate",
     "TrainingProgress",
     "TransformerLmTask",
     "Tree",
