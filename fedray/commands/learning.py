@@ -169,6 +169,48 @@ def train(
     typer.echo(f"model   {trained.path}")
 
 
+def pretrain(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario file: whose model it is.")
+    ],
+    public: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PUBLIC", help="A TOML file with steps, learning_rate, ... and a table data."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="New safetensors file, for training.initial.file."),
+    ],
+    overrides: SetOption = None,
+    trust_code: TrustFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a scenario's model on public data, without devices, clipping and noise.
+
+    A training starts from the file that is written by training.initial.file.
+    """
+    from fedray.pretraining import pretrain as pretrain_on
+    from fedray.report.text import TextTable
+    from fedray.report.text.training import pretraining_rows
+    from fedray.scenario import Scenario
+    from fedray.scenario.pretraining import Pretraining
+    from fedray.table import read_table_file
+
+    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
+    table = read_table_file(Pretraining, public, "public data")
+    with status_line("pretraining") as on_status:
+        found = pretrain_on(value, table, out, on_status, trust_code=trust_code)
+    document = found.to_json()
+    if as_json:
+        print_json(document)
+        return
+    title = f"Pretrained on {found.examples:,} examples; held-out metrics on the public data"
+    print_table(TextTable(title, pretraining_rows(document)))
+    typer.echo(f"model   {out}")
+
+
 def compare(
     runs: Annotated[
         list[Path],
