@@ -281,18 +281,24 @@ class _Training:
         """Trains a round, unless that was done before the last checkpoint."""
         if round_index < self._loop.next_round:
             return
-        metrics = self._loop.train(round_index, cohort)
-        count = self._scenario.rounds.count
-        self._on_progress(
-            TrainingProgress(round_index + 1, count, metrics, self._loop.last_evaluation)
-        )
+        self._loop.train(round_index, cohort)
+        self._tell()
         if time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds:
             self._checkpoints.save(self._loop.state())
             self._last_checkpoint = time.monotonic()
 
+    def _tell(self) -> None:
+        loop, count = self._loop, self._scenario.rounds.count
+        self._on_progress(
+            TrainingProgress(
+                loop.next_round, count, loop.metrics[-1], loop.last_evaluation, loop.evaluated
+            )
+        )
+
     def finish(self, trace: Trace) -> TrainedRun:
         """Writes the trained run."""
         model = self._loop.finish()
+        self._tell()  # of the last evaluation
         workers = [*self._trainers, self._aggregator]
         document = {
             "trace_digest": trace.digest,

@@ -413,12 +413,14 @@ class TrainingProgress:
     trained, count: rounds that were trained on, and that there will be.
     metrics: of the last round.
     evaluation: the last one; None before the first.
+    evaluated: rounds that the evaluated model was trained on; 0 before the first.
     """
 
     trained: int
     count: int
     metrics: TrainingMetrics
     evaluation: Evaluation | None
+    evaluated: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,16 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
             raise
 
 
+def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:
+    """A listener that tells two others."""
+
+    def tell(progress: HowFar) -> None:
+        first(progress)
+        second(progress)
+
+    return tell
+
+
 class _State:
     """What is known of a run: the last that was told of its simulation and of its training."""
 

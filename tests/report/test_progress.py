@@ -26,7 +26,8 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
     seconds = 123 * 86_400 + 21 * 3600 + 5 * 60
     with run_progress(is_shown=True) as on_progress:
         on_progress(RunProgress(12_345, 100_000, seconds, 12_345_678))
-        on_progress(TrainingProgress(12_345, 100_000, cast(Any, metrics), cast(Any, evaluation)))
+        told = (cast(Any, metrics), cast(Any, evaluation), 12_340)
+        on_progress(TrainingProgress(12_345, 100_000, *told))
     lines = [
         re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).strip()
         for line in re.split(r"[\r\n]", out.getvalue())
@@ -54,7 +55,7 @@ def test_what_is_left_follows_the_slower_of_simulation_and_training(monkeypatch)
         for seconds in range(3):
             clock[0] = 100.0 + 10.0 * seconds
             on_progress(RunProgress(10 + 100 * seconds, 1000, 0.0, 5))
-            on_progress(TrainingProgress(10 + 10 * seconds, 1000, metrics, None))
+            on_progress(TrainingProgress(10 + 10 * seconds, 1000, metrics, None, 0))
     lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()))
     estimate = (
         "training: 1,000 rounds of 64 devices take about 95 s; with all 6,500 devices of a round"
