@@ -417,14 +417,35 @@ class TrainingProgress:
     trained, count: rounds that were trained on, and that there will be.
     metrics: of the last round.
     evaluation: the last one; None before the first.
+    evaluated: rounds that the evaluated model was trained on; 0 before the first.
     """
 
     trained: int
     count: int
     metrics: TrainingMetrics
     evaluation: Evaluation | None
+    evaluated: int
 
 
-Progress = RunProgress | TrainingProgress
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """How long a training will take, as measured with some of its devices before it begins. The
+    time of evaluations and of the aggregator is not in it.
+
+    count: rounds that will be trained.
+    devices: how many train in each.
+    sample_seconds: how long that takes the trainers that there are.
+    accepted: devices that a round accepts.
+    full_seconds: how long it would take if all of these trained.
+    """
+
+    count: int
+    devices: int
+    sample_seconds: float
+    accepted: int
+    full_seconds: float
+
+
+Progress = RunProgress | TrainingEstimate | TrainingProgress
 ProgressListener = Callable[[Progress], None]
 """Is told how far a simulation or a training is; may be called from another thread."""

@@ -328,7 +328,7 @@ class TrainedRunWriter(PartialDirectory):
         table = pa.table(arrays, schema=schema)
         pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         self._write(METRICS_FILE, buffer.getvalue())
-        content = safetensors.numpy.save(_named(parameters, description.shapes))
+        content = model_content(parameters, description.shapes)
         self._write(MODEL_FILE, content)
         head = {
             "format": FORMAT,
@@ -358,15 +358,25 @@ def _task_name(training: Mapping[str, Any]) -> str:
     return task.get("file", task["kind"])
 
 
-def _named(
-    parameters: NDArray[np.float32], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, NDArray[np.float32]]:
+def model_content(
+    parameters: NDArray[np.float32],
+    shapes: Mapping[str, tuple[int, ...]],
+    provenance: Mapping[str, str] | None = None,
+) -> bytes:
+    """A model as a safetensors file, its parameters by name.
+
+    Args:
+        parameters: of the model, [D].
+        shapes: of every parameter by its name; in this order they lay out the vector.
+        provenance: texts by name that the file bears beside them.
+    """
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])[:-1]
     parts = np.split(parameters, ends)
-    return {
+    named = {
         name: np.ascontiguousarray(part).reshape(shape)
         for (name, shape), part in zip(shapes.items(), parts, strict=True)
     }
+    return safetensors.numpy.save(named, metadata=dict(provenance) if provenance else None)
 
 
 def _metric_columns(
