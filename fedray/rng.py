@@ -51,6 +51,9 @@ class Stream(IntEnum):
     HELD_OUT = 18
     EXAMPLES = 19
     DEVICE_SAMPLE = 20
+    PRETRAINING = 21
+    ROTATION = 24
+    ROUNDING = 25
 
 
 class Key(NamedTuple):

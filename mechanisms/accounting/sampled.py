@@ -16,8 +16,6 @@ from fedray.errors import InputError
 from mechanisms.accounting.events import Event, Gaussian, PoissonSampled, Repeated
 from mechanisms.accounting.limits import check_noise_multiplier
 from mechanisms.strategy import Strategy
-from mechanisms.toeplitz import ToeplitzStrategy
-from mechanisms.triangular import TriangularStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def cyclically_sampled(
             range.
     """
     check_noise_multiplier(noise_multiplier)
-    bands = _bands(strategy, sampling.rounds)
+    bands = strategy.diagonals(sampling.rounds)
     if bands > sampling.partitions:
         raise InputError(
             f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: "
@@ -87,13 +85,3 @@ def cyclically_sampled(
     step = Gaussian(noise_multiplier=noise_multiplier / float(columns.max()) ** 0.5)
     sampled = PoissonSampled(probability=sampling.probability, event=step)
     return Repeated(event=sampled, count=sampling.compositions)
-
-
-def _bands(strategy: Strategy, rounds: int) -> int:
-    match strategy:
-        case ToeplitzStrategy():
-            return int(np.flatnonzero(strategy.first_column(rounds))[-1]) + 1
-        case TriangularStrategy():
-            return strategy.bands
-        case _:
-            return rounds
