@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         ServerAdam,
         ServerSGD,
         ServerYogi,
+        StopAt,
         TimeZone,
         Training,
         TransformerLmTask,
@@ -167,7 +168,7 @@ _NAMES = {
         "CustomTask FedAvg FedProx FedSGD ImageCnnTask InitialModel KeyboardLstmTask "
         "LanguageData Latency LogisticTask MlpTask NextWordTask Outage Participation Population "
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
-        "ServerYogi TimeZone Training TransformerLmTask"
+        "ServerYogi StopAt TimeZone Training TransformerLmTask"
     ),
     "fedray.scenario.pretraining": "Pretraining",
     "fedray.simulation": "resume simulate",
@@ -280,6 +281,7 @@ __all__ = [
     "SourceCodeData",
     "Starved",
     "Statement",
+    "StopAt",
     "Strategy",
     "Sweep",
     "SweepResult",
