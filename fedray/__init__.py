@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedray.audit.audit import Audit, audit_trace
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
+    from fedray.audit.released import ReleasedEvent, read_events
     from fedray.audit.statement import Statement, privacy_statement
     from fedray.encoding.tables import FixedPoint, SecAgg
     from fedray.errors import (
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         ServerAdam,
         ServerSGD,
         ServerYogi,
+        StopAt,
         TimeZone,
         Training,
         TransformerLmTask,
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
     from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
     from fedray.trace.trained import TrainedRun
+    from mechanisms.accounting.events import Event, EventRefused
     from mechanisms.accounting.sampled import PoissonSampling
     from mechanisms.comparison import Utility, utility
     from mechanisms.figures import Figures, calibrated_figures, mechanism_figures
@@ -134,6 +137,7 @@ _NAMES = {
     "fedray.audit.audit": "Audit audit_trace",
     "fedray.audit.claims": "Claim read_claim",
     "fedray.audit.guarantees": "Guarantee",
+    "fedray.audit.released": "ReleasedEvent read_events",
     "fedray.audit.statement": "Statement privacy_statement",
     "fedray.scenario.availability": (
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
@@ -164,7 +168,7 @@ _NAMES = {
         "CustomTask FedAvg FedProx FedSGD ImageCnnTask InitialModel KeyboardLstmTask "
         "LanguageData Latency LogisticTask MlpTask NextWordTask Outage Participation Population "
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
-        "ServerYogi TimeZone Training TransformerLmTask"
+        "ServerYogi StopAt TimeZone Training TransformerLmTask"
     ),
     "fedray.scenario.pretraining": "Pretraining",
     "fedray.simulation": "resume simulate",
@@ -176,6 +180,7 @@ _NAMES = {
     "fedray.trace.importer": "import_log",
     "fedray.trace.reader": "Trace",
     "fedray.trace.trained": "TrainedRun",
+    "mechanisms.accounting.events": "Event EventRefused",
     "mechanisms.accounting.sampled": "PoissonSampling",
     "mechanisms.comparison": "Utility utility",
     "mechanisms.figures": "Figures calibrated_figures mechanism_figures",
@@ -210,6 +215,8 @@ __all__ = [
     "CustomTask",
     "Dense",
     "Estimate",
+    "Event",
+    "EventRefused",
     "FedAvg",
     "FedProx",
     "FedSGD",
@@ -255,6 +262,7 @@ __all__ = [
     "Pretraining",
     "Privacy",
     "QuadraticTask",
+    "ReleasedEvent",
     "ReplayAvailability",
     "Restarted",
     "Rounds",
@@ -273,6 +281,7 @@ __all__ = [
     "SourceCodeData",
     "Starved",
     "Statement",
+    "StopAt",
     "Strategy",
     "Sweep",
     "SweepResult",
@@ -306,6 +315,7 @@ __all__ = [
     "pretrain",
     "privacy_statement",
     "read_claim",
+    "read_events",
     "read_strategy",
     "resume",
     "resume_run",

@@ -29,6 +29,13 @@ SCALED_NOISE = (
 )
 
 
+STOPPED = (
+    "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
+    "The observed figures are within it by construction. When the run ended tells of these rounds, "
+    "which are not protected; the enforced figures do not rest on the budget."
+)
+
+
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
     """Of a run of ours (scenario), or of an imported log (trace)."""
     if trace is not None:
@@ -44,7 +51,9 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "must draw its noise from a secret source."
     )
     encoding = scenario.privacy.encoding.assumption
-    every = (first, *OF_EVERY_AUDIT, *([encoding] if encoding else []), released)
+    budget = STOPPED if scenario.privacy.stop_at is not None else ""
+    own = [text for text in (encoding, budget) if text]
+    every = (first, *OF_EVERY_AUDIT, *own, released)
     if not training.enabled:
         return every
     metrics = (

@@ -19,6 +19,8 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     """
     yield from _left_out(audit)
     yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
+    if audit["ended"] not in ("completed", "imported"):
+        yield Paragraph("ended     ", f"{audit['ended']}.")
     has_claim, mechanisms = bool(audit["findings"]), audit["mechanisms"]
     yield from guarantees_text(mechanisms, has_claim)
     if mechanisms:
