@@ -2,6 +2,7 @@
 
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
+from mechanisms.accounting.clip_count import count_noise_multiplier
 
 OF_EVERY_AUDIT = (
     "Adjacency: one unit's updates are replaced by zeros (zero-out).",
@@ -28,6 +29,13 @@ SCALED_NOISE = (
     "guarantee."
 )
 
+COUNTED = (
+    "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
+    "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
+    "{updates:.6g} and counts {counts:.6g}; both together have {both:.6g}, of which all figures "
+    "are."
+)
+
 
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
     """Of a run of ours (scenario), or of an imported log (trace)."""
@@ -43,8 +51,9 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "so a real deployment "
         "must draw its noise from a secret source."
     )
+    counted = _counted(scenario)
     if not training.enabled:
-        return (first, *OF_EVERY_AUDIT, released)
+        return (first, *OF_EVERY_AUDIT, *counted, released)
     metrics = (
         "The recorded train_loss and clipped_share of each round are computed from updates without "
         "noise. They are a "
@@ -52,6 +61,19 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "accounted for."
     )
     if not scenario.trains_a_sample:
-        return (first, *OF_EVERY_AUDIT, released, metrics)
+        return (first, *OF_EVERY_AUDIT, *counted, released, metrics)
     scaled = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
-    return (first, *OF_EVERY_AUDIT, released, metrics, scaled)
+    return (first, *OF_EVERY_AUDIT, *counted, released, metrics, scaled)
+
+
+def _counted(scenario: Scenario) -> tuple[str, ...]:
+    if scenario.count_noise is None:
+        return ()
+    of_counts = count_noise_multiplier(scenario.count_noise)
+    return (
+        COUNTED.format(
+            updates=scenario.update_noise_multiplier,
+            counts=of_counts,
+            both=scenario.privacy.noise_multiplier,
+        ),
+    )

@@ -39,6 +39,7 @@ from fedray.audit.guarantees import (
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.releases import Release, releases_of
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.rounding import up
@@ -271,6 +272,15 @@ class Audit:
         return found if found.sensitivity is not None else None
 
     @property
+    def releases(self) -> tuple[Release, ...]:
+        """What the run released in each round, one by one, at the observed sensitivity of its own
+        mechanism; empty where sums of updates are all."""
+        own = [each for each in self.mechanisms if each.is_own]
+        if self.scenario is None or not own:
+            return ()
+        return releases_of(self.scenario, own[0].trace.value)
+
+    @property
     def _has_noise(self) -> bool:
         return bool(self.mechanisms) and self.mechanisms[0].noise_multiplier is not None
 
@@ -297,6 +307,7 @@ class Audit:
             "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees]
             if self.mechanisms
             else [],
+            "releases": [asdict(each) for each in self.releases],
             "utility": [row.to_json() for row in self.utility],
             "utility_basis": basis.name if basis is not None else None,
             "utility_rho": basis.rho if basis is not None else None,
