@@ -39,15 +39,16 @@ from fedray.audit.guarantees import (
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
-from fedray.audit.releases import Release, releases_of
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.gdp import check_delta
-from mechanisms.accounting.zcdp import check_noise_multiplier
+from mechanisms.accounting.clip_count import with_counts
+from mechanisms.accounting.events import Event, StrategyRelease
+from mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from mechanisms.participation import MinSep
 from mechanisms.registry import Identity, Tree
@@ -272,13 +273,17 @@ class Audit:
         return found if found.sensitivity is not None else None
 
     @property
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> tuple[Event, ...]:
         """What the run released in each round, one by one, at the observed sensitivity of its own
-        mechanism; empty where sums of updates are all."""
-        own = [each for each in self.mechanisms if each.is_own]
-        if self.scenario is None or not own:
+        mechanism and the noise of its scenario; empty where sums of updates are all."""
+        scenario = self.scenario
+        own = [each.observed.event for each in self.mechanisms if each.is_own]
+        if scenario is None or scenario.count_noise is None or not own:
             return ()
-        return releases_of(self.scenario, own[0].trace.value)
+        assert isinstance(own[0], StrategyRelease)  # a run of ours has noise
+        z = scenario.privacy.noise_multiplier
+        together = own[0].model_copy(update={"noise_multiplier": z})
+        return with_counts(together, scenario.count_noise).events
 
     @property
     def _has_noise(self) -> bool:
@@ -307,7 +312,10 @@ class Audit:
             "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees]
             if self.mechanisms
             else [],
-            "releases": [asdict(each) for each in self.releases],
+            "releases": [
+                {**each.model_dump(include={"query", "noise_multiplier"}), "rho": rho_of(each)}
+                for each in self.releases
+            ],
             "utility": [row.to_json() for row in self.utility],
             "utility_basis": basis.name if basis is not None else None,
             "utility_rho": basis.rho if basis is not None else None,
@@ -568,7 +576,7 @@ def _audit_mechanism(
         noise_multiplier=z,
         trace=trace,
         binding_device=names.of(trace.device_id),
-        observed=observed(trace, participation, z, delta),
+        observed=observed(trace, n, participation, strategy, z, delta),
         observed_limits=of_limits("observed", limits, strategy, z, delta, False),
         enforced=of_limits("enforced", enforced, strategy, z, delta, True),
         claimed=of_limits("claimed", claimed, strategy, z, delta, _is_ensured(claimed, enforced)),
@@ -578,7 +586,9 @@ def _audit_mechanism(
 def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
     """Nothing follows from limits that the trace breaks."""
     reason = f"this trace breaks the claimed {', '.join(broken)}"
-    claimed = replace(mechanism.claimed, sensitivity=None, may_rest_on=False, reason=reason)
+    claimed = replace(
+        mechanism.claimed, sensitivity=None, event=None, may_rest_on=False, reason=reason
+    )
     return replace(mechanism, claimed=claimed)
 
 

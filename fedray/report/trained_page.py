@@ -155,6 +155,7 @@ def _mechanism_table(privacy: dict[str, Any]) -> PageTable:
     mechanism = privacy["mechanism"]
     given = {name: privacy[name] for name in ("noise_multiplier", "clip_norm", "delta")}
     clipping = privacy.get("clipping", {"kind": "fixed"})
-    table = parameters_table({**mechanism, **given, "clipping": clipping})
+    clips = {f"clipping {name}": value for name, value in clipping.items() if name != "kind"}
+    table = parameters_table({**mechanism, **given, "clipping": clipping["kind"], **clips})
     note = "`fedray audit` of the trace says which guarantees follow."
     return PageTable(f"Mechanism: {mechanism['kind']}", table.rows, note)

@@ -15,7 +15,11 @@ may follow from the counts before, because the mechanisms are Gaussian and adapt
 import math
 
 from fedray.errors import InputError
-from mechanisms.accounting.zcdp import check_noise_multiplier
+from mechanisms.accounting.events import Composed, StrategyRelease
+from mechanisms.accounting.limits import check_noise_multiplier
+
+COUNTS = "count of short updates"
+"""What a round of adaptive clipping releases beside the sum of its updates."""
 
 
 def count_noise_multiplier(count_noise: float) -> float:
@@ -46,3 +50,23 @@ def update_noise_multiplier(noise_multiplier: float, count_noise: float) -> floa
         )
     # In this form nothing overflows or cancels, whatever the sizes.
     return noise_multiplier / math.sqrt(1.0 - (noise_multiplier / of_counts) ** 2)
+
+
+def with_counts(release: StrategyRelease, count_noise: float) -> Composed:
+    """The sums of updates and the counts that together are as private as one release.
+
+    The counts share the strategy of the sums. rho is that of `release`, for every pattern of
+    participation; where G has no negative entries it is exact, as all contributions may be aligned.
+
+    Args:
+        release: has z, the noise multiplier of both together.
+        count_noise: sigma_b, standard deviation of the noise on a round's count.
+
+    Raises:
+        InputError: as `update_noise_multiplier`.
+    """
+    of_updates = update_noise_multiplier(release.noise_multiplier, count_noise)
+    of_counts = count_noise_multiplier(count_noise)
+    sums = release.model_copy(update={"noise_multiplier": of_updates})
+    counts = release.model_copy(update={"noise_multiplier": of_counts, "query": COUNTS})
+    return Composed(events=(sums, counts))

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.audit.releases import releases_of
 from fedray.messages import Clip, TrainReport
 from fedray.rng import Stream
 from fedray.scenario import Scenario
 from mechanisms import reference
-from mechanisms.accounting.clip_count import count_noise_multiplier, update_noise_multiplier
+from mechanisms.accounting.clip_count import update_noise_multiplier, with_counts
+from mechanisms.accounting.events import StrategyRelease
+from mechanisms.accounting.gdp import mu_of
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.participation import MinSep
 from mechanisms.registry import BLT, Identity, Restarted, Tree
 from mechanisms.strategy import Strategy
@@ -216,7 +218,7 @@ STRATEGIES = [
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
 @pytest.mark.parametrize(("min_sep", "most"), [(1, 3), (2, 4), (4, 3)])
 def test_rho_of_both_releases_is_that_of_the_composition_written_out(
-    small, strategy: Strategy, min_sep: int, most: int
+    strategy: Strategy, min_sep: int, most: int
 ) -> None:
     """Largest over every pattern, restarts included; and each release's own rho adds up to it."""
     rounds, z, count_noise = 11, 3.0, 4.0
@@ -225,18 +227,15 @@ def test_rho_of_both_releases_is_that_of_the_composition_written_out(
         composed_rho(strategy, pattern, rounds, z, count_noise)
         for pattern in participation.patterns()
     )
-    sensitivity = strategy.participation_sensitivity(participation)
-    assert sensitivity.is_exact
-    assert sensitivity.value**2 / (2 * z**2) == pytest.approx(brute, rel=1e-9)
-    scenario = small(
-        "rounds.count=11",
-        "privacy.noise_multiplier=3.0",
-        "privacy.clipping.kind=adaptive",
-        IDENTITY,
-    ).with_overrides("privacy.clipping.count_noise=4.0")
-    parts = releases_of(scenario, sensitivity.value)
-    assert sum(part.rho for part in parts) == pytest.approx(brute, rel=1e-9)
-    assert parts[1].noise_multiplier == count_noise_multiplier(4.0) == 8.0
+    release = StrategyRelease.under(strategy, participation, z)
+    assert release.sensitivity.is_exact
+    both = with_counts(release, count_noise)
+    assert rho_of(release) == pytest.approx(brute, rel=1e-9)
+    assert rho_of(both) == pytest.approx(brute, rel=1e-9)
+    assert mu_of(both) == pytest.approx(math.sqrt(2 * brute), rel=1e-9)
+    of_one = StrategyRelease.of_patterns(strategy, [(0, 5, 9)], rounds, z)
+    expected = composed_rho(strategy, (0, 5, 9), rounds, z, count_noise)
+    assert rho_of(with_counts(of_one, count_noise)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_published_restarts_have_the_rho_of_their_segments() -> None:
@@ -255,4 +254,5 @@ def test_the_published_restarts_have_the_rho_of_their_segments() -> None:
     of_updates = update_noise_multiplier(7.0, 325.0)
     rho = by_segment / (2 * of_updates**2) + by_segment / (2 * 650.0**2)
     assert rho == pytest.approx(72 / 98, rel=1e-12)
-    assert found.value**2 / (2 * 49) == pytest.approx(rho, rel=1e-12)
+    both = with_counts(StrategyRelease.under(strategy, participation, 7.0), 325.0)
+    assert rho_of(both) == pytest.approx(rho, rel=1e-12)

@@ -106,7 +106,7 @@ def release_rows(releases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     Args:
         releases: `releases` of an audit's document.
     """
-    rows = [[each["name"], each["noise_multiplier"], each["rho"]] for each in releases]
+    rows = [[each["query"], each["noise_multiplier"], each["rho"]] for each in releases]
     rho = sum(rho for _, _, rho in rows)
     together = sum(z**-2 for _, z, _ in rows) ** -0.5
     return [
