@@ -32,6 +32,9 @@ from fedray.messages import (
 )
 from fedray.scenario import Scenario
 
+LONG_ENOUGH = 2.0
+"""Seconds of measuring, after which a device's time is known well enough."""
+
 
 class LocalTrainer:
     """Trains any devices of a scenario. Plain Python."""
@@ -44,7 +47,12 @@ class LocalTrainer:
         self._source = getattr(self._task, "source", None) or scenario_source
         self._work = work_of(scenario, self._task, self._source)
         self._clipper = Clipper(scenario.privacy, self._task.shapes)
-        self._encoding = encoding_of(scenario.privacy.encoding, size_of(self._task.shapes))
+        self._encoding = encoding_of(
+            scenario.privacy.encoding,
+            size_of(self._task.shapes),
+            scenario.rounds.report_goal,
+            scenario.training_seed,
+        )
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D]: those of training.initial, or drawn as the task says."""
@@ -101,13 +109,13 @@ class LocalTrainer:
     def seconds_per_device(
         self, order: TrainOrder, parameters: NDArray[np.float32], devices_at_once: int
     ) -> float:
-        """How long a device of the order takes, in groups of that size; the least of three."""
+        """How long a device of the order takes, in groups of that size: the least of a few passes,
+        of which the first compiles and reads the data."""
         cohort = np.concatenate(order.groups)
         groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
         timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
-        self.train(timed, parameters)  # compiles, and reads the data
-        seconds = []
-        for _ in range(3):
+        seconds: list[float] = []
+        while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
             start = time.perf_counter()
             self.train(timed, parameters)
             seconds.append(time.perf_counter() - start)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
     from fedray.audit.statement import Statement, privacy_statement
+    from fedray.encoding.tables import FixedPoint, SecAgg
     from fedray.errors import (
         AggregatorLost,
         CheckpointError,
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
         TrainerLost,
     )
     from fedray.learning import train
-    from fedray.messages import RunProgress, TrainingProgress
+    from fedray.messages import RunProgress, TrainingEstimate, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
+    from fedray.pretraining import Pretrained, pretrain
     from fedray.report.files import write_figures
     from fedray.report.page import write_report
     from fedray.report.trained_page import write_training_report
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
         SourceCodeData,
         TffSqliteData,
     )
+    from fedray.scenario.pretraining import Pretraining
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.compare import Comparison, compare_runs
@@ -148,10 +151,12 @@ _NAMES = {
     ),
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.studies.learning_curves": "LearningCurves study_learning",
+    "fedray.encoding.tables": "FixedPoint SecAgg",
     "fedray.learning": "train",
-    "fedray.messages": "RunProgress TrainingProgress",
+    "fedray.messages": "RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
     "fedray.placement": "Placement",
+    "fedray.pretraining": "Pretrained pretrain",
     "fedray.report.files": "write_figures",
     "fedray.report.page": "write_report",
     "fedray.report.trained_page": "write_training_report",
@@ -161,6 +166,7 @@ _NAMES = {
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
         "ServerYogi TimeZone Training TransformerLmTask"
     ),
+    "fedray.scenario.pretraining": "Pretraining",
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -212,6 +218,7 @@ __all__ = [
     "Fit",
     "FitFailed",
     "FittedRun",
+    "FixedPoint",
     "Guarantee",
     "HabitAvailability",
     "Identity",
@@ -244,6 +251,8 @@ __all__ = [
     "PoissonAvailability",
     "PoissonSampling",
     "Population",
+    "Pretrained",
+    "Pretraining",
     "Privacy",
     "QuadraticTask",
     "ReplayAvailability",
@@ -254,6 +263,7 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "Schedule",
+    "SecAgg",
     "SensitivityUnknown",
     "ServerAdagrad",
     "ServerAdam",
@@ -277,6 +287,7 @@ __all__ = [
     "TrainedRun",
     "TrainerLost",
     "Training",
+    "TrainingEstimate",
     "TrainingProgress",
     "TransformerLmTask",
     "Tree",
@@ -292,6 +303,7 @@ __all__ = [
     "mechanism_figures",
     "open_trace",
     "optimize_mechanism",
+    "pretrain",
     "privacy_statement",
     "read_claim",
     "read_strategy",

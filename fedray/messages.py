@@ -69,8 +69,7 @@ class Settlement:
     outcomes: codes of `Outcome`.
     reopen_times: whole second from which the device's timer is open again; 0 where no timer was
         started, NEVER for a device that has taken part as often as it may.
-    remembers_round: whether the device keeps the round as its last one (it does when its report was
-        accepted).
+    remembers_round: whether the device keeps the round as its last one.
     """
 
     attempt: int
@@ -81,6 +80,11 @@ class Settlement:
     outcomes: NDArray[np.uint8]
     reopen_times: NDArray[np.uint32]
     remembers_round: NDArray[np.bool_]
+
+    @property
+    def is_accepted(self) -> NDArray[np.bool_]:
+        """Whether each report arrived before the attempt closed [S], committed or not."""
+        return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
         """The rows of devices in [first_device, end_device)."""
@@ -438,14 +442,35 @@ class TrainingProgress:
     trained, count: rounds that were trained on, and that there will be.
     metrics: of the last round.
     evaluation: the last one; None before the first.
+    evaluated: rounds that the evaluated model was trained on; 0 before the first.
     """
 
     trained: int
     count: int
     metrics: TrainingMetrics
     evaluation: Evaluation | None
+    evaluated: int
 
 
-Progress = RunProgress | TrainingProgress
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """How long a training will take, as measured with some of its devices before it begins. The
+    time of evaluations and of the aggregator is not in it.
+
+    count: rounds that will be trained.
+    devices: how many train in each.
+    sample_seconds: how long that takes the trainers that there are.
+    accepted: devices that a round accepts.
+    full_seconds: how long it would take if all of these trained.
+    """
+
+    count: int
+    devices: int
+    sample_seconds: float
+    accepted: int
+    full_seconds: float
+
+
+Progress = RunProgress | TrainingEstimate | TrainingProgress
 ProgressListener = Callable[[Progress], None]
 """Is told how far a simulation or a training is; may be called from another thread."""

@@ -75,7 +75,7 @@ def simulate(
     What was reached by the last checkpoint is kept beside `out` then, for `resume`. Without a
     checkpoint nothing is left behind.
     """
-    placement = (placement or Placement()).resolved(predicted_seconds(scenario))
+    placement = (placement or Placement()).resolved(lambda: predicted_seconds(scenario))
     check_memory(scenario, placement)
     with TraceWriter(out or new_directory(scenario.name)) as writer:
         run = write_unfinished(writer.partial, scenario.to_document())
@@ -111,7 +111,7 @@ def resume(
         FedrayError: as `simulate`.
     """
     partial, kept, run = read_unfinished_scenario(directory, scenario)
-    placement = (placement or Placement()).resolved(predicted_seconds(kept))
+    placement = (placement or Placement()).resolved(lambda: predicted_seconds(kept))
     if scenario is None and not trust_code:
         kept.demand_trust()
     check_memory(kept, placement)

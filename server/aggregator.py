@@ -44,7 +44,12 @@ class ModelAggregator:
         """Takes the initial parameters [D], and gives them back; see `commit`."""
         dimension = parameters.size
         self._parameters_D = torch.tensor(parameters, device=self._device)
-        self._encoding = encoding_of(self._scenario.privacy.encoding, dimension)
+        self._encoding = encoding_of(
+            self._scenario.privacy.encoding,
+            dimension,
+            self._scenario.rounds.report_goal,
+            self._scenario.training_seed,
+        )
         self._total_P = self._encoding.zero_sum()
         self._noise: NoiseStream = noise_stream(
             self._scenario.privacy.mechanism,

@@ -153,7 +153,7 @@ CHUNK = 4096
 writing."""
 
 
-@numba.njit(parallel=True, error_model="numpy")
+@numba.njit(parallel=True, cache=True, error_model="numpy")
 def _buffered_step(S, out, theta, omega):
     for chunk in numba.prange((out.size + CHUNK - 1) // CHUNK):
         low, high = chunk * CHUNK, min(out.size, (chunk + 1) * CHUNK)

@@ -54,6 +54,7 @@ class TrainingLoop:
 
     metrics: a row per round so far.
     last_evaluation: of these rows; None before the first.
+    evaluated: rounds that its model was trained on; 0 before the first.
     devices_at_once: devices in a group; 0 until that is known.
     """
 
@@ -73,6 +74,7 @@ class TrainingLoop:
         """Whether the aggregator has been told of the model; it is when it is first needed."""
         self.metrics: list[TrainingMetrics] = []
         self.last_evaluation: Evaluation | None = None
+        self.evaluated = 0
         self.devices_at_once = scenario.training.devices_at_once or 0
         self._evaluations: dict[int, Pending[Evaluation]] = {}
         self._aggregator_state: dict[str, NDArray] = {}
@@ -121,8 +123,9 @@ class TrainingLoop:
         self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
         self.devices_at_once = int(state["devices_at_once"])
         self.metrics = _metrics_of(str(state["metrics"]))
-        evaluations = [row.evaluation for row in self.metrics if row.evaluation is not None]
-        self.last_evaluation = evaluations[-1] if evaluations else None
+        for row in self.metrics:
+            if row.evaluation is not None:
+                self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
 
     def _steadily(self, act: Callable[[], None]) -> None:
         """Acts; when the aggregator is lost, brings it back, as often as it may, and acts again."""
@@ -200,7 +203,7 @@ class TrainingLoop:
 
     def _collect_evaluations(self) -> None:
         for round_index, pending in self._evaluations.items():
-            self.last_evaluation = pending.result()
+            self.last_evaluation, self.evaluated = pending.result(), round_index + 1
             self.metrics[round_index] = dataclasses.replace(
                 self.metrics[round_index], evaluation=self.last_evaluation
             )

@@ -67,10 +67,13 @@ class Form:
     Args:
         table: the keys that say what an example is.
         contents: what was found in the data.
+
+    words: the vocabulary of a text in words.
     """
 
     def __init__(self, table: FormedData, contents: Contents) -> None:
         self._table, self._contents = table, contents
+        self.words = contents.words
         self._numbers = {word: FIRST_WORD + rank for rank, word in enumerate(contents.words)}
         self.fields: Mapping[str, Field] = self._fields()
 

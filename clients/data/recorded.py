@@ -52,6 +52,8 @@ class RecordedExamples:
 
     Raises:
         InputError: the data cannot be read, or is not what the table says.
+
+    words: the vocabulary of a text in words, in order of their numbers; empty for other data.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RecordedExamples:
                 one_line(f"{self._where}: {error}; correct the data, or the table `data`")
             ) from None
         self.fields: Mapping[str, Field] = self._form.fields
+        self.words: tuple[str, ...] = self._form.words
         self.optimum: Mapping[str, float] = {}
         self._places = np.concatenate([self._split.trained, self._split.held_out])
         self.held_out_devices = self._split.held_out.size

@@ -12,6 +12,7 @@ from torch import Tensor
 from clients.data.source import ExampleSource
 from clients.tasks.layout import named, repeated, tensors
 from clients.tasks.task import Task
+from clients.work.caps import usable_examples
 from clients.work.orders import example_orders
 from clients.work.work import WorkOrder, WorkResult
 from fedray.errors import ScenarioError
@@ -40,7 +41,7 @@ class LocalTraining:
     def compute(self, order: WorkOrder) -> WorkResult:
         """See DeviceWork."""
         table = self._table
-        usable_G = _usable(order.held, table.max_examples)
+        usable_G = usable_examples(table, self._source, order.device_ids, order.held)
         steps_G = self._steps(usable_G)
         batch, most = table.batch_size, int(steps_G.max())
         positions = example_orders(
@@ -90,7 +91,7 @@ class OneGradient:
 
     def compute(self, order: WorkOrder) -> WorkResult:
         """See DeviceWork."""
-        used_G = _usable(order.held, self._table.max_examples)
+        used_G = usable_examples(self._table, self._source, order.device_ids, order.held)
         start = named(order.start[None, :], self._task.shapes)
         updates_GD = order.start.new_zeros(used_G.size, order.start.numel())
         losses_G = torch.zeros(used_G.size, dtype=torch.float64)
@@ -126,11 +127,6 @@ def gradients_of(
             "parameters by differentiable steps"
         ) from None
     return losses.detach(), dict(zip(leaves, gradients, strict=True))
-
-
-def _usable(held_G: NDArray[np.int64], most: int | None) -> NDArray[np.int64]:
-    """How many examples of each device a round may use."""
-    return held_G if most is None else np.minimum(held_G, most)
 
 
 def _optimizer(table: FedAvg, parameters: list[Tensor]) -> torch.optim.Optimizer | None:

@@ -51,9 +51,11 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "so a real deployment "
         "must draw its noise from a secret source."
     )
-    counted = _counted(scenario)
+    encoding = scenario.privacy.encoding.assumption
+    own = (*([encoding] if encoding else []), *_counted(scenario))
+    every = (first, *OF_EVERY_AUDIT, *own, released)
     if not training.enabled:
-        return (first, *OF_EVERY_AUDIT, *counted, released)
+        return every
     metrics = (
         "The recorded train_loss and clipped_share of each round are computed from updates without "
         "noise. They are a "
@@ -61,9 +63,9 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "accounted for."
     )
     if not scenario.trains_a_sample:
-        return (first, *OF_EVERY_AUDIT, *counted, released, metrics)
+        return (*every, metrics)
     scaled = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
-    return (first, *OF_EVERY_AUDIT, *counted, released, metrics, scaled)
+    return (*every, metrics, scaled)
 
 
 def _counted(scenario: Scenario) -> tuple[str, ...]:

@@ -325,8 +325,16 @@ class Audit:
             "claim_holds": self.claim_holds,
             "claim_sentence": self.claim_sentence,
             "findings": [finding.to_json() for finding in self.findings],
+            "encoding": self._encoding_json(),
             "assumptions": list(self.assumptions),
         }
+
+    def _encoding_json(self) -> dict[str, Any] | None:
+        """How updates were sent and what noise is measured by; None for a log."""
+        if self.scenario is None:
+            return None
+        table = self.scenario.privacy.encoding
+        return {**table.model_dump(), "noise_is_relative_to": table.noise_is_relative_to}
 
     def to_json_in_full(self) -> dict[str, Any]:
         """`to_json`, and what takes longer: what each device got, the frontier, privacy over

@@ -15,6 +15,7 @@ from fedray.commands.learning import (
     CheckpointOption,
     InProcessFlag,
     SetOption,
+    TensorboardOption,
     TrainersOption,
     WorkerTimeoutOption,
     backend_of,
@@ -65,14 +66,16 @@ def run(
     trust_code: TrustFlag = False,
     worker_timeout: WorkerTimeoutOption = 600.0,
     aggregator_gpus: AggregatorGpusOption = 0.0,
+    tensorboard: TensorboardOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, train its model, write its trace, audit it, and write its report."""
     from fedray.audit.audit import audit_trace
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
+    from fedray.report.event_files import event_files
     from fedray.report.page import write_report
-    from fedray.report.progress import run_progress
+    from fedray.report.progress import both, run_progress
     from fedray.report.text import TextTable
     from fedray.report.text.audits import audit_text
     from fedray.scenario import Scenario
@@ -101,10 +104,12 @@ def run(
             "SCENARIO is given too"
         )
     with (
-        run_progress(is_shown=not as_json) as on_progress,
+        run_progress(is_shown=not as_json) as show,
+        event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
         interrupts_explained(),
     ):
+        on_progress = both(show, write)
         if resume is not None:
             trace = resume_run(resume, placement, value, on_progress, trust_code=trust_code)
         else:

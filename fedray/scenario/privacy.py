@@ -25,8 +25,8 @@ class Privacy(Table):
         "a mechanism file beside the scenario's.",
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
-    """Noise standard deviation over the clip norm, for C of unit scale (z of
-    mechanisms/README.md)."""
+    """Noise standard deviation over the most that a device contributes, for C of unit scale (z of
+    mechanisms/README.md). That is the clip norm, or what the encoding makes of it."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Largest L2 norm of a device's update; of adaptive clipping, the first."""
     clipping: AnyClipping = Field(

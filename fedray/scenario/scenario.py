@@ -166,6 +166,14 @@ class Scenario(Table):
         """Share of the devices that the task can use and that are eligible at all."""
         return self.population.reach * (1 - self.population.unreachable)
 
+    @property
+    def _fixed_latency(self) -> str:
+        latency = self.latency
+        setup = f"latency.setup_seconds={latency.setup_seconds:g}"
+        if not latency.secagg_seconds:
+            return setup
+        return f"{setup} with latency.secagg_seconds={latency.secagg_seconds:g}"
+
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
         usable = self.device_ids * self.usable_share
@@ -192,12 +200,11 @@ class Scenario(Table):
                 "reach and unreachable leave; "
                 "lower the goal or raise the population"
             )
-        if self.latency.setup_seconds >= 60 * self.rounds.report_timeout_minutes:
+        if self.latency.fixed_seconds >= 60 * self.rounds.report_timeout_minutes:
             raise ValueError(
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
                 "reports within it, since "
-                f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise "
-                "the timeout"
+                f"{self._fixed_latency} alone takes as long; raise the timeout"
             )
         mechanism = self.privacy.mechanism
         if mechanism.most_rounds is not None and self.rounds.count > mechanism.most_rounds:

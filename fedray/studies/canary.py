@@ -4,9 +4,10 @@ Canary devices take part in the rounds of one device's recorded pattern. Each se
 a unit vector of its own coordinate, ten times the clip norm long; it goes through the real
 clipping, the encoding and the aggregator. Half of the coordinates have a canary, half are
 silent. What is released is whitened by the mechanism as `mechanisms/reference.py` writes it down,
-in float64 and apart from the aggregator's code: W = L^-1 R / (z clip), L L' = M M' with M the noise
-map. If all is right the entries of W are independent standard normals, and with a canary they are
-shifted by L^-1 u / z, u the pattern.
+in float64 and apart from the aggregator's code: W = L^-1 R / (z norm), L L' = M M' with M the noise
+map and `norm` what a device can contribute, the clip norm where encoding makes nothing longer. If
+all is right the entries of W are independent standard normals, and with a canary they are shifted
+by L^-1 u / z, u the pattern times clip / norm.
 
 Four figures come out of it: the distinguishability mu of the best linear test (of the released
 rounds; for square strategies it is the mechanism's s / z, for trees less, since nodes are not
@@ -27,7 +28,7 @@ from scipy import linalg, stats
 
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.encoding.encoding import ClippedUpdates
+from fedray.encoding.encoding import ClippedUpdates, Encoding
 from fedray.encoding.registry import encoding_of
 from fedray.errors import InputError, RunFailed
 from fedray.placement import Placement
@@ -217,11 +218,12 @@ def check_aggregator(
     strategy, z = scenario.privacy.mechanism, scenario.update_noise_multiplier
     M = reference.noise_map(strategy, rounds)
     L = np.linalg.cholesky(M @ M.T)
-    W = linalg.solve_triangular(
-        L, released / (z * scenario.privacy.clip_norm), lower=True, overwrite_b=True
-    )
+    clip_norm = scenario.privacy.clip_norm
+    encoding = _encoding_of(_with_room(scenario, coordinates), coordinates)
+    norm = encoding.contribution_norm(clip_norm)
+    W = linalg.solve_triangular(L, released / (z * norm), lower=True, overwrite_b=True)
     u = np.zeros(rounds)
-    u[list(pattern)] = 1.0
+    u[list(pattern)] = clip_norm / norm
     shift = linalg.solve_triangular(L, u, lower=True) / z
     expected_mu = float(np.linalg.norm(shift))
     answers = shift @ W / expected_mu  # N(mu, 1) with a canary, N(0, 1) without
@@ -278,13 +280,10 @@ def _released(
 ) -> NDArray[np.float64]:
     """[rounds, coordinates]: what the aggregator releases; canaries sit in the first half of the
     coordinates."""
-    goal = scenario.rounds.report_goal
-    full = scenario.model_copy(
-        update={"training": scenario.training.model_copy(update={"cohort_sample": goal})}
-    )
+    full = _with_room(scenario, coordinates)
     tested = aggregator(full)
     tested.start(np.zeros(coordinates, np.float32))
-    encoding = encoding_of(scenario.privacy.encoding, coordinates)
+    encoding = _encoding_of(full, coordinates)
     rows = np.empty((rounds, coordinates))
     for index in range(rounds):
         total = encoding.zero_sum()
@@ -294,6 +293,21 @@ def _released(
         tested.add(total)
         rows[index] = tested.release().cpu().double().numpy()
     return rows
+
+
+def _with_room(scenario: Scenario, coordinates: int) -> Scenario:
+    """The scenario with full noise, and with a report goal that no sum of canaries exceeds."""
+    goal = max(scenario.rounds.report_goal, coordinates // 2)
+    tables = {
+        "training": scenario.training.model_copy(update={"cohort_sample": goal}),
+        "rounds": scenario.rounds.model_copy(update={"report_goal": goal}),
+    }
+    return scenario.model_copy(update=tables)
+
+
+def _encoding_of(scenario: Scenario, coordinates: int) -> Encoding:
+    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
+    return encoding_of(table, coordinates, goal, scenario.training_seed)
 
 
 def _canaries(

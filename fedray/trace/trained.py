@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import Clip, Measured, Metric, TaskDescription, TrainingMetrics
 from fedray.parsing import finite_or_none, parse_json
+from fedray.rounding import up
 from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
@@ -248,7 +249,7 @@ class TrainedRun:
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", f"{self.metrics['train_loss'][-1]:.4f} on the devices, before they train"],
         ]
-        rows += self._left_out_rows()
+        rows += [*self._encoding_rows(), *self._left_out_rows()]
         optimum = document.get("optimum", {})
         measures = self.last_evaluation()
         for metric in self.task_metrics:
@@ -261,6 +262,16 @@ class TrainedRun:
             rows.append([f"held-out {metric.name}", text])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
+
+    def _encoding_rows(self) -> list[list[str]]:
+        """How updates were sent; nothing for runs that were written before there was a choice."""
+        encoding = self.document.get("encoding")
+        if encoding is None:
+            return []
+        text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
+        if encoding["inflation"] > 1.0:
+            text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
+        return [["encoding", text]]
 
     def _left_out_rows(self) -> list[list[str]]:
         """Devices that took part and added nothing to the model, if there are any."""
@@ -325,7 +336,7 @@ class TrainedRunWriter(PartialDirectory):
         table = pa.table(arrays, schema=schema)
         pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         self._write(METRICS_FILE, buffer.getvalue())
-        content = safetensors.numpy.save(_named(parameters, description.shapes))
+        content = model_content(parameters, description.shapes)
         self._write(MODEL_FILE, content)
         head = {
             "format": FORMAT,
@@ -355,15 +366,25 @@ def _task_name(training: Mapping[str, Any]) -> str:
     return task.get("file", task["kind"])
 
 
-def _named(
-    parameters: NDArray[np.float32], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, NDArray[np.float32]]:
+def model_content(
+    parameters: NDArray[np.float32],
+    shapes: Mapping[str, tuple[int, ...]],
+    provenance: Mapping[str, str] | None = None,
+) -> bytes:
+    """A model as a safetensors file, its parameters by name.
+
+    Args:
+        parameters: of the model, [D].
+        shapes: of every parameter by its name; in this order they lay out the vector.
+        provenance: texts by name that the file bears beside them.
+    """
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])[:-1]
     parts = np.split(parameters, ends)
-    return {
+    named = {
         name: np.ascontiguousarray(part).reshape(shape)
         for (name, shape), part in zip(shapes.items(), parts, strict=True)
     }
+    return safetensors.numpy.save(named, metadata=dict(provenance) if provenance else None)
 
 
 def _metric_columns(

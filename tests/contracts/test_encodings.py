@@ -9,17 +9,26 @@ from hypothesis import strategies as st
 from clients.clipping import clip_factors
 from fedray.encoding.encoding import ClippedUpdates, Encoding
 from fedray.encoding.registry import encoding_of
-from fedray.encoding.tables import FixedPoint
+from fedray.encoding.rotation import padded
+from fedray.encoding.tables import FixedPoint, SecAgg
 
-ENCODINGS = {"fixed_point": FixedPoint()}
-ERRORS = {"fixed_point": lambda dimension, devices: devices * dimension**0.5 * 2.0**-39}
+ENCODINGS = {
+    "fixed_point": FixedPoint(),
+    "secagg": SecAgg(scale=1000),
+    "secagg, more room": SecAgg(scale=1 << 20, modulus_bits=40),
+}
+ERRORS = {
+    "fixed_point": lambda dimension, devices: devices * dimension**0.5 * 2.0**-39,
+    "secagg": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 1000,
+    "secagg, more room": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 2**20,
+}
 """The largest L2 error of a decoded sum, over the clip norm, before it is rounded to float32."""
 ALL = pytest.mark.parametrize("kind", ENCODINGS)
 DEVICES = 12
 
 
 def made(kind: str, dimension: int) -> Encoding:
-    return encoding_of(ENCODINGS[kind], dimension)
+    return encoding_of(ENCODINGS[kind], dimension, DEVICES, seed=11)
 
 
 def updates_of(

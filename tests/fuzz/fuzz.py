@@ -53,7 +53,9 @@ from fedray.messages import (
     TrainReport,
 )
 from fedray.scenario import Scenario
+from fedray.scenario.pretraining import Pretraining
 from fedray.studies.sweep.sweep import Sweep
+from fedray.table import read_table_file
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
@@ -681,6 +683,7 @@ MECHANISMS = [
     '{\n "kind": "bisr",\n "bands": 3\n}',
 ]
 CLAIM = 'mechanism = { kind = "tree" }\nnoise_multiplier = 2.0\nrounds = 8\nmin_sep = 1\nepsilon = 6.6\ndelta = 1e-6\ntimer_hours = 3.0\n'
+PUBLIC = 'steps = 8\nclients = 3\nlearning_rate = 0.5\nmomentum = 0.9\n\n[data]\nkind = "classes"\nshape = [3]\n'
 TARGETS = '[\n {\n "rounds": 8,\n "min_sep": 2,\n "max_participations": 2,\n "weight": 1.0\n }\n]'
 
 
@@ -715,7 +718,14 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     own = Traces(places["own"], make_own, read_own)
     yield "own trace", 0.40, own
     yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
-    yield "scenario", 0.08, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
+    yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
+    public = Texts(
+        texts / "p.toml",
+        [PUBLIC],
+        " = ",
+        lambda file: read_table_file(Pretraining, file, "public data"),
+    )
+    yield "public data", 0.02, public
     yield "override", 0.05, Overrides()
     yield "claim", 0.03, Texts(texts / "c.toml", [CLAIM], " = ", read_claim)
     yield "sweep", 0.03, Texts(texts / "w.toml", sweeps, " = ", Sweep.from_toml)

@@ -51,6 +51,7 @@ def test_epsilon_of_a_rho_is_the_published_one(rho: float, epsilon: float) -> No
     assert math.ceil(found * 100 - 1e-2) / 100 == pytest.approx(epsilon, abs=0.0101)
 
 
+@pytest.mark.slow
 @given(
     st.floats(-12, 1.5).map(lambda exponent: 10**exponent),
     st.floats(-30, -1e-6).map(lambda exponent: 10**exponent),
@@ -145,6 +146,7 @@ def test_no_noise_is_refused(multiplier: float) -> None:
             refused()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exponent", "printed"),
     [(0, 0.97), (1, 0.98), (2, 1.00), (3, 1.07), (4, 1.18), (5, 2.21), (6, 7.50)],

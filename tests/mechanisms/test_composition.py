@@ -207,6 +207,7 @@ def test_epsilon_grows_with_steps_and_falls_with_noise_and_delta() -> None:
     assert composed_epsilon(0.02, 1.0, 200, 1e-8) < base < composed_epsilon(0.022, 1.0, 200, 1e-9)
 
 
+@pytest.mark.slow
 def test_little_noise_and_rare_samples_take_little_memory() -> None:
     """z = 0.095 took 2 GB on a grid that spanned every loss."""
     code = (

@@ -178,6 +178,7 @@ def test_tabulated_and_computed_sensitivities_agree(strategy: Strategy) -> None:
     assert tabulated.is_exact.tolist() == [bool(each.is_exact[0]) for each in computed]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(EXAMPLES), st.integers(1, 14), st.integers(1, 14), st.integers(1, 6))
 @settings(max_examples=400, deadline=None)
 def test_participation_sensitivity_is_the_largest_over_all_patterns(
@@ -248,6 +249,7 @@ def test_columns_not_rows_of_a_factor_have_unit_norm() -> None:
     assert np.linalg.norm(np.linalg.cholesky(X), axis=0).max() > 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "min_sep", "most", "squared"),
     [
@@ -273,6 +275,7 @@ def test_tree_sensitivity_has_the_published_squares(
     )
 
 
+@pytest.mark.slow
 def test_trees_that_restart_at_128_and_every_1024_rounds_have_their_square() -> None:
     """Xu et al. 2023, Algorithm 1. Squares add over the trees; the same by any C's bounds where they meet."""
     strategy = Tree(restarts=tuple(range(128, 4000, 1024)))
@@ -359,6 +362,7 @@ def trees(draw) -> tuple[Tree, int]:
     ), rounds
 
 
+@pytest.mark.slow
 @given(trees(), st.integers(1, 13), st.integers(1, 6))
 @settings(max_examples=600, deadline=None)
 def test_trees_with_restarts_and_completion_are_exact(tree, min_sep: int, most: int) -> None:

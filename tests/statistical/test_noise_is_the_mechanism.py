@@ -93,6 +93,7 @@ def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(
     assert p_values(0.9 * rows, strategy, sigma)[0] < ALARM
 
 
+@pytest.mark.slow
 @KINDS
 def test_noise_of_another_mechanism_is_noticed(small, strategy: Strategy) -> None:
     scenario = small(
