@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedray.audit.audit import Audit, audit_trace
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
+    from fedray.audit.released import ReleasedEvent, read_events
     from fedray.audit.statement import Statement, privacy_statement
     from fedray.encoding.tables import FixedPoint, SecAgg
     from fedray.errors import (
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
     from fedray.trace.trained import TrainedRun
+    from mechanisms.accounting.events import Event, EventRefused
     from mechanisms.accounting.sampled import PoissonSampling
     from mechanisms.comparison import Utility, utility
     from mechanisms.figures import Figures, calibrated_figures, mechanism_figures
@@ -137,6 +139,7 @@ _NAMES = {
     "fedray.audit.audit": "Audit audit_trace",
     "fedray.audit.claims": "Claim read_claim",
     "fedray.audit.guarantees": "Guarantee",
+    "fedray.audit.released": "ReleasedEvent read_events",
     "fedray.audit.statement": "Statement privacy_statement",
     "fedray.scenario.availability": (
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
@@ -180,6 +183,7 @@ _NAMES = {
     "fedray.trace.importer": "import_log",
     "fedray.trace.reader": "Trace",
     "fedray.trace.trained": "TrainedRun",
+    "mechanisms.accounting.events": "Event EventRefused",
     "mechanisms.accounting.sampled": "PoissonSampling",
     "mechanisms.comparison": "Utility utility",
     "mechanisms.figures": "Figures calibrated_figures mechanism_figures",
@@ -215,6 +219,8 @@ __all__ = [
     "CustomTask",
     "Dense",
     "Estimate",
+    "Event",
+    "EventRefused",
     "FedAvg",
     "FedProx",
     "FedSGD",
@@ -262,6 +268,7 @@ __all__ = [
     "Pretraining",
     "Privacy",
     "QuadraticTask",
+    "ReleasedEvent",
     "ReplayAvailability",
     "Restarted",
     "Rounds",
@@ -313,6 +320,7 @@ __all__ = [
     "pretrain",
     "privacy_statement",
     "read_claim",
+    "read_events",
     "read_strategy",
     "resume",
     "resume_run",

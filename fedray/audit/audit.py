@@ -39,6 +39,7 @@ from fedray.audit.guarantees import (
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.rounding import up
@@ -288,6 +289,47 @@ class Audit:
     @property
     def _has_noise(self) -> bool:
         return bool(self.mechanisms) and self.mechanisms[0].noise_multiplier is not None
+
+    @property
+    def events(self) -> tuple[ReleasedEvent, ...]:
+        """What was released, for every mechanism and each of its guarantees; none without noise."""
+        named = [
+            (mechanism, name, guarantee)
+            for mechanism in self.mechanisms
+            for name, guarantee in (
+                ("observed", mechanism.observed),
+                ("observed limits", mechanism.observed_limits),
+                ("enforced", mechanism.enforced),
+                ("claimed", mechanism.claimed),
+            )
+        ]
+        return tuple(
+            ReleasedEvent(mechanism.name, name, each.scope, each.event, each.delta)
+            for mechanism, name, each in named
+            if each.event is not None
+        )
+
+    def write_events(self, file: str | Path) -> Path:
+        """Writes `events`, with the figures of every accountant and of dp_accounting, as JSON.
+
+        `fedray.read_events` reads it. Matrices are written beside it.
+
+        Args:
+            file: the JSON file.
+
+        Returns:
+            Its path.
+
+        Raises:
+            InputError: it cannot be written, or there is no noise to account for.
+        """
+        if not self.events:
+            raise InputError(
+                f"trace {str(self.path)!r}: no mechanism and noise multiplier are known, so there "
+                "are no events; give both, or a claim"
+            )
+        strategies = [mechanism.strategy for mechanism in self.mechanisms]
+        return write_events(self.events, strategies, self.digest, file)
 
     def participation_histogram(self) -> dict[int, int]:
         """Devices by number of participations, from 1."""
