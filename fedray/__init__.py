@@ -48,10 +48,12 @@ if TYPE_CHECKING:
     from fedray.report.page import write_report
     from fedray.report.trained_page import write_training_report
     from fedray.scenario import (
+        AdaptiveClipping,
         CustomTask,
         FedAvg,
         FedProx,
         FedSGD,
+        FixedClipping,
         ImageCnnTask,
         InitialModel,
         KeyboardLstmTask,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         NextWordTask,
         Outage,
         Participation,
+        PerLayerClipping,
         Population,
         Privacy,
         QuadraticTask,
@@ -165,8 +168,9 @@ _NAMES = {
     "fedray.report.page": "write_report",
     "fedray.report.trained_page": "write_training_report",
     "fedray.scenario": (
-        "CustomTask FedAvg FedProx FedSGD ImageCnnTask InitialModel KeyboardLstmTask "
-        "LanguageData Latency LogisticTask MlpTask NextWordTask Outage Participation Population "
+        "AdaptiveClipping CustomTask FedAvg FedProx FedSGD FixedClipping ImageCnnTask "
+        "InitialModel KeyboardLstmTask LanguageData Latency LogisticTask MlpTask NextWordTask "
+        "Outage Participation PerLayerClipping Population "
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
         "ServerYogi StopAt TimeZone Training TransformerLmTask"
     ),
@@ -199,6 +203,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [
     "BISR",
     "BLT",
+    "AdaptiveClipping",
     "Aggregates",
     "AggregatorLost",
     "AlwaysOn",
@@ -225,6 +230,7 @@ __all__ = [
     "Fit",
     "FitFailed",
     "FittedRun",
+    "FixedClipping",
     "FixedPoint",
     "Guarantee",
     "HabitAvailability",
@@ -250,6 +256,7 @@ __all__ = [
     "Outage",
     "ParquetData",
     "Participation",
+    "PerLayerClipping",
     "PflHdf5Data",
     "Placement",
     "Plan",

@@ -52,6 +52,7 @@ class Stream(IntEnum):
     EXAMPLES = 19
     DEVICE_SAMPLE = 20
     PRETRAINING = 21
+    CLIP_COUNT = 23
     ROTATION = 24
     ROUNDING = 25
 

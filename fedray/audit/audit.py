@@ -46,7 +46,10 @@ from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
+from mechanisms.accounting.clip_count import with_counts
+from mechanisms.accounting.events import Event, StrategyRelease
 from mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from mechanisms.participation import MinSep
 from mechanisms.registry import Identity, Tree
@@ -271,6 +274,19 @@ class Audit:
         return found if found.sensitivity is not None else None
 
     @property
+    def releases(self) -> tuple[Event, ...]:
+        """What the run released in each round, one by one, at the observed sensitivity of its own
+        mechanism and the noise of its scenario; empty where sums of updates are all."""
+        scenario = self.scenario
+        own = [each.observed.event for each in self.mechanisms if each.is_own]
+        if scenario is None or scenario.count_noise is None or not own:
+            return ()
+        assert isinstance(own[0], StrategyRelease)  # a run of ours has noise
+        z = scenario.privacy.noise_multiplier
+        together = own[0].model_copy(update={"noise_multiplier": z})
+        return with_counts(together, scenario.count_noise).events
+
+    @property
     def _has_noise(self) -> bool:
         return bool(self.mechanisms) and self.mechanisms[0].noise_multiplier is not None
 
@@ -338,6 +354,10 @@ class Audit:
             "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees]
             if self.mechanisms
             else [],
+            "releases": [
+                {**each.model_dump(include={"query", "noise_multiplier"}), "rho": rho_of(each)}
+                for each in self.releases
+            ],
             "utility": [row.to_json() for row in self.utility],
             "utility_basis": basis.name if basis is not None else None,
             "utility_rho": basis.rho if basis is not None else None,
