@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         TrainerLost,
     )
     from fedray.learning import train
-    from fedray.messages import RunProgress, TrainingEstimate, TrainingProgress
+    from fedray.messages import DataProgress, RunProgress, TrainingEstimate, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.pretraining import Pretrained, pretrain
@@ -150,7 +150,7 @@ _NAMES = {
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.studies.learning_curves": "LearningCurves study_learning",
     "fedray.learning": "train",
-    "fedray.messages": "RunProgress TrainingEstimate TrainingProgress",
+    "fedray.messages": "DataProgress RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
     "fedray.placement": "Placement",
     "fedray.pretraining": "Pretrained pretrain",
@@ -203,6 +203,7 @@ __all__ = [
     "CustomAvailability",
     "CustomData",
     "CustomTask",
+    "DataProgress",
     "Dense",
     "Estimate",
     "FedAvg",
