@@ -1,8 +1,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# Compiled files are kept, so that the second run starts sooner, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check bench bench-learning bench-peers bench-population bench-audit canary faults peers reproduce gboard learning fuzz clean
+.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit canary faults peers reproduce gboard learning fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -16,8 +18,13 @@ test: .venv/.tests  ## Every test
 check: .venv/.tests  ## Format, lint, types, import contracts, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory --jobs 2 --output-sync types fast
+
+types:
+	$(BIN)/basedpyright
+
+fast:
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not ray"
 
 bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted

@@ -1,5 +1,4 @@
-"""Clipping, and exact sums: a clipped update as whole steps of clip_norm / 2^40, so that sums do
-not depend on their order."""
+"""Clipping: by which factor each device's update is scaled down before it is encoded."""
 
 import math
 from enum import IntEnum
@@ -7,8 +6,6 @@ from enum import IntEnum
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-
-from fedray.messages import FIXED_POINT_BITS
 
 _MARGIN = 1.0 - 2.0**-24
 """Clipped updates end this much below the clip norm, so that rounding cannot exceed it.
@@ -28,38 +25,31 @@ class Clipped(IntEnum):
     """It has a NaN or an infinity, and counts as zero."""
 
 
-def add_clipped(
-    total_D: NDArray[np.int64], updates_GD: NDArray[np.float32], clip_norm: float
-) -> NDArray[np.int8]:
-    """Adds updates [G, D] to a sum [D] in place, each scaled down to L2 norm clip_norm where it is
-    longer.
+def clip_factors(
+    updates_GD: NDArray[np.float32], clip_norm: float
+) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """By which factor each update [G, D] is to be scaled, so that its L2 norm is at most clip_norm.
 
-    The sum is in whole steps of clip_norm / 2^40, each coordinate of each update rounded towards
-    zero, so that no norm grows. An update that is not finite counts as zero: a device whose
-    training diverged contributes nothing.
+    An update that is not finite counts as zero: a device whose training diverged contributes
+    nothing.
 
     Returns:
-        What was done to each update [G], as `Clipped`.
+        The factors [G], from 0 to 1; and what that does to each update [G], as `Clipped`.
     """
-    return _add_clipped(total_D, updates_GD, clip_norm, 2.0**FIXED_POINT_BITS / clip_norm)
+    return _clip_factors(updates_GD, clip_norm)
 
 
 @njit(cache=True)
-def _add_clipped(total, updates, clip_norm, steps_per_unit):
+def _clip_factors(updates, clip_norm):
     devices, dimension = updates.shape
-    done = np.zeros(devices, np.int8)
+    factors, done = np.ones(devices), np.zeros(devices, np.int8)
     for device in range(devices):
         square = 0.0
         for coordinate in range(dimension):
             square += np.float64(updates[device, coordinate]) ** 2
         norm = math.sqrt(square)
         if not math.isfinite(norm):
-            done[device] = 2
-            continue
-        is_longer = not norm <= clip_norm * _MARGIN
-        done[device] = 1 if is_longer else 0
-        scale = steps_per_unit * (clip_norm * _MARGIN / norm if is_longer else 1.0)
-        for coordinate in range(dimension):
-            # The conversion rounds towards zero.
-            total[coordinate] += np.int64(np.float64(updates[device, coordinate]) * scale)
-    return done
+            factors[device], done[device] = 0.0, 2
+        elif not norm <= clip_norm * _MARGIN:
+            factors[device], done[device] = clip_norm * _MARGIN / norm, 1
+    return factors, done

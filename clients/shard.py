@@ -194,13 +194,15 @@ class PopulationShard:
             self._timers.raise_to(local, settlement.reopen_times)
             if self._listed is not None:
                 self._moved.append(local[settlement.reopen_times > 0])
-            kept = local[settlement.remembers_round]
             if self._separation:
+                kept = local[settlement.remembers_round]
                 self._last_rounds.raise_to(
                     kept, np.full(kept.size, settlement.round_index + 1, np.uint32)
                 )
             if self._is_capped:
-                self._contributions.raise_to(kept, self._contributions.get(kept) + np.uint32(1))
+                counted = local[settlement.is_accepted]
+                counts = self._contributions.get(counted) + np.uint32(1)
+                self._contributions.raise_to(counted, counts)
             if local.size:  # an attempt may have selected none of this shard's devices
                 self._rows.add(settlement)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.clipping import Clipped, add_clipped
+from clients.clipping import Clipped, clip_factors
 from clients.data.registry import source_of
 from clients.data.source import DamagedExamples
 from clients.evaluation import device_sums, evaluate
@@ -19,6 +19,8 @@ from clients.tasks.layout import size_of
 from clients.tasks.registry import task_of
 from clients.work.registry import work_of
 from clients.work.work import WorkOrder, WorkResult
+from fedray.encoding.encoding import ClippedUpdates
+from fedray.encoding.registry import encoding_of
 from fedray.messages import (
     FIXED_POINT_BITS,
     DeviceMeasures,
@@ -43,6 +45,12 @@ class LocalTrainer:
         # A task of the user's own may bring its data.
         self._source = getattr(self._task, "source", None) or scenario_source
         self._work = work_of(scenario, self._task, self._source)
+        self._encoding = encoding_of(
+            scenario.privacy.encoding,
+            size_of(self._task.shapes),
+            scenario.rounds.report_goal,
+            scenario.training_seed,
+        )
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D]: those of training.initial, or drawn as the task says."""
@@ -88,14 +96,13 @@ class LocalTrainer:
         """Trains the groups of an order from parameters [D].
 
         Returns:
-            What became of the devices; and the sum [D] of their clipped updates, in whole steps of
-            clip_norm / 2^FIXED_POINT_BITS.
+            What became of the devices; and the sum [P] of their encoded updates.
         """
         _use_one_thread()
-        total_D = np.zeros(size_of(self._task.shapes), np.int64)
+        total_P = self._encoding.zero_sum()
         start_D = torch.tensor(parameters)
-        groups = [self._train_group(order, group, start_D, total_D) for group in order.groups]
-        return TrainReport.of(order.round_index, groups), total_D
+        groups = [self._train_group(order, group, start_D, total_P) for group in order.groups]
+        return TrainReport.of(order.round_index, groups), total_P
 
     def seconds_per_device(
         self, order: TrainOrder, parameters: NDArray[np.float32], devices_at_once: int
@@ -117,9 +124,9 @@ class LocalTrainer:
         order: TrainOrder,
         device_ids: NDArray[np.uint64],
         start_D: torch.Tensor,
-        total_D: NDArray[np.int64],
+        total_P: NDArray[np.int64],
     ) -> TrainReport:
-        """Trains one group, and adds its clipped updates to the sum."""
+        """Trains one group, and adds its encoded updates to the sum."""
         asked = device_ids.size
         held = self._source.examples_on(device_ids)
         device_ids, held = device_ids[held > 0], held[held > 0]
@@ -135,16 +142,20 @@ class LocalTrainer:
         counts = {"devices": asked, "without_examples": without_examples, "damaged": damaged}
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        return self._add(order.round_index, result, total_D, counts)
+        return self._add(order.round_index, device_ids, result, total_P, counts)
 
     def _add(
         self,
         round_index: int,
+        device_ids: NDArray[np.uint64],
         result: WorkResult,
-        total_D: NDArray[np.int64],
+        total_P: NDArray[np.int64],
         counts: dict[str, int],
     ) -> TrainReport:
-        done = add_clipped(total_D, result.updates.numpy(), self._scenario.privacy.clip_norm)
+        clip_norm, values = self._scenario.privacy.clip_norm, result.updates.numpy()
+        factors, done = clip_factors(values, clip_norm)
+        updates = ClippedUpdates(round_index, device_ids, values, factors)
+        self._encoding.encode_into(total_P, updates, clip_norm)
         is_counted = done != Clipped.NOT_FINITE
         losses = result.losses.numpy()[is_counted]
         losses = losses[np.isfinite(losses)]

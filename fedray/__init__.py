@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
     from fedray.audit.statement import Statement, privacy_statement
+    from fedray.encoding.tables import FixedPoint, SecAgg
     from fedray.errors import (
         AggregatorLost,
         CheckpointError,
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
         Dense,
         Identity,
         Matrix,
+        Restarted,
         Toeplitz,
         Tree,
         TreeFull,
@@ -149,6 +151,7 @@ _NAMES = {
     ),
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.studies.learning_curves": "LearningCurves study_learning",
+    "fedray.encoding.tables": "FixedPoint SecAgg",
     "fedray.learning": "train",
     "fedray.messages": "DataProgress RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
@@ -180,7 +183,9 @@ _NAMES = {
     "mechanisms.optimize.design": "MechanismRequest optimize_mechanism",
     "mechanisms.optimize.objective": "Target",
     "mechanisms.participation": "MinSep",
-    "mechanisms.registry": ("BISR BLT BandFHU Banded Dense Identity Matrix Toeplitz Tree TreeFull"),
+    "mechanisms.registry": (
+        "BISR BLT BandFHU Banded Dense Identity Matrix Restarted Toeplitz Tree TreeFull"
+    ),
     "mechanisms.strategy": "SensitivityUnknown Strategy",
 }
 """The names that each module gives."""
@@ -214,6 +219,7 @@ __all__ = [
     "Fit",
     "FitFailed",
     "FittedRun",
+    "FixedPoint",
     "Guarantee",
     "HabitAvailability",
     "Identity",
@@ -251,12 +257,14 @@ __all__ = [
     "Privacy",
     "QuadraticTask",
     "ReplayAvailability",
+    "Restarted",
     "Rounds",
     "RunFailed",
     "RunProgress",
     "Scenario",
     "ScenarioError",
     "Schedule",
+    "SecAgg",
     "SensitivityUnknown",
     "ServerAdagrad",
     "ServerAdam",

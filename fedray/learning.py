@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from clients.data.registry import build_index, source_of
 from clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
+from fedray.encoding.registry import encoding_of
 from fedray.errors import CheckpointError, InputError, shown
 from fedray.messages import (
     ProgressListener,
@@ -308,6 +309,7 @@ class _Training:
             **self._scenario.to_document(),
             "aggregator_device": str(model["device"]),
             "devices_at_once": self._loop.devices_at_once,
+            "encoding": _encoding_figures(self._scenario, model["parameters"].size),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
             "notes": self._checkpoints.notes,
@@ -318,6 +320,17 @@ class _Training:
             self._loop.metrics, self._description, model["parameters"], document
         )
         return TrainedRun.open(path)
+
+
+def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
+    """What the encoding is for a model of D parameters, as training.json records it."""
+    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
+    encoding = encoding_of(table, dimension, goal, scenario.training_seed)
+    return {
+        "kind": table.kind,
+        "bits_per_parameter": encoding.bits_per_parameter,
+        "inflation": encoding.contribution_norm(1.0),
+    }
 
 
 def _train(

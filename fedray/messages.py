@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FIXED_POINT_BITS = 40
-"""Resolution of an update's coordinate: 2^40 steps per clip norm leave room for 2^22 clipped
-updates in an int64 sum."""
+"""Resolution of sums in fixed point: 2^40 steps per clip norm, or per unit of a loss, leave room
+for 2^22 devices in an int64 sum."""
 
 
 class Outcome(IntEnum):
@@ -69,8 +69,7 @@ class Settlement:
     outcomes: codes of `Outcome`.
     reopen_times: whole second from which the device's timer is open again; 0 where no timer was
         started, NEVER for a device that has taken part as often as it may.
-    remembers_round: whether the device keeps the round as its last one (it does when its report was
-        accepted).
+    remembers_round: whether the device keeps the round as its last one.
     """
 
     attempt: int
@@ -81,6 +80,11 @@ class Settlement:
     outcomes: NDArray[np.uint8]
     reopen_times: NDArray[np.uint32]
     remembers_round: NDArray[np.bool_]
+
+    @property
+    def is_accepted(self) -> NDArray[np.bool_]:
+        """Whether each report arrived before the attempt closed [S], committed or not."""
+        return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
     def slice_of_devices(self, first_device: int, end_device: int) -> "Settlement":
         """The rows of devices in [first_device, end_device)."""

@@ -68,8 +68,8 @@ class Trainer(Protocol):
     def train(self, order: TrainOrder, parameters: Kept) -> Pending[tuple[TrainReport, Kept]]:
         """Trains groups of devices from parameters [D].
 
-        The answer is what became of the devices, and a handle of the exact sum [D] of their clipped
-        updates (int64, in steps of clip_norm / 2^FIXED_POINT_BITS).
+        The answer is what became of the devices, and a handle of the exact sum [P] of their encoded
+        updates (int64; see fedray/encoding/encoding.py).
         """
         ...
 
@@ -100,7 +100,7 @@ class Aggregator(Protocol):
         ...
 
     def add(self, total: Kept) -> Pending[None]:
-        """Adds a trainer's sum [D] to that of the round."""
+        """Adds a trainer's sum [P] to that of the round."""
         ...
 
     def commit(self, round_index: int, devices: int) -> Pending[tuple[None, Kept]]:

@@ -52,6 +52,8 @@ class Stream(IntEnum):
     EXAMPLES = 19
     DEVICE_SAMPLE = 20
     PRETRAINING = 21
+    ROTATION = 24
+    ROUNDING = 25
 
 
 class Key(NamedTuple):

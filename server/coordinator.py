@@ -188,7 +188,7 @@ class Coordinator:
         )
         settlement = reporting.settlement
         remembered = np.where(settlement.remembers_round, self._round_index, -1).astype(np.int32)
-        contributions = selected.contributions + settlement.remembers_round.astype(np.uint32)
+        contributions = selected.contributions + settlement.is_accepted.astype(np.uint32)
         self._selection.let_go(
             selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
         )

@@ -1,5 +1,5 @@
-"""The life of a round, pure: what becomes of the selected devices, when the round closes, and which
-timers start.
+"""The life of a round, pure: what becomes of the selected devices, when the round closes, and what
+its devices remember.
 
 Selection -> reporting -> closed (committed or abandoned), Bonawitz et al. 2019, sections 2 and 4.
 All fates are fixed when a round starts, because a device's work, failure and session end are; so
@@ -14,9 +14,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.messages import NEVER, Outcome, Settlement
+from fedray.messages import Outcome, Settlement
 from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
+from server.closing import ClosingRule, closing_rule_of
+from server.policies.policy import Attempt, Policies
+from server.policies.registry import policies_of
 
 
 class FateModel(NamedTuple):
@@ -49,13 +52,12 @@ class RoundRules:
     selection_target: devices that must wait at once for a round to start.
     selection_timeout_seconds: longest wait for them.
     report_timeout_seconds: longest wait for the reports.
-    timer_seconds: how long a device keeps away after its timer starts.
-    timer_resets_on: what starts the timer; see `fedray.scenario.participation`.
-    round_separation: least difference between the numbers of two rounds of a device; 0 for none.
+    timer_seconds: how long a device keeps away after its timer starts, where it does not say so
+        itself.
+    closing: when a round closes.
+    policies: what devices remember of a round, so that they keep away from later ones.
     fates: how attempts go for devices.
     outages: [O, 2]; start and end of each, seconds since start, in order and apart.
-    max_participations: accepted reports after which a device may not take part again; None for no
-        cap.
     """
 
     report_goal: int
@@ -63,16 +65,15 @@ class RoundRules:
     selection_timeout_seconds: float
     report_timeout_seconds: float
     timer_seconds: float
-    timer_resets_on: str
-    round_separation: int
+    closing: ClosingRule
+    policies: Policies
     fates: FateModel
     outages: NDArray[np.float64]
-    max_participations: int | None = None
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
         """The rules of a scenario."""
-        rounds, participation = scenario.rounds, scenario.participation
+        rounds = scenario.rounds
         outages = [
             (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
             for outage in rounds.outages
@@ -82,12 +83,11 @@ class RoundRules:
             selection_target=rounds.selection_target,
             selection_timeout_seconds=rounds.selection_timeout_minutes * 60.0,
             report_timeout_seconds=rounds.report_timeout_minutes * 60.0,
-            timer_seconds=participation.timer_seconds,
-            timer_resets_on=participation.timer_resets_on,
-            round_separation=participation.round_separation,
+            timer_seconds=scenario.participation.timer_seconds,
+            closing=closing_rule_of(scenario),
+            policies=policies_of(scenario),
             fates=FateModel.of(scenario),
             outages=np.array(outages, np.float64).reshape(-1, 2),
-            max_participations=participation.max_participations,
         )
 
 
@@ -185,11 +185,10 @@ def resolve_reporting(
     round_index: int,
     rules: RoundRules,
 ) -> Reporting:
-    """Closes a round with its report_goal-th report, or abandons it at the timeout.
+    """Closes a round, as the closing rule says, and settles what its devices remember.
 
     A device reports when its work is done, unless it fails or stops being eligible before, or the
-    server is down then, which counts as a failure. Reports after closing are late. Equal report
-    times count in order of device id.
+    server is down then, which counts as a failure. Reports after closing are late.
 
     Args:
         selected: [S] devices.
@@ -206,23 +205,23 @@ def resolve_reporting(
     reports = ~fails & (report_times <= selected.interval_ends)
     deadline = started + rules.report_timeout_seconds
 
-    in_time = reports & (report_times <= deadline)
-    is_committed = int(np.count_nonzero(in_time)) >= rules.report_goal
-    if is_committed:
-        on_time, closed = _first_reports(np.where(reports, report_times, np.inf), rules.report_goal)
-    else:
-        on_time, closed = in_time, deadline
+    closing = rules.closing.close(np.where(reports, report_times, np.inf), started, deadline)
 
     # In this order: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
     outcomes[fails] = Outcome.FAILED
     outcomes[reports] = Outcome.LATE
-    outcomes[on_time] = Outcome.ACCEPTED if is_committed else Outcome.ABANDONED
+    kept = Outcome.ACCEPTED if closing.is_committed else Outcome.ABANDONED
+    outcomes[closing.is_on_time] = kept
 
-    reopen = _reopen_times(report_times, started, reports, on_time, selected.timer_seconds, rules)
-    if rules.max_participations is not None:
-        is_spent = on_time & (selected.contributions + 1 >= rules.max_participations)
-        reopen = np.where(is_spent, np.uint32(NEVER), reopen)
+    attempted = Attempt(
+        started=started,
+        report_times=report_times,
+        has_reported=reports,
+        is_accepted=closing.is_on_time,
+        timer_seconds=selected.timer_seconds,
+        contributions=selected.contributions,
+    )
     # Who neither reports nor fails is away when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
     settlement = Settlement(
@@ -232,14 +231,14 @@ def resolve_reporting(
         check_in_times=selected.check_in_times,
         report_times=np.where(reports, report_times, np.nan),
         outcomes=outcomes,
-        reopen_times=reopen,
-        remembers_round=on_time,
+        reopen_times=rules.policies.reopen_times(attempted),
+        remembers_round=rules.policies.remembers_round(attempted),
     )
     return Reporting(
-        is_committed=is_committed,
-        closed=closed,
+        is_committed=closing.is_committed,
+        closed=closing.time,
         reported=int(np.count_nonzero(reports)),
-        accepted_device_ids=selected.device_ids[on_time & is_committed],
+        accepted_device_ids=selected.device_ids[outcomes == Outcome.ACCEPTED],
         settlement=settlement,
         busy_until=free,
     )
@@ -257,38 +256,3 @@ def _lost_in_outages(
         failure_times = np.where(is_lost, np.minimum(failure_times, report_times), failure_times)
         report_times = np.where(is_lost, np.inf, report_times)
     return report_times, failure_times
-
-
-def _first_reports(report_times: NDArray[np.float64], goal: int) -> tuple[NDArray[np.bool_], float]:
-    """The first `goal` of the reports [S], and the time of the last of them."""
-    closed = float(np.partition(report_times, goal - 1)[goal - 1])
-    first = report_times < closed
-    ties = np.flatnonzero(report_times == closed)
-    first[ties[: goal - int(np.count_nonzero(first))]] = True
-    return first, closed
-
-
-def _reopen_times(
-    report_times: NDArray[np.float64],
-    started: float,
-    reports: NDArray[np.bool_],
-    on_time: NDArray[np.bool_],
-    timer_seconds: NDArray[np.float64],
-    rules: RoundRules,
-) -> NDArray[np.uint32]:
-    """Whole second from which each timer is open again; 0 where none was started.
-
-    Seconds are rounded up, so that no device comes before its timer has run out.
-    """
-    match rules.timer_resets_on:
-        case "accepted":
-            # The server accepts a report when it comes, even if the round is abandoned later.
-            resets, since = on_time, report_times
-        case "reported":
-            resets, since = reports, report_times
-        case _:
-            resets, since = np.ones_like(reports), np.full_like(report_times, started)
-    is_started = resets & (timer_seconds > 0.0)
-    # Times of devices that do not report may be infinite, which no whole second can hold.
-    opens = np.ceil(np.where(resets, since, 0.0) + timer_seconds)
-    return np.where(is_started, opens, 0.0).astype(np.uint32)

@@ -157,12 +157,13 @@ class _Rules(NamedTuple):
 
     target: devices that must wait at once.
     timer_seconds: of all devices, where the lists do not say how long each waits.
+    separation: least difference between the numbers of two rounds of a device; 0 for none.
     return_key: of the draws of next check-ins.
     """
 
     target: int
     timer_seconds: float
-    round_separation: int
+    separation: int
     return_key: Key
 
 
@@ -197,7 +198,7 @@ class Selection:
         self._rules = _Rules(
             target=rules.selection_target,
             timer_seconds=rules.timer_seconds,
-            round_separation=rules.round_separation,
+            separation=rules.policies.separation,
             return_key=return_key,
         )
         self._timeout_seconds, self._outages = rules.selection_timeout_seconds, rules.outages
@@ -524,7 +525,7 @@ def _is_apart(entry, device, last_round, round_index, rules):
     """Whether a device's last round, as it or its entry remembers it, is far enough away."""
     if entry.device_id == device:
         last_round = max(last_round, entry.last_round)
-    separation = rules.round_separation
+    separation = rules.separation
     return separation == 0 or last_round < 0 or round_index - last_round >= separation
 
 

@@ -43,8 +43,10 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "so a real deployment "
         "must draw its noise from a secret source."
     )
+    encoding = scenario.privacy.encoding.assumption
+    every = (first, *OF_EVERY_AUDIT, *([encoding] if encoding else []), released)
     if not training.enabled:
-        return (first, *OF_EVERY_AUDIT, released)
+        return every
     metrics = (
         "The recorded train_loss and clipped_share of each round are computed from updates without "
         "noise. They are a "
@@ -52,6 +54,6 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "accounted for."
     )
     if not scenario.trains_a_sample:
-        return (first, *OF_EVERY_AUDIT, released, metrics)
+        return (*every, metrics)
     scaled = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
-    return (first, *OF_EVERY_AUDIT, released, metrics, scaled)
+    return (*every, metrics, scaled)

@@ -45,8 +45,7 @@ from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.gdp import check_delta
-from mechanisms.accounting.zcdp import check_noise_multiplier
+from mechanisms.accounting.limits import check_delta, check_noise_multiplier
 from mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from mechanisms.participation import MinSep
 from mechanisms.registry import Identity, Tree
@@ -306,8 +305,16 @@ class Audit:
             "claim_holds": self.claim_holds,
             "claim_sentence": self.claim_sentence,
             "findings": [finding.to_json() for finding in self.findings],
+            "encoding": self._encoding_json(),
             "assumptions": list(self.assumptions),
         }
+
+    def _encoding_json(self) -> dict[str, Any] | None:
+        """How updates were sent and what noise is measured by; None for a log."""
+        if self.scenario is None:
+            return None
+        table = self.scenario.privacy.encoding
+        return {**table.model_dump(), "noise_is_relative_to": table.noise_is_relative_to}
 
     def to_json_in_full(self) -> dict[str, Any]:
         """`to_json`, and what takes longer: what each device got, the frontier, privacy over
@@ -557,7 +564,7 @@ def _audit_mechanism(
         noise_multiplier=z,
         trace=trace,
         binding_device=names.of(trace.device_id),
-        observed=observed(trace, participation, z, delta),
+        observed=observed(trace, n, participation, strategy, z, delta),
         observed_limits=of_limits("observed", limits, strategy, z, delta, False),
         enforced=of_limits("enforced", enforced, strategy, z, delta, True),
         claimed=of_limits("claimed", claimed, strategy, z, delta, _is_ensured(claimed, enforced)),
@@ -567,7 +574,9 @@ def _audit_mechanism(
 def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
     """Nothing follows from limits that the trace breaks."""
     reason = f"this trace breaks the claimed {', '.join(broken)}"
-    claimed = replace(mechanism.claimed, sensitivity=None, may_rest_on=False, reason=reason)
+    claimed = replace(
+        mechanism.claimed, sensitivity=None, event=None, may_rest_on=False, reason=reason
+    )
     return replace(mechanism, claimed=claimed)
 
 

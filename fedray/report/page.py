@@ -103,6 +103,7 @@ def _about(trace: Trace | ImportedTrace) -> About:
     scenario = trace.scenario
     run = {
         "clip norm": scenario["privacy"]["clip_norm"],
+        "encoding": scenario["privacy"].get("encoding", {}).get("kind", "fixed_point"),
         "report goal (devices in a round)": scenario["rounds"]["report_goal"],
         "timer (hours)": scenario["participation"]["timer_hours"],
         "round separation": scenario["participation"]["round_separation"],

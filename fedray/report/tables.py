@@ -347,6 +347,8 @@ def _exactly(value: Any) -> str:
     """A parameter, with every digit that it has."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {_exactly(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(_exactly(each) for each in value)
     return repr(value) if isinstance(value, float) else str(value)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 
+from fedray.encoding.tables import AnyEncoding
 from fedray.errors import ScenarioError, shown
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
@@ -92,6 +93,7 @@ def _by_kind(union: Any, key: str) -> dict[str, type[BaseModel]]:
 _KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("availability", "model"): _by_kind(Availability, "model"),
     ("data", "kind"): _by_kind(AnyData, "kind"),
+    ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
     ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
     ("training", "client", "kind"): _by_kind(AnyWork, "kind"),
     ("training", "server", "kind"): _by_kind(AnyServerStep, "kind"),

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from fedray.encoding.tables import AnyEncoding, FixedPoint
 from fedray.table import Table
 from mechanisms.files import strategy_beside
 from mechanisms.registry import BLT, AnyStrategy
@@ -23,12 +24,18 @@ class Privacy(Table):
         "a mechanism file beside the scenario's.",
     )
     noise_multiplier: Annotated[float, Field(ge=0.01, le=1e6)] = 7.0
-    """Noise standard deviation over the clip norm, for C of unit scale (z of
-    mechanisms/README.md)."""
+    """Noise standard deviation over the most that a device contributes, for C of unit scale (z of
+    mechanisms/README.md). That is the clip norm, or what the encoding makes of it."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Largest L2 norm of a device's update."""
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
     """Delta at which epsilon is reported."""
+    encoding: AnyEncoding = Field(
+        default=FixedPoint(),
+        description="How the updates of devices are sent and summed: a table with `kind`.",
+        # Scenarios that were written before there was a choice keep their digest.
+        exclude_if=lambda encoding: encoding == FixedPoint(),
+    )
 
     @field_validator("mechanism", mode="before")
     @classmethod

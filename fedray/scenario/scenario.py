@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -28,8 +27,6 @@ from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.table import Table
-from mechanisms.registry import BLT
-from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
@@ -168,6 +165,14 @@ class Scenario(Table):
         """Share of the devices that the task can use and that are eligible at all."""
         return self.population.reach * (1 - self.population.unreachable)
 
+    @property
+    def _fixed_latency(self) -> str:
+        latency = self.latency
+        setup = f"latency.setup_seconds={latency.setup_seconds:g}"
+        if not latency.secagg_seconds:
+            return setup
+        return f"{setup} with latency.secagg_seconds={latency.secagg_seconds:g}"
+
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
         usable = self.device_ids * self.usable_share
@@ -194,12 +199,11 @@ class Scenario(Table):
                 "reach and unreachable leave; "
                 "lower the goal or raise the population"
             )
-        if self.latency.setup_seconds >= 60 * self.rounds.report_timeout_minutes:
+        if self.latency.fixed_seconds >= 60 * self.rounds.report_timeout_minutes:
             raise ValueError(
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
                 "reports within it, since "
-                f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise "
-                "the timeout"
+                f"{self._fixed_latency} alone takes as long; raise the timeout"
             )
         mechanism = self.privacy.mechanism
         if mechanism.most_rounds is not None and self.rounds.count > mechanism.most_rounds:
@@ -208,17 +212,13 @@ class Scenario(Table):
                 f"{mechanism.most_rounds} rounds "
                 "and has no noise beyond; lower the count or optimise it for more"
             )
-        if isinstance(mechanism, ToeplitzStrategy) and not isinstance(
-            mechanism, BLT
-        ):  # a BLT checks itself
-            with np.errstate(all="ignore"):
-                growth = float(np.abs(mechanism.inverse_first_column(self.rounds.count)).max())
-            if not growth <= LARGEST_NOISE_GROWTH:
-                raise ValueError(
-                    f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows "
-                    f"{growth:g}-fold "
-                    f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
-                )
+        growth = mechanism.noise_growth(self.rounds.count)
+        if not growth <= LARGEST_NOISE_GROWTH:
+            raise ValueError(
+                f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows "
+                f"{growth:g}-fold "
+                f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
+            )
         if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed "

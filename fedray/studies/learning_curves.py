@@ -42,8 +42,10 @@ from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from mechanisms.accounting.calibration import noise_multiplier_for_rho
+from mechanisms.accounting.events import Gaussian
 from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, gaussian_rho
+from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import utility
 from mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism, default_cache
 from mechanisms.participation import MinSep
@@ -286,7 +288,7 @@ class _Study:
         )
         privacy = scenario.privacy
         own = trace_sensitivity(privacy.mechanism, self._patterns).value
-        self._rho = gaussian_rho(own, privacy.noise_multiplier)
+        self._rho = rho_of(Gaussian(noise_multiplier=privacy.noise_multiplier, sensitivity=own))
         self._guesses = [
             (kind, guess)
             for kind, guess in itertools.product(order, guesses)
@@ -325,7 +327,7 @@ class _Study:
             trace_digest=self._trace.digest,
             participation=self._participation,
             rho=self._rho,
-            epsilon=gaussian_epsilon(math.sqrt(2.0 * self._rho), 1.0, delta),
+            epsilon=gaussian_epsilon(math.sqrt(2.0 * self._rho), delta),
             delta=delta,
             seeds=seeds,
             mechanisms=tuple(self._mechanisms.values()),

@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import Measured, Metric, TaskDescription, TrainingMetrics
 from fedray.parsing import finite_or_none, parse_json
+from fedray.rounding import up
 from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
@@ -240,7 +241,7 @@ class TrainedRun:
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", f"{self.metrics['train_loss'][-1]:.4f} on the devices, before they train"],
         ]
-        rows += self._left_out_rows()
+        rows += [*self._encoding_rows(), *self._left_out_rows()]
         optimum = document.get("optimum", {})
         measures = self.last_evaluation()
         for metric in self.task_metrics:
@@ -253,6 +254,16 @@ class TrainedRun:
             rows.append([f"held-out {metric.name}", text])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
+
+    def _encoding_rows(self) -> list[list[str]]:
+        """How updates were sent; nothing for runs that were written before there was a choice."""
+        encoding = self.document.get("encoding")
+        if encoding is None:
+            return []
+        text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
+        if encoding["inflation"] > 1.0:
+            text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
+        return [["encoding", text]]
 
     def _left_out_rows(self) -> list[list[str]]:
         """Devices that took part and added nothing to the model, if there are any."""

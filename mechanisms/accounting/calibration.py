@@ -6,8 +6,10 @@ from collections.abc import Callable
 from scipy.optimize import brentq
 
 from fedray.errors import InputError
+from mechanisms.accounting.events import Gaussian
 from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
+from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
+from mechanisms.accounting.zcdp import rho_of
 
 PRECISION = 1e-7
 """Relative; the answer is rounded up by as much."""
@@ -18,7 +20,7 @@ def noise_multiplier_for_rho(sensitivity: float, rho: float) -> float:
     if not 0 < rho < math.inf:
         raise InputError(f"rho={rho} must be positive and finite; 0 would need noise without end")
     z = sensitivity / math.sqrt(2.0 * rho)
-    while gaussian_rho(sensitivity, z) > rho:  # by an ulp
+    while rho_of(Gaussian(sensitivity=sensitivity, noise_multiplier=z)) > rho:  # by an ulp
         z = math.nextafter(z, math.inf)
     return z
 
@@ -30,10 +32,14 @@ def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: floa
     """
     if not 0 < sensitivity < math.inf:
         raise InputError(
-            f"sensitivity={sensitivity} must be positive and finite; nothing needs no noise"
+            f"sensitivity={sensitivity} must be positive and finite; sensitivity 0 needs no noise"
         )
     start = min(max(sensitivity, LEAST_NOISE_MULTIPLIER), MOST_NOISE_MULTIPLIER)
-    return least_noise_multiplier(lambda z: gaussian_epsilon(sensitivity, z, delta), epsilon, start)
+
+    def epsilon_of(z: float) -> float:
+        return gaussian_epsilon(sensitivity / z, delta)
+
+    return least_noise_multiplier(epsilon_of, epsilon, start)
 
 
 def least_noise_multiplier(

@@ -7,9 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from clients.clipping import Clipped, add_clipped
+from clients.clipping import Clipped, clip_factors
 from clients.data.language import LENGTH, START, WORDS, Language
 from clients.trainer import LocalTrainer
+from fedray.encoding.encoding import ClippedUpdates
+from fedray.encoding.fixed_point import FixedPointEncoding
 from fedray.errors import ScenarioError
 from fedray.messages import FIXED_POINT_BITS, TrainOrder, TrainReport
 from fedray.placement import Placement
@@ -33,8 +35,12 @@ def clipped(
     updates: NDArray[np.float32], clip_norm: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
     """The sum of clipped updates, and what was done to each."""
-    total = np.zeros(updates.shape[1], np.int64)
-    return total, add_clipped(total, updates, clip_norm)
+    encoding = FixedPointEncoding(updates.shape[1])
+    total = encoding.zero_sum()
+    factors, done = clip_factors(updates, clip_norm)
+    device_ids = np.arange(len(updates), dtype=np.uint64)
+    encoding.encode_into(total, ClippedUpdates(0, device_ids, updates, factors), clip_norm)
+    return total, done
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 1.0, 1e3])

@@ -134,3 +134,11 @@ def test_every_field_is_described() -> None:
         if not field.get("description") and name not in top
     ]
     assert not undocumented
+
+
+def test_the_default_encoding_is_not_written_down(small) -> None:
+    """So scenarios keep the digest that they had before there was a choice."""
+    scenario = small()
+    assert "encoding" not in scenario.to_tables()["privacy"]
+    named = scenario.with_overrides("privacy.encoding.kind=fixed_point")
+    assert (named, named.digest) == (scenario, scenario.digest)

@@ -12,6 +12,11 @@ from scipy import stats
 
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Window
 from fedray.rng import Stream, draw, exponential, stream_key
+from server.closing import AtGoal
+from server.policies.cap import Cap
+from server.policies.min_sep import MinSep
+from server.policies.policy import Policies
+from server.policies.timer import Timer
 from server.rounds import FateModel, Fates, RoundRules, Selected, draw_fates, resolve_reporting
 from server.selection import CLOSED, EXHAUSTED, FULL, TIMED_OUT, Selection
 
@@ -23,11 +28,17 @@ RULES = RoundRules(
     selection_timeout_seconds=500.0,
     report_timeout_seconds=100.0,
     timer_seconds=1000.0,
-    timer_resets_on="accepted",
-    round_separation=0,
+    closing=AtGoal(3),
+    policies=Policies((Timer("accepted"),)),
     fates=FATES,
     outages=np.empty((0, 2)),
 )
+
+
+def with_policies(*each) -> RoundRules:
+    return replace(RULES, policies=Policies(each))
+
+
 RATE = 90.0
 """Check-ins per hour, so that a window of 200 s has several."""
 
@@ -41,7 +52,8 @@ def _wait(device, window, address):
 class Twin:
     """The same rules, one event after the other, with dicts and sorted lists."""
 
-    def __init__(self, rules: RoundRules) -> None:
+    def __init__(self, rules: RoundRules, separation: int, cap: int | None) -> None:
+        self.separation, self.cap = separation, cap
         self.rules, self.waiting, self.blocked, self.last, self.counts = rules, {}, {}, {}, {}
         self.outages = [tuple(outage) for outage in rules.outages.tolist()]
         self.down_until = 0.0
@@ -107,7 +119,7 @@ class Twin:
             row = events[0][2]
             _, device, end = self.rows[row]
             self.leave(time)
-            separation, last = self.rules.round_separation, self.last.get(device)
+            separation, last = self.separation, self.last.get(device)
             if time < self.down_until:
                 self.next_check_in(row, self.down_until)
             elif device in self.waiting:
@@ -130,7 +142,7 @@ class Twin:
             if round_index is not None:
                 self.last[device] = round_index
                 self.counts[device] = self.counts.get(device, 0) + 1
-                if self.counts[device] == self.rules.max_participations:
+                if self.counts[device] == self.cap:
                     self.blocked[device] = math.inf
             if row is not None:
                 self.next_check_in(row, self.blocked[device])
@@ -152,6 +164,7 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
     )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.floats(0, 599), st.integers(0, 12), st.floats(1, 300)), max_size=60),
     st.integers(1, 6),
@@ -172,10 +185,9 @@ def test_the_kernel_does_what_the_readable_loop_does(
     rules = replace(
         RULES,
         selection_target=target,
-        round_separation=separation,
+        policies=Policies((MinSep(separation),)),
         selection_timeout_seconds=timeout,
         outages=np.array(outages).reshape(-1, 2),
-        max_participations=cap,
     )
     rows: list[tuple] = []
     for time, device, length in sorted({row[0]: row for row in raw}.values()):
@@ -183,7 +195,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
             other != device or end < time for _, other, end in rows
         ):  # intervals of a device are apart
             rows.append((time, device, time + length))
-    kernel, twin = Selection(rules, KEY), Twin(rules)
+    kernel, twin = Selection(rules, KEY), Twin(rules, separation, cap)
     log: list[list] = [[], []]
     kernel.open(0.0, 0.0)
     twin.open(0.0, 0.0)
@@ -294,9 +306,7 @@ def test_an_abandoned_round_accepts_nobody_but_its_timers_stand() -> None:
     ],
 )
 def test_what_resets_the_timer(resets_on: str, expected: list[int]) -> None:
-    reporting = resolve(
-        [30, 10, 20, 40], [999] * 4, 0.0, rules=replace(RULES, timer_resets_on=resets_on)
-    )
+    reporting = resolve([30, 10, 20, 40], [999] * 4, 0.0, rules=with_policies(Timer(resets_on)))
     assert reporting.settlement.reopen_times.tolist() == expected
 
 
@@ -331,7 +341,7 @@ def test_devices_wait_as_long_as_their_own_timers_say() -> None:
 def test_the_accepted_report_that_reaches_the_cap_closes_the_timer_for_good_even_in_an_abandoned_round() -> (
     None
 ):
-    rules = replace(RULES, max_participations=3)
+    rules = with_policies(Timer("accepted"), Cap(3))
     before = np.array([2, 1, 2, 2], np.uint32)
     committed = resolve([30, 10, 20, 40], [999] * 4, 100.0, rules=rules, contributions=before)
     assert committed.settlement.reopen_times.tolist() == [

@@ -48,7 +48,7 @@ def test_the_quickstart_benchmark_runs() -> None:
         ),
         (
             "benchmarks/compare_optima.py",
-            ["--first", "1", "--steps", "40"],
+            ["--first", "1", "--steps", "5"],
             "largest excess of our loss",
         ),
         ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),

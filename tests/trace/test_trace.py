@@ -585,6 +585,7 @@ def test_a_moved_trace_is_the_same_trace(trace_of, tmp_path: Path) -> None:
     Trace.open(moved).verify()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, BLOCK_DEVICES, BLOCK_DEVICES + 1, 2_380_000, 10**9, 10**11])
 def test_parts_hold_every_device_once_and_are_not_too_many(devices: int) -> None:
     ranges = part_ranges(devices, 0, devices)

@@ -1,0 +1,65 @@
+"""The door for closing rules: when a round closes, and which reports it keeps."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a round closed.
+
+    is_committed: whether enough reports came before the deadline.
+    time: when it closed, seconds since start.
+    is_on_time: [S]; the reports that were accepted before; they are kept if it was committed.
+    """
+
+    is_committed: bool
+    time: float
+    is_on_time: NDArray[np.bool_]
+
+
+class ClosingRule(Protocol):
+    """When a round closes."""
+
+    def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
+        """Closes a round.
+
+        Args:
+            report_times: [S]; when each device reports, in order of device id; infinity for those
+                that do not. Seconds since start, like the other times.
+            started: when the round started.
+            deadline: no report is accepted after it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AtGoal:
+    """A round closes with its report_goal-th report and keeps exactly so many; without as many it
+    is abandoned at the deadline. Equal report times count in order of device id.
+
+    report_goal: the reports.
+    """
+
+    report_goal: int
+
+    def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
+        """See `ClosingRule.close`."""
+        in_time = report_times <= deadline
+        if int(np.count_nonzero(in_time)) < self.report_goal:
+            return Closing(False, deadline, in_time)
+        closed = float(np.partition(report_times, self.report_goal - 1)[self.report_goal - 1])
+        first = report_times < closed
+        ties = np.flatnonzero(report_times == closed)
+        first[ties[: self.report_goal - int(np.count_nonzero(first))]] = True
+        return Closing(True, closed, first)
+
+
+def closing_rule_of(scenario: Scenario) -> ClosingRule:
+    """The rule of a scenario's table `rounds`."""
+    return AtGoal(scenario.rounds.report_goal)

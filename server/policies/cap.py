@@ -1,0 +1,24 @@
+"""The cap: a device that has taken part often enough never comes again."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.messages import NEVER
+from server.policies.policy import Attempt, ParticipationPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Cap(ParticipationPolicy):
+    """A device takes part at most so often.
+
+    max_participations: accepted reports after which it may not take part again.
+    """
+
+    max_participations: int
+
+    def reopen_times(self, attempt: Attempt) -> NDArray[np.float64]:
+        """Never, with the accepted report that reaches the cap."""
+        is_spent = attempt.is_accepted & (attempt.contributions + 1 >= self.max_participations)
+        return np.where(is_spent, float(NEVER), 0.0)
