@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         TrainerLost,
     )
     from fedray.learning import train
-    from fedray.messages import RunProgress, TrainingEstimate, TrainingProgress
+    from fedray.messages import DataProgress, RunProgress, TrainingEstimate, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.pretraining import Pretrained, pretrain
@@ -160,7 +160,7 @@ _NAMES = {
     "fedray.studies.learning_curves": "LearningCurves study_learning",
     "fedray.encoding.tables": "FixedPoint SecAgg",
     "fedray.learning": "train",
-    "fedray.messages": "RunProgress TrainingEstimate TrainingProgress",
+    "fedray.messages": "DataProgress RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
     "fedray.placement": "Placement",
     "fedray.pretraining": "Pretrained pretrain",
@@ -218,6 +218,7 @@ __all__ = [
     "CustomAvailability",
     "CustomData",
     "CustomTask",
+    "DataProgress",
     "Dense",
     "Estimate",
     "Event",

@@ -471,6 +471,18 @@ class TrainingEstimate:
     full_seconds: float
 
 
-Progress = RunProgress | TrainingEstimate | TrainingProgress
+@dataclass(frozen=True, slots=True)
+class DataProgress:
+    """How far data is that is read once as a whole, before anything is simulated or trained, to
+    count its words or values.
+
+    clients, count: those that were read, and all of them.
+    """
+
+    clients: int
+    count: int
+
+
+Progress = DataProgress | RunProgress | TrainingEstimate | TrainingProgress
 ProgressListener = Callable[[Progress], None]
 """Is told how far a simulation or a training is; may be called from another thread."""
