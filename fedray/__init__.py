@@ -90,6 +90,12 @@ if TYPE_CHECKING:
         SourceCodeData,
         TffSqliteData,
     )
+    from fedray.scenario.participation import (
+        DataAvailablePolicy,
+        MinSepPolicy,
+        TimerPolicy,
+        WithoutReplacementPolicy,
+    )
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.compare import Comparison, compare_runs
@@ -160,6 +166,9 @@ _NAMES = {
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
         "ServerYogi TimeZone Training TransformerLmTask"
     ),
+    "fedray.scenario.participation": (
+        "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
+    ),
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -199,6 +208,7 @@ __all__ = [
     "CustomAvailability",
     "CustomData",
     "CustomTask",
+    "DataAvailablePolicy",
     "Dense",
     "Estimate",
     "FedAvg",
@@ -226,6 +236,7 @@ __all__ = [
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",
+    "MinSepPolicy",
     "MlpTask",
     "NextWordTask",
     "OnDevices",
@@ -265,6 +276,7 @@ __all__ = [
     "Target",
     "TffSqliteData",
     "TimeZone",
+    "TimerPolicy",
     "Toeplitz",
     "Trace",
     "TraceCorrupt",
@@ -278,6 +290,7 @@ __all__ = [
     "Tree",
     "TreeFull",
     "Utility",
+    "WithoutReplacementPolicy",
     "audit_trace",
     "calibrated_figures",
     "compare_runs",

@@ -51,6 +51,7 @@ class Stream(IntEnum):
     HELD_OUT = 18
     EXAMPLES = 19
     DEVICE_SAMPLE = 20
+    HISTORY = 31
 
 
 class Key(NamedTuple):
