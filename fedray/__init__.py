@@ -97,6 +97,12 @@ if TYPE_CHECKING:
         SourceCodeData,
         TffSqliteData,
     )
+    from fedray.scenario.participation import (
+        DataAvailablePolicy,
+        MinSepPolicy,
+        TimerPolicy,
+        WithoutReplacementPolicy,
+    )
     from fedray.scenario.pretraining import Pretraining
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
@@ -175,6 +181,9 @@ _NAMES = {
         "ServerYogi StopAt TimeZone Training TransformerLmTask"
     ),
     "fedray.scenario.pretraining": "Pretraining",
+    "fedray.scenario.participation": (
+        "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
+    ),
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -218,6 +227,7 @@ __all__ = [
     "CustomAvailability",
     "CustomData",
     "CustomTask",
+    "DataAvailablePolicy",
     "DataProgress",
     "Dense",
     "Estimate",
@@ -250,6 +260,7 @@ __all__ = [
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",
+    "MinSepPolicy",
     "MlpTask",
     "NextWordTask",
     "OnDevices",
@@ -296,6 +307,7 @@ __all__ = [
     "Target",
     "TffSqliteData",
     "TimeZone",
+    "TimerPolicy",
     "Toeplitz",
     "Trace",
     "TraceCorrupt",
@@ -310,6 +322,7 @@ __all__ = [
     "Tree",
     "TreeFull",
     "Utility",
+    "WithoutReplacementPolicy",
     "audit_trace",
     "calibrated_figures",
     "compare_runs",

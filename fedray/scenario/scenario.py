@@ -28,10 +28,10 @@ from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.table import Table
+from mechanisms.accounting.clip_count import update_noise_multiplier
 from mechanisms.accounting.events import Gaussian
 from mechanisms.accounting.gdp import gdp_epsilon
 from mechanisms.accounting.zcdp import rho_of
-from mechanisms.accounting.clip_count import update_noise_multiplier
 from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
@@ -262,6 +262,7 @@ class Scenario(Table):
                     f"{self.privacy.noise_multiplier:g}"
                 )
         return self
+
     @property
     def count_noise(self) -> float | None:
         """Standard deviation of the noise on a round's count of short updates, for the full cohort;
