@@ -174,7 +174,8 @@ def mechanism_figures(
     figures = Figures(
         strategy, participation, loss(strategy, participation), noise_multiplier, delta, sampling
     )
-    _ = figures.epsilon, figures.amplified_epsilon  # what cannot be computed is refused here
+    # Both are computed now, so that what cannot be computed is refused here.
+    _ = figures.epsilon, figures.amplified_epsilon
     return figures
 
 

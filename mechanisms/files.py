@@ -68,7 +68,8 @@ def write_strategy(strategy: Strategy, file: str | Path) -> None:
     path = Path(file)
     try:
         write_json(document_of(strategy, path), path)
-    except (OSError, ValueError) as error:  # ValueError: no name of a file
+    except (OSError, ValueError) as error:
+        # ValueError is raised for what can be no file's name, such as one with a zero byte.
         raise InputError(
             f"mechanism file {str(path)!r} cannot be written ({error}); name a writable file"
         ) from None
@@ -111,5 +112,6 @@ def read_json(path: Path, what: str) -> Any:
         raise InputError(
             f"{what} {str(path)!r} is not valid JSON ({error}); correct that place"
         ) from None
-    except ValueError as error:  # numbers or nesting beyond reason
+    except ValueError as error:
+        # A ValueError that is no JSONDecodeError tells of numbers or nesting beyond reason.
         raise InputError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None

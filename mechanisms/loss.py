@@ -50,7 +50,8 @@ def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
     Raises InputError where the strategy has fewer rounds, or where its C is near singular.
     """
     strategy.check_rounds(rounds)
-    with np.errstate(all="ignore"):  # what overflows is refused below
+    # An overflow is no warning here: what is not finite is refused below.
+    with np.errstate(all="ignore"):
         variances = strategy.error_variances(rounds)
     if not np.isfinite(variances).all():
         raise InputError(

@@ -71,7 +71,8 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
                 strategy.rounds,
             )
             upper: NDArray[np.float64] = np.linalg.qr(nodes[:, ::-1]).R
-            R = upper[::-1, ::-1]  # nodes' nodes = R'R, R lower triangular
+            # The exchanged factor is lower triangular, and nodes' nodes = R'R.
+            R = upper[::-1, ::-1]
             return (np.sign(np.diag(R))[:, None] * R)[:rounds, :rounds]
         case Restarted():
             starts = [0, *(each for each in strategy.restarts if each < rounds)]
@@ -167,7 +168,8 @@ def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
 def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDArray[np.float64]:
     """Weights on the draws in the estimate of each prefix sum: finished trees, and the present
     one's dyadic parts from below."""
-    prefixes, finished = np.zeros((rounds, len(columns))), np.zeros(len(columns))
+    prefixes = np.zeros((rounds, len(columns)))
+    finished = np.zeros(len(columns))
     for first, end, is_completed in _segments(strategy, rounds):
         for last in range(first + 1, end + 1):
             prefixes[last - 1] += finished
@@ -190,7 +192,8 @@ def _honaker_node(
     """A node's estimate and its variance: its own noise and the sum of its children's estimates, by
     inverse variance."""
     own = np.zeros(len(columns))
-    if start >= end:  # virtual: one draw stands for the whole estimate
+    # A virtual subtree has no nodes: one draw of the same variance stands for its estimate.
+    if start >= end:
         variance = 1.0
         for _ in range(height):
             variance = 2 * variance / (1 + 2 * variance)
@@ -235,9 +238,11 @@ def gaussian_delta(mu: float, epsilon: float) -> Decimal:
     Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, in so many digits that nothing
     overflows or cancels.
     """
-    exact_mu, exact_epsilon = Decimal(mu), Decimal(epsilon)
+    exact_mu = Decimal(mu)
+    exact_epsilon = Decimal(epsilon)
     with localcontext(prec=80 + int(mu * mu), Emax=MAX_EMAX, Emin=MIN_EMIN):
-        a, b = exact_epsilon / exact_mu - exact_mu / 2, exact_epsilon / exact_mu + exact_mu / 2
+        a = exact_epsilon / exact_mu - exact_mu / 2
+        b = exact_epsilon / exact_mu + exact_mu / 2
         return _normal_tail(a) - exact_epsilon.exp() * _normal_tail(b)
 
 
@@ -250,7 +255,9 @@ def _normal_tail(x: Decimal) -> Decimal:
         for term in range(300, 0, -1):
             tail = term / (x + tail)
         return density / (x + tail)
-    power, total, odd = x, x, 1
+    power = x
+    total = x
+    odd = 1
     while abs(power) > Decimal(10) ** -110:
         odd += 2
         power = power * x * x / odd

@@ -57,18 +57,22 @@ class TriangularStrategy(Strategy):
 
     def recurrence(self, rounds: int) -> Outputs:
         self.check_rounds(rounds)
-        C, bands = self.matrix, self.diagonals(rounds)
+        C = self.matrix
+        bands = self.diagonals(rounds)
         return Outputs(row=lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands=bands)
 
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
     ) -> NDArray[np.float64]:
         self.check_rounds(rounds)
-        C, i, j = self.matrix[:rounds, :rounds], np.ravel(first), np.ravel(second)
+        C = self.matrix[:rounds, :rounds]
+        i = np.ravel(first)
+        j = np.ravel(second)
         entries = np.empty(i.size)
         for start in range(0, i.size, BLOCK):
             part = slice(start, start + BLOCK)
-            below = C[int(j[part].min()) :]  # no column has an entry above its diagonal
+            # Rows above the earliest later round are zero in its column, so they add nothing.
+            below = C[int(j[part].min()) :]
             entries[part] = np.einsum("rp,rp->p", below[:, i[part]], below[:, j[part]])
         return entries.reshape(np.shape(first))
 
@@ -85,9 +89,11 @@ class TriangularStrategy(Strategy):
         """
         self.check_rounds(rounds)
         table = table or GramTable(most_rounds)
-        C, bands = self.matrix, self.bands
+        C = self.matrix
+        bands = self.bands
         for start in range(0, rounds, BLOCK):
-            end, left = min(start + BLOCK, rounds), max(0, start - bands + 1)
+            end = min(start + BLOCK, rounds)
+            left = max(0, start - bands + 1)
             below = slice(max(start, table.rounds), min(rounds, end - 1 + bands))
             if below.start < below.stop:
                 table.add(start, left, C[below, start:end].T @ C[below, left:end])
@@ -127,16 +133,18 @@ class TriangularStrategy(Strategy):
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
         """From the columns of A C^-1, by forward substitution."""
-        from scipy.linalg import solve_triangular  # 0.3 s to import
+        # scipy takes 0.3 s to import, and most commands do not need it.
+        from scipy.linalg import solve_triangular
 
         self.check_rounds(rounds)
-        C, variances = self.matrix[:rounds, :rounds], np.zeros(rounds)
-        for start in range(
-            0, rounds, BLOCK
-        ):  # columns of C^-1; all of them would need as much memory as C again
+        C = self.matrix[:rounds, :rounds]
+        variances = np.zeros(rounds)
+        # The columns of C^-1 are solved for by blocks: all would need as much memory as C again.
+        for start in range(0, rounds, BLOCK):
             inverse = np.eye(rounds - start, min(BLOCK, rounds - start))
             for top in range(start, rounds, BLOCK):
-                rows, place = slice(top, top + BLOCK), slice(top - start, top - start + BLOCK)
+                rows = slice(top, top + BLOCK)
+                place = slice(top - start, top - start + BLOCK)
                 inverse[place] -= C[rows, start:top] @ inverse[: top - start]
                 inverse[place] = solve_triangular(
                     C[rows, rows], inverse[place], lower=True, check_finite=False
@@ -185,7 +193,8 @@ class MatrixFile(TriangularStrategy):
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
         if (self.__pydantic_private__ or {}).get("_matrix") is not None:
-            return self  # read already, and now made part of another value
+            # The matrix was read already, and the value is now made part of another one.
+            return self
         context: dict[str, Any] = info.context or {}
         given = context.get("matrix", context.get("matrices", {}).get(self.sha256))
         C = _checked(
@@ -201,7 +210,8 @@ class MatrixFile(TriangularStrategy):
                 "find that one"
             )
         self._matrix = C
-        object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
+        # The value is frozen, but it is not yet handed out.
+        object.__setattr__(self, "sha256", digest)
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -218,9 +228,9 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
     by_content = directory / f"{sha256}.npy"
     path = by_content if sha256 and by_content.exists() else directory / file
     try:
-        return np.lib.format.open_memmap(
-            path, mode="r"
-        )  # .npy only, no pickles; nothing is read before shape and type are checked
+        # This opens .npy alone, and no pickles, and reads nothing before shape and type are
+        # checked.
+        return np.lib.format.open_memmap(path, mode="r")
     except (
         OSError,
         ValueError,
@@ -255,9 +265,8 @@ def _checked(given: NDArray, name: str) -> NDArray[np.float64]:
             "strategy or a BLT"
         )
     C = np.array(given, np.float64, order="C")
-    for start in range(
-        0, len(C), BLOCK
-    ):  # not all rows at once, or the checks would need as much memory again
+    # Rows are checked by blocks, or the checks would need as much memory as C again.
+    for start in range(0, len(C), BLOCK):
         rows = C[start : start + BLOCK]
         on_diagonal = np.eye(*rows.shape, k=start, dtype=bool)
         for rule, is_broken in (

@@ -87,10 +87,8 @@ class Series:
         is_gap = self.x[1:] > self.until[:-1] + 1e-9 * np.abs(self.until[:-1])
         breaks = np.flatnonzero(is_gap) + 1
         place = np.repeat(np.arange(self.x.size), 2)
-        x, y = (
-            np.stack([self.x, self.until], axis=1).ravel(),
-            np.repeat(self.y, 2).astype(np.float64),
-        )
+        x = np.stack([self.x, self.until], axis=1).ravel()
+        y = np.repeat(self.y, 2).astype(np.float64)
         return (
             np.insert(x, 2 * breaks, x[2 * breaks]),
             np.insert(y, 2 * breaks, np.nan),
@@ -148,23 +146,20 @@ class Figure:
             (self.y, [each.y for each in self.series], PLOT[1]),
         ):
             measured = [np.log10(each) if axis.is_log else each for each in own]
-            low, high = (
-                min(each.min() for each in measured if each.size),
-                max(each.max() for each in measured if each.size),
-            )
+            low = min(each.min() for each in measured if each.size)
+            high = max(each.max() for each in measured if each.size)
             values = measured[self.series.index(series)]
             columns.append((values - low) / (high - low or 1.0) * size)
         points = np.stack(columns, axis=1)
         taken = [(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in points]
         places: list[tuple[int, int] | None] = []
         for (x, y), label in zip(points, series.labels, strict=True):
-            width, height = CHARACTER[0] * len(label), CHARACTER[1]
+            width = CHARACTER[0] * len(label)
+            height = CHARACTER[1]
             places.append(None)
             for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
-                left, bottom = (
-                    x + right * (width / 2 + 5.0) - width / 2,
-                    y + above * (height / 2 + 5.0) - height / 2,
-                )
+                left = x + right * (width / 2 + 5.0) - width / 2
+                bottom = y + above * (height / 2 + 5.0) - height / 2
                 box = (left, bottom, left + width, bottom + height)
                 is_inside = box[0] >= -MARGIN and box[2] <= PLOT[0] + MARGIN
                 if is_inside and not any(_overlap(box, each) for each in taken):
@@ -207,7 +202,8 @@ class Plane:
 
     def shade(self, value: float) -> float:
         """0 for the least value, 1 for the largest; logarithmic if the axis is."""
-        low, high = min(self.values.values()), max(self.values.values())
+        low = min(self.values.values())
+        high = max(self.values.values())
         if low == high:
             return 0.0
         if self.z.is_log:

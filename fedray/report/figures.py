@@ -150,7 +150,8 @@ def metric_curve(
         optimum: for metrics of which the data says it, the best value that any model can have.
     """
     series = [_metric_series(metric, line) for line in lines]
-    best, x = optimum.get(metric.name), np.concatenate([each.x for each in series])
+    best = optimum.get(metric.name)
+    x = np.concatenate([each.x for each in series])
     if best is not None and x.size:
         ends = np.array([x.min(), x.max()])
         series.append(
@@ -186,7 +187,8 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
 def participations_per_device(audit: Audit) -> Figure:
     """Devices by number of participations."""
     histogram = audit.participation_histogram()
-    x, y = np.array(list(histogram), np.float64), np.array(list(histogram.values()), np.float64)
+    x = np.array(list(histogram), np.float64)
+    y = np.array(list(histogram.values()), np.float64)
     return Figure(
         "participations",
         "Participations per device",
@@ -239,7 +241,8 @@ def gap_bins(
     """
     if not values.size:
         return np.array([0, 1]), np.array([0])
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     width = -(-(high - low + 1) // most)
     edges = np.arange(low, high + width + 1, width)
     return edges, np.histogram(values, bins=edges)[0]
@@ -287,7 +290,8 @@ def _over_rounds(audit: Audit, name: str, title: str, y: Axis, values: list[floa
 def device_privacy(audit: Audit) -> Figure:
     """rho that so many of the devices do not exceed, in steps of half a per cent."""
     privacy = audit.device_privacy
-    assert privacy is not None  # there is noise
+    # The page shows this figure only where there is noise, and then every device has a rho.
+    assert privacy is not None
     rhos = np.array(privacy.curve)
     shares = np.linspace(0.0, 100.0, rhos.size + 1)
     kind = "" if privacy.is_exact else " Some devices' values are upper bounds."

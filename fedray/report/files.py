@@ -82,12 +82,14 @@ def figure_csv(figure: Shown) -> str:
     has_until = any(each.until is not None for each in (*data, *figure.marks))
     has_labels = any(each.labels for each in data)
     has_ends = any(each.low is not None for each in data)
-    until, label = [f"{figure.x.title}, until"] if has_until else [], ["name"] if has_labels else []
+    until = [f"{figure.x.title}, until"] if has_until else []
+    label = ["name"] if has_labels else []
     ends = ["from", "to"] if has_ends else []
     writer.writerow(["series", *label, figure.x.title, *until, figure.y.title, *ends])
     for each in data:
         for point in range(each.x.size):
-            x, y = _plain(each.x[point]), _plain(each.y[point])
+            x = _plain(each.x[point])
+            y = _plain(each.y[point])
             end = [_plain(each.until[point])] if each.until is not None else [""] * has_until
             writer.writerow(
                 [
@@ -100,7 +102,8 @@ def figure_csv(figure: Shown) -> str:
                 ]
             )
     for mark in figure.marks:
-        at, end = _plain(mark.at), "" if mark.until is None else _plain(mark.until)
+        at = _plain(mark.at)
+        end = "" if mark.until is None else _plain(mark.until)
         cells = (
             [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *([""] * has_until), at]
         )
@@ -136,7 +139,8 @@ def figure_svg(figure: Shown) -> str:
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "fedray",
-        "text.parse_math": False,  # names may hold dollars
+        # Users' names may hold dollars, which are no formula.
+        "text.parse_math": False,
         "font.size": 9,
         "font.family": "sans-serif",
         "axes.spines.top": False,
@@ -161,7 +165,8 @@ def _draw(axes: Any, figure: Figure) -> None:
     _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
     if any(each.kind == "bars" for each in figure.series):
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)  # from a half, so that one is seen
+        # The axis begins at a half, so that a bar of height one is seen on a logarithmic scale.
+        axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
     elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
     for mark in figure.marks:
@@ -225,7 +230,8 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
         if series.low is not None and series.high is not None:
             axes.vlines(series.x, series.low, series.high, color=color, linewidth=1)
         places = figure.label_places(series) if series.labels else []
-        across, along = {1: "left", -1: "right", 0: "center"}, {1: "bottom", -1: "top", 0: "center"}
+        across = {1: "left", -1: "right", 0: "center"}
+        along = {1: "bottom", -1: "top", 0: "center"}
         for x, y, name, stands in zip(series.x, series.y, series.labels, places, strict=False):
             if stands is not None:
                 style = {"ha": across[stands[0]], "va": along[stands[1]], "fontsize": 7}
@@ -247,8 +253,14 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
 
 def plane_svg(plane: Plane) -> str:
     """A grid of shaded cells with their values, as the page's table has them."""
-    xs, ys, wide, high, left, top = plane.xs, plane.ys, 74, 26, 96, 64
-    width, height = left + wide * len(xs) + 16, top + high * len(ys) + 40
+    xs = plane.xs
+    ys = plane.ys
+    wide = 74
+    high = 26
+    left = 96
+    top = 64
+    width = left + wide * len(xs) + 16
+    height = top + high * len(ys) + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" '
@@ -270,7 +282,8 @@ def plane_svg(plane: Plane) -> str:
         for column, x in enumerate(xs):
             value = plane.values.get((x, y))
             if value is not None:
-                place, shade = left + wide * column, 0.6 * plane.shade(value)
+                place = left + wide * column
+                shade = 0.6 * plane.shade(value)
                 parts.append(
                     f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" '
                     f'fill="#1f66b8" fill-opacity="{shade:.3f}"/>'

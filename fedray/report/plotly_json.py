@@ -55,7 +55,9 @@ def _bands(series: Series, place: int) -> list[dict[str, Any]]:
     if series.kind != "line" or series.low is None or series.high is None:
         return []
     is_known = np.isfinite(series.low) & np.isfinite(series.high)
-    x, low, high = series.x[is_known], series.low[is_known], series.high[is_known]
+    x = series.x[is_known]
+    low = series.low[is_known]
+    high = series.high[is_known]
     return [
         {
             "type": "scatter",
@@ -73,7 +75,8 @@ def _bands(series: Series, place: int) -> list[dict[str, Any]]:
 
 
 def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
-    color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+    color = COLORS[place % len(COLORS)]
+    dash = DASHES[place // len(COLORS) % len(DASHES)]
     if series.is_reference:
         points = {
             "x": _numbers(series.x),
@@ -92,7 +95,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
         assert series.until is not None
-        middles, widths = (series.x + series.until - 1) / 2, 0.92 * (series.until - series.x)
+        middles = (series.x + series.until - 1) / 2
+        widths = 0.92 * (series.until - series.x)
         bars = {
             "x": _numbers(middles),
             "y": _numbers(series.y),
@@ -104,10 +108,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     if series.kind == "steps":
         x, y, places = series.path()
         hover = [hover[each] for each in places]
-        mode, marker = (
-            "lines+markers" if series.has_markers else "lines",
-            {"color": color, "size": 3},
-        )
+        mode = "lines+markers" if series.has_markers else "lines"
+        marker = {"color": color, "size": 3}
         drawn = {
             "x": _numbers(x),
             "y": _numbers(y),
@@ -147,13 +149,15 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
 def _error_bars(series: Series) -> dict[str, Any]:
     if series.low is None or series.high is None:
         return {}
-    above, below = _numbers(series.high - series.y), _numbers(series.y - series.low)
+    above = _numbers(series.high - series.y)
+    below = _numbers(series.y - series.low)
     bars = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2}
     return {"error_y": {"type": "data", **bars}}
 
 
 def _hover(figure: Figure, series: Series, point: int) -> str:
-    x, y = figure.x.text(float(series.x[point])), figure.y.text(float(series.y[point]))
+    x = figure.x.text(float(series.x[point]))
+    y = figure.y.text(float(series.y[point]))
     if series.until is not None:
         last = float(series.until[point]) - (1 if series.kind == "bars" else 0)
         x += f" to {figure.x.text(last)}" if last > series.x[point] else ""
@@ -171,12 +175,14 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     if axis.is_log:
         ticks = figure.log_ticks(which)
         drawn |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
-        if which == "y" and bars:  # from a half, so that one is seen
+        # The axis begins at a half, so that a bar of height one is seen on a logarithmic scale.
+        if which == "y" and bars:
             drawn["range"] = [
                 math.log10(0.5),
                 math.log10(2.0 * max(float(each.y.max()) for each in bars)),
             ]
-    elif bars and which == "x":  # whole numbers, with room for half a bar at each end
+    elif bars and which == "x":
+        # Bars stand on whole numbers; the range leaves room for half a bar at each end.
         low = min(float(each.x.min()) for each in bars)
         high = max(float(each.until.max()) for each in bars if each.until is not None)
         drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
@@ -239,7 +245,8 @@ def _near_before(figure: Figure, mark: Mark) -> int:
     before = [each for each in figure.marks[: figure.marks.index(mark)] if each.axis == "x"]
     count = 0
     for each in before:
-        left = min(each, mark, key=lambda one: one.at)  # its text goes on to the right
+        # A mark's text stands to the right of it, so the left one's decides whether they collide.
+        left = min(each, mark, key=lambda one: one.at)
         reach = max(0.2, CHARACTER[0] * len(left.text) / PLOT[0]) * span
         count += abs(measure(each.at) - measure(mark.at)) < reach
     return count

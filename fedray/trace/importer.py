@@ -65,7 +65,8 @@ MEMORY_PER_THREAD = 128
 """MiB; with less, threads of the sort would not get what they hold at least."""
 UNRELEASED = "in rounds that released nothing, by the rounds file"
 REPEATS = ("refuse", "once", "each")
-_COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
 
 
 def import_log(
@@ -136,12 +137,14 @@ def import_log(
     numbering = Numbering(rounds, renumber, released)
     source = Log(Path(log), layout, numbering, on_progress)
     with TraceWriter(out) as writer:
-        staged, sorting = writer.partial / "staged.parquet", writer.partial / "sorting"
+        staged = writer.partial / "staged.parquet"
+        sorting = writer.partial / "sorting"
         source.stage(staged)
         _check_staged(source, leave_out_invalid)
         log_rounds = numbering.finish(str(log))
         origin = _origin(source)
-        pa.default_memory_pool().release_unused()  # what reading took goes to the sort
+        # The memory that reading took is given back, because DuckDB's sort may need all of it.
+        pa.default_memory_pool().release_unused()
         parts = _Parts(writer, log_rounds, numbering, origin, keeps_repeats=repeats == "each")
         for batch in _sorted(staged, sorting, memory_mebibytes):
             parts.add(batch)
@@ -282,7 +285,8 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
     }
     try:
         with duckdb.connect(config=settings) as connection:
-            connection.execute("SET enable_progress_bar = false")  # standard output is ours
+            # Standard output belongs to the command, which may print JSON there.
+            connection.execute("SET enable_progress_bar = false")
             relation = connection.read_parquet(str(staged))
             found = relation.order(", ".join(relation.columns)).to_arrow_reader(BATCH_ROWS)
             assert found is not None
@@ -336,19 +340,18 @@ class _Parts:
         """A repeated row."""
         self.rounds_out_of_order = 0
         """Rounds whose participations are all earlier than those of the round before."""
-        self._writer, self._log_rounds, self._origin, self._keeps_repeats = (
-            writer,
-            log_rounds,
-            origin,
-            keeps_repeats,
-        )
+        self._writer = writer
+        self._log_rounds = log_rounds
+        self._origin = origin
+        self._keeps_repeats = keeps_repeats
         self._ranks = _Ranks(log_rounds) if numbering.how == BY_RANK else None
         self._entries: list[dict[str, Any]] = []
         self._last: tuple[pa.Scalar, int] | None = None
         """Name and round of the last row."""
         self._pending: list[tuple[NDArray, ...]] = []
         """Device ids, rounds and, if there are any, times of rows that are not written yet."""
-        self._pending_rows, self._first_device = 0, 0
+        self._pending_rows = 0
+        self._first_device = 0
         self._schema = IMPORTED_SCHEMA
         self._first_times = np.full(log_rounds.size, np.inf)
         self._last_times = np.full(log_rounds.size, -np.inf)
@@ -359,7 +362,8 @@ class _Parts:
         """The next rows [B]."""
         if not batch.num_rows:
             return
-        names, rounds = batch.column(0), batch.column(1).to_numpy(zero_copy_only=False)
+        names = batch.column(0)
+        rounds = batch.column(1).to_numpy(zero_copy_only=False)
         is_new = np.ones(len(names), np.bool_)
         is_new[1:] = _COMPUTE.not_equal(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
         is_again = np.zeros(len(names), np.bool_)
@@ -430,7 +434,8 @@ class _Parts:
         while columns[0].size > PART_ROWS:
             ids = columns[0]
             end = int(np.searchsorted(ids, ids[PART_ROWS]))
-            if not end:  # a device with more rows than a part has one of its own
+            # A part holds whole devices, so one with more rows than a part has a part of its own.
+            if not end:
                 end = int(np.searchsorted(ids, ids[0], side="right"))
             if end == ids.size:
                 break
@@ -438,15 +443,14 @@ class _Parts:
             columns = [column[end:] for column in columns]
         if is_last and columns[0].size:
             self._write_part(columns)
-        self._pending, self._pending_rows = (
-            [tuple(column.copy() for column in columns)],
-            columns[0].size,
-        )
+        self._pending = [tuple(column.copy() for column in columns)]
+        self._pending_rows = columns[0].size
 
     def _write_part(self, written: list[NDArray]) -> None:
         """Device ids, rounds and, if there are any, times of all rows of some devices."""
         ids = written[0]
-        name, end_device = part_file(self._first_device), int(ids[-1]) + 1
+        name = part_file(self._first_device)
+        end_device = int(ids[-1]) + 1
         self._guarded(
             lambda: pq.write_table(
                 pa.table(written, schema=self._schema),
@@ -493,7 +497,8 @@ class _Parts:
         )
         whole = len(names) if is_last else len(names) // NAMES_PER_GROUP * NAMES_PER_GROUP
         for start in range(0, whole, NAMES_PER_GROUP):
-            group, writer = names[start : min(start + NAMES_PER_GROUP, whole)], self._names
+            group = names[start : min(start + NAMES_PER_GROUP, whole)]
+            writer = self._names
             assert writer is not None
             self._guarded(
                 lambda group=group, writer=writer: writer.write_table(

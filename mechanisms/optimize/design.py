@@ -121,9 +121,8 @@ def cached_mechanism(
 def _strategy_of(content: bytes, directory: Path) -> Strategy:
     """Of an entry of the cache. Raises InputError."""
     try:
-        return strategy_of(
-            json.loads(content), directory
-        )  # a matrix is held to the digest in there
+        # A matrix is held to the digest that the entry names.
+        return strategy_of(json.loads(content), directory)
     except ValidationError as error:
         raise InputError(
             error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
@@ -138,7 +137,8 @@ def default_cache() -> Path:
 def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None = None) -> Strategy:
     """The strategy asked for; deterministic. Raises InputError for impossible requests,
     OptimizationFailed if none validates."""
-    participation, objective = request.participation, request.used_objective
+    participation = request.participation
+    objective = request.used_objective
     bands = (
         min(participation.min_sep, participation.rounds) if request.bands is None else request.bands
     )

@@ -102,11 +102,14 @@ def _coefficients(p, is_held: bool):
 
 def _log_loss(p, *, participation: MinSep, objective: Objective):
     """log(sensitivity x error)."""
-    n, b, k = participation.rounds, participation.min_sep, participation.max_participations
+    n = participation.rounds
+    b = participation.min_sep
+    k = participation.max_participations
     is_held = p.size >= b
     c = _coefficients(p, is_held)
     starts = b * np.arange(k)
-    if not is_held:  # columns do not overlap
+    # Starts are at least as far apart as there are bands, so columns do not overlap.
+    if not is_held:
         within = (np.arange(c.size)[:, None] < n - starts).sum(axis=1)
         squared_sensitivity = jnp.sum(within * c**2)
     else:
