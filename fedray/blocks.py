@@ -47,7 +47,8 @@ def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
     A shard without parts has first == end; so many shards are allowed, and idle. Raises InputError
     for too few.
     """
-    unit, parts = part_devices(devices), part_count(devices)
+    unit = part_devices(devices)
+    parts = part_count(devices)
     edges = [min(devices, (parts * index // shards) * unit) for index in range(shards + 1)]
     ranges = list(itertools.pairwise(edges))
     if max(end - first for first, end in ranges) > MOST_SHARD_DEVICES:

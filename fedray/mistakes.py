@@ -69,7 +69,9 @@ class _Problem:
     def __init__(self, problem: Any, root: Any, tables: Any) -> None:
         self.kind: str = problem["type"]
         self.location = _key_path(problem["loc"], tables)
-        self._problem, self._root, self._tables = problem, root, tables
+        self._problem = problem
+        self._root = root
+        self._tables = tables
         parent = _class_at(root, self.location[:-1], tables)
         self._known = list(parent.model_fields) if parent is not None else []
 
@@ -84,7 +86,8 @@ class _Problem:
     @property
     def line(self) -> str:
         """Key, value, rule, remedy."""
-        key, given = ".".join(map(str, self.location)), self._problem["input"]
+        key = ".".join(map(str, self.location))
+        given = self._problem["input"]
         rule = self._problem["msg"].removeprefix("Value error, ")
         match self.kind:
             case "extra_forbidden":
@@ -164,7 +167,8 @@ def _annotation_at(root: Any, path: list[Any], tables: Any) -> Any:
     """The annotation of what stands at a path."""
     if not path:
         return root
-    if isinstance(path[-1], int):  # an element of a list, whose annotation has its class inside
+    # An element of a list: the list's annotation has the element's class inside.
+    if isinstance(path[-1], int):
         return _annotation_at(root, path[:-1], tables)
     field = _field(_class_at(root, path[:-1], tables), path[-1])
     return field.annotation if field is not None else None

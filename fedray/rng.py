@@ -225,7 +225,8 @@ def normal(word):
             + 2.05319162663775882187e0
         ) * r + 1.0
     else:
-        raise AssertionError  # a 32-bit uniform is at least 2^-33, so r is at most 4.78
+        # A 32-bit uniform is at least 2^-33, so r is at most 4.78: the far tail is never asked for.
+        raise AssertionError
     return -above / below if q < 0.0 else above / below
 
 
@@ -269,14 +270,16 @@ def tabulated_quantiles(
     """
     edges = np.arange(_CELLS, dtype=np.float64) / _CELLS
     last = 1.0 - (np.arange(_CELLS, 0, -1, dtype=np.float64) - 0.5) / 2.0**32
-    body, tail = quantile(edges), quantile(last)
+    body = quantile(edges)
+    tail = quantile(last)
     return np.concatenate([body, tail[:1], tail])
 
 
 @njit(forceinline=True)
 def tabulated(table, word):
     """A draw from one word by inversion of a table that `tabulated_quantiles` gave."""
-    cell, rest = word >> _SHIFT_16, word & _LOW_16
+    cell = word >> _SHIFT_16
+    rest = word & _LOW_16
     if cell == _LOW_16:
         return table[_CELLS + 1 + np.int64(rest)]
     low = table[np.int64(cell)]

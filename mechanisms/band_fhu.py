@@ -29,5 +29,8 @@ class BandFHU(ToeplitzStrategy):
         c = np.zeros(rounds)
         kept = min(self.bands, rounds)
         i = np.arange(1, kept)
-        c[:kept] = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
+        # c_i = binom(2i, i) / 4^i; each is the one before times (2i - 1) / (2i), with no binomials
+        # to overflow.
+        ratios = (2 * i - 1) / (2 * i)
+        c[:kept] = np.cumprod(np.concatenate([[1.0], ratios]))
         return c

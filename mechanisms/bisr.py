@@ -31,7 +31,9 @@ class BISR(ToeplitzStrategy):
         inverse = np.zeros(rounds)
         kept = min(self.bands, rounds)
         i = np.arange(1, kept)
-        inverse[:kept] = np.cumprod(np.concatenate([[1.0], (2 * i - 3) / (2 * i)]))
+        # Each coefficient is the one before times (2i - 3) / (2i), with no binomials to overflow.
+        ratios = (2 * i - 3) / (2 * i)
+        inverse[:kept] = np.cumprod(np.concatenate([[1.0], ratios]))
         return inverse
 
     def first_column(self, rounds: int) -> NDArray[np.float64]:

@@ -17,7 +17,10 @@ from mechanisms.toeplitz import ToeplitzStrategy
 
 
 class BLT(ToeplitzStrategy):
-    """Buffered linear Toeplitz strategy; its noise needs one buffer per pair (theta_j, omega_j)."""
+    """Buffered linear Toeplitz strategy; its noise needs one buffer per pair (theta_j, omega_j).
+
+    Memory of the noise is that of as many models as there are buffers, for any number of rounds.
+    """
 
     kind: Literal["blt"] = "blt"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Buffered linear Toeplitz."""
@@ -40,7 +43,9 @@ class BLT(ToeplitzStrategy):
             raise ValueError(
                 f"theta={list(self.theta)} must be distinct; add the omegas of equal entries"
             )
-        radius = max(abs(np.linalg.eigvals(np.diag(self.theta) - np.array(self.omega)[None, :])))
+        # The buffers of C^-1 go from S to diag(theta) S - 1 omega' S each round (Algorithm 3).
+        transition = np.diag(self.theta) - np.array(self.omega)[None, :]
+        radius = max(abs(np.linalg.eigvals(transition)))
         if not radius <= 1.0:
             raise ValueError(
                 f"omega={list(self.omega)}: the noise C^-1 Z would grow by {radius:g} per round; "
@@ -55,9 +60,11 @@ class BLT(ToeplitzStrategy):
 
     def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
         """Coefficients of C^-1, [rounds], by the recurrence of the noise itself (Algorithm 3)."""
-        theta_b, omega_b = np.array(self.theta), np.array(self.omega)
+        theta_b = np.array(self.theta)
+        omega_b = np.array(self.omega)
         inverse = np.empty(rounds)
         inverse[0] = 1.0
+        # S holds the buffers: what earlier rounds' noise leaves in this one, by decay.
         S = np.ones(len(self.theta))
         for t in range(1, rounds):
             inverse[t] = -(omega_b @ S)
@@ -83,7 +90,8 @@ class BLT(ToeplitzStrategy):
     ) -> NDArray[np.float64]:
         """G[i, j] = sum_{s < n-j} c_s c_(s+j-i) = c_(j-i) + sum_q theta_q^(j-i) T_q(n-j), geometric
         series in closed form."""
-        lag, terms = second - first, rounds - second
+        lag = second - first
+        terms = rounds - second
         c, powers, tails = _gram_tables(self.theta, self.omega, rounds)
         entries = c[lag]
         for power, tail in zip(powers, tails, strict=True):
@@ -95,7 +103,8 @@ def _coefficients(
     theta: tuple[float, ...], omega: tuple[float, ...], rounds: int
 ) -> NDArray[np.float64]:
     exponents = np.arange(rounds - 1)
-    return np.concatenate([[1.0], np.array(theta) ** exponents[:, None] @ np.array(omega)])
+    powers = np.array(theta) ** exponents[:, None]
+    return np.concatenate([[1.0], powers @ np.array(omega)])
 
 
 @lru_cache(maxsize=8)
@@ -104,13 +113,17 @@ def _gram_tables(
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], list[NDArray[np.float64]]]:
     """c, and by buffer theta_q^lag and T_q(m) = omega_q sum_p omega_p (1 - (theta_p theta_q)^(m-1))
     / (1 - theta_p theta_q)."""
-    lags, terms = np.arange(rounds, dtype=np.float64), np.arange(rounds + 1, dtype=np.float64)
-    powers, tails = [], []
+    lags = np.arange(rounds, dtype=np.float64)
+    terms = np.arange(rounds + 1, dtype=np.float64)
+    powers = []
+    tails = []
     for theta_q, omega_q in zip(theta, omega, strict=True):
         tail = np.zeros(rounds + 1)
         for theta_p, omega_p in zip(theta, omega, strict=True):
+            # 1 - product^(m-1) through expm1, which keeps its digits where the product is near 1.
             product = theta_p * theta_q
-            tail += omega_p * -np.expm1((terms - 1) * np.log(product)) / (1.0 - product)
+            missing = -np.expm1((terms - 1) * np.log(product))
+            tail += omega_p * missing / (1.0 - product)
         powers.append(theta_q**lags)
         tails.append(omega_q * tail)
     return _coefficients(theta, omega, rounds), powers, tails

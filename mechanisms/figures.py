@@ -30,7 +30,9 @@ HYPOTHETICAL = (
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one strategy under one participation.
+    """What one strategy gives under one participation: errors, sensitivity, losses and privacy.
+
+    Privacy is computed when it is asked for, and every figure of it is exact or an upper bound.
 
     noise_multiplier: z; None where none is given, and then there is no mu, rho or epsilon.
     delta: of epsilon.
@@ -68,17 +70,20 @@ class Figures:
 
     @property
     def mu(self) -> float | None:
-        """Gaussian DP: sensitivity / noise multiplier. Exact if the sensitivity is."""
+        """mu of Gaussian DP (Dong, Roth, Su 2022): sensitivity / noise multiplier. Exact if the
+        sensitivity is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else mu_of(self.event)
 
     @property
     def rho(self) -> float | None:
-        """zCDP. Exact if the sensitivity is."""
+        """rho of zero-concentrated DP (Bun and Steinke 2016): mu^2 / 2. Exact if the sensitivity
+        is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else rho_of(self.event)
 
     @property
     def epsilon(self) -> float | None:
-        """At delta, without any sampling. Exact if the sensitivity is."""
+        """Epsilon of (epsilon, delta)-DP at `delta`, without any sampling. Exact if the sensitivity
+        is, else an upper bound; None without a noise multiplier."""
         return None if self.event is None else gdp_epsilon(self.event, self.delta)
 
     @property
@@ -102,14 +107,15 @@ class Figures:
         return None if event is None else renyi_epsilon(event, self.delta)
 
     def parameters(self) -> dict[str, Any]:
-        """The strategy's own; of a matrix its size and bands too."""
+        """The strategy's own parameters, as in its JSON; of a matrix its size and bands too, as a
+        reader cannot see them from its digest."""
         own = self.strategy.parameters
         if isinstance(self.strategy, MatrixFile):
             own |= {"rounds": self.strategy.most_rounds, "bands": self.strategy.bands}
         return own
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
+        """One JSON object, as `--json` prints it; privacy is null without a noise multiplier."""
         sensitivity = self.loss.sensitivity
         return {
             "kind": self.strategy.kind,
@@ -166,15 +172,25 @@ def mechanism_figures(
     delta: float,
     sampling: PoissonSampling | None = None,
 ) -> Figures:
-    """Computes them all. Raises InputError for impossible settings, and for sampling that amplifies
-    nothing that is proven."""
+    """The figures of a strategy under a participation.
+
+    Args:
+        strategy: the mechanism.
+        participation: (rounds, min-sep, max participations) that are enforced.
+        noise_multiplier: z; None for errors and sensitivity alone.
+        delta: of epsilon.
+        sampling: Poisson sampling that is supposed for the amplified epsilon.
+
+    Raises:
+        InputError: for impossible settings, and for sampling that amplifies nothing that is proven.
+    """
     check_delta(delta)
     if noise_multiplier is not None:
         check_noise_multiplier(noise_multiplier)
-    figures = Figures(
-        strategy, participation, loss(strategy, participation), noise_multiplier, delta, sampling
-    )
-    _ = figures.epsilon, figures.amplified_epsilon  # what cannot be computed is refused here
+    found = loss(strategy, participation)
+    figures = Figures(strategy, participation, found, noise_multiplier, delta, sampling)
+    # Both are computed now, so that what cannot be computed is refused here.
+    _ = figures.epsilon, figures.amplified_epsilon
     return figures
 
 
@@ -212,15 +228,18 @@ def calibrated_figures(
             raise InputError(
                 f"rho={rho} with sampling: no zCDP is proven for sampled mechanisms; give epsilon"
             )
-        z = noise_multiplier_for_rho(loss(strategy, participation).sensitivity.value, rho)
+        sensitivity = loss(strategy, participation).sensitivity
+        z = noise_multiplier_for_rho(sensitivity.value, rho)
     elif sampling is not None:
         assert epsilon is not None
-        z = least_noise_multiplier(
-            lambda each: pld_epsilon(cyclically_sampled(strategy, sampling, each), delta), epsilon
-        )
+
+        def amplified_epsilon(z: float) -> float:
+            event = cyclically_sampled(strategy, sampling, z)
+            return pld_epsilon(event, delta)
+
+        z = least_noise_multiplier(amplified_epsilon, epsilon)
     else:
         assert epsilon is not None
-        z = noise_multiplier_for_epsilon(
-            loss(strategy, participation).sensitivity.value, epsilon, delta
-        )
+        sensitivity = loss(strategy, participation).sensitivity
+        z = noise_multiplier_for_epsilon(sensitivity.value, epsilon, delta)
     return mechanism_figures(strategy, participation, z, delta, sampling=sampling)

@@ -22,17 +22,20 @@ _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 
 
 def read_strategy(file: str | Path) -> Strategy:
-    """The strategy that a JSON file describes, or the matrix that a .npy file is. Raises
-    InputError.
+    """The strategy that a JSON file describes, or the matrix that a .npy file is.
 
-    A matrix's `file` is taken from the JSON's directory.
+    Args:
+        file: its path. A matrix's `file` is taken from the JSON's directory.
+
+    Raises:
+        InputError: the file cannot be read, or describes no valid mechanism; the message names the
+            file and the rule.
     """
     path = Path(file)
-    document = (
-        {"kind": "matrix", "file": path.name}
-        if path.suffix == ".npy"
-        else read_json(path, "mechanism file")
-    )
+    if path.suffix == ".npy":
+        document = {"kind": "matrix", "file": path.name}
+    else:
+        document = read_json(path, "mechanism file")
     try:
         return strategy_of(document, path.parent)
     except ValidationError as error:
@@ -61,14 +64,16 @@ def strategy_beside(name: str, what: str, context: dict[str, Any] | None) -> Str
 
 
 def write_strategy(strategy: Strategy, file: str | Path) -> None:
-    """Writes the JSON, and before it the matrix, as a file named by its content. Raises InputError.
+    """Writes a strategy's JSON to `file`, and before it the matrix, as a file named by its content.
 
-    Until the JSON is replaced, whole, it names the matrix that it named before.
+    Until the JSON is replaced, whole, it names the matrix that it named before. Raises InputError
+    where the file cannot be written.
     """
     path = Path(file)
     try:
         write_json(document_of(strategy, path), path)
-    except (OSError, ValueError) as error:  # ValueError: no name of a file
+    except (OSError, ValueError) as error:
+        # ValueError is raised for what can be no file's name, such as one with a zero byte.
         raise InputError(
             f"mechanism file {str(path)!r} cannot be written ({error}); name a writable file"
         ) from None
@@ -94,12 +99,15 @@ def strategy_of(document: Any, directory: Path) -> Strategy:
 
 
 def write_json(document: dict[str, Any], path: Path) -> None:
-    """Writes a JSON file whole. Raises OSError."""
-    replace_file(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+    """Writes a document to a JSON file at `path`, whole or not at all. Raises OSError, and
+    ValueError for a number that is not finite, which JSON does not have."""
+    text = json.dumps(document, indent=1, allow_nan=False)
+    replace_file(path, (text + "\n").encode())
 
 
 def read_json(path: Path, what: str) -> Any:
-    """What a JSON file holds. Raises InputError, with the name of the file."""
+    """What the JSON file at `path` holds. Raises InputError with the file's name, and with `what`
+    the file is to the user."""
     try:
         return parse_json(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
@@ -111,5 +119,6 @@ def read_json(path: Path, what: str) -> Any:
         raise InputError(
             f"{what} {str(path)!r} is not valid JSON ({error}); correct that place"
         ) from None
-    except ValueError as error:  # numbers or nesting beyond reason
+    except ValueError as error:
+        # A ValueError that is no JSONDecodeError tells of numbers or nesting beyond reason.
         raise InputError(f"{what} {str(path)!r} is not usable JSON ({error}); correct it") from None

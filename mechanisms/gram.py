@@ -33,19 +33,22 @@ class GramTable:
         """Adds a block [R, S] to G[row : row + R, column : column + S]; what is above the diagonal
         is left out."""
         for i, values in enumerate(block, start=row):
-            start, width = i * (i + 1) // 2 + column, min(len(values), i + 1 - column)
+            start = i * (i + 1) // 2 + column
+            width = min(len(values), i + 1 - column)
             self._lower[start : start + width] += values[:width]
 
     def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         """G[first, second] elementwise, for first <= second."""
-        return self._lower[second * (second + 1) // 2 + first]
+        row_starts = second * (second + 1) // 2
+        return self._lower[row_starts + first]
 
     def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """G[rows], [R, rounds]."""
-        columns = np.arange(self.rounds)[
-            :, None
-        ]  # column by column, as neighbouring rows lie together
-        found = self.entries(np.minimum(rows, columns), np.maximum(rows, columns))
+        # Entries are found column by column, because those of neighbouring rows lie together.
+        columns = np.arange(self.rounds)[:, None]
+        first = np.minimum(rows, columns)
+        second = np.maximum(rows, columns)
+        found = self.entries(first, second)
         return np.ascontiguousarray(found.T)
 
     def diagonal(self) -> NDArray[np.float64]:

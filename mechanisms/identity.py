@@ -10,7 +10,10 @@ from mechanisms.toeplitz import ToeplitzStrategy
 
 
 class Identity(ToeplitzStrategy):
-    """Independent Gaussian noise in every round (McMahan et al. 2018)."""
+    """Independent Gaussian noise in every round (McMahan et al. 2018).
+
+    Prefix sums have the noise of all rounds so far, so the error grows with the root of the rounds.
+    """
 
     kind: Literal["identity"] = "identity"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Independent noise."""

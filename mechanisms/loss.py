@@ -14,14 +14,16 @@ from mechanisms.strategy import Sensitivity, Strategy
 class Loss:
     """Deviation of the noise on prefix sums, at clip norm 1.
 
-    max_error, rms_error: largest and root mean square over rounds, at noise of unit scale.
-    max_loss, rms_loss: the same at noise scaled by the sensitivity, that is, at equal privacy (mu =
-        1).
+    Errors are those of noise of unit scale. Losses are those of noise scaled by the sensitivity,
+    that is, at equal privacy (mu = 1), so that they can be compared between mechanisms.
     """
 
     sensitivity: Sensitivity
+    """L2 sensitivity under the participation."""
     max_error: float
+    """Standard deviation of the noise on the worst prefix sum."""
     rms_error: float
+    """Root mean square over rounds of that deviation."""
 
     @property
     def max_loss(self) -> float:
@@ -41,7 +43,8 @@ def loss(strategy: Strategy, participation: MinSep) -> Loss:
         InputError: if the strategy has fewer rounds than the participation.
     """
     max_error, rms_error = prefix_errors(strategy, participation.rounds)
-    return Loss(strategy.participation_sensitivity(participation), max_error, rms_error)
+    sensitivity = strategy.participation_sensitivity(participation)
+    return Loss(sensitivity, max_error, rms_error)
 
 
 def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
@@ -50,7 +53,8 @@ def prefix_errors(strategy: Strategy, rounds: int) -> tuple[float, float]:
     Raises InputError where the strategy has fewer rounds, or where its C is near singular.
     """
     strategy.check_rounds(rounds)
-    with np.errstate(all="ignore"):  # what overflows is refused below
+    # An overflow is no warning here: what is not finite is refused below.
+    with np.errstate(all="ignore"):
         variances = strategy.error_variances(rounds)
     if not np.isfinite(variances).all():
         raise InputError(

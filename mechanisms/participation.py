@@ -24,14 +24,17 @@ class MinSep:
     """(b, k)-min-sep participation over `rounds` rounds (Choquette-Choo et al. 2023, "(Amplified)
     banded MF", section 2).
 
-    rounds: n, counted from 0.
-    min_sep: b, least difference of the numbers of two rounds of one device; 1 permits every round.
-    max_participations: k, most rounds of one device; at most ceil(n / b).
+    Raises:
+        InputError: a value is below 1, a run is longer than MOST_ROUNDS, or no device can take part
+            so often at that separation.
     """
 
     rounds: int
+    """n, the rounds of the run; they are counted from 0."""
     min_sep: int
+    """b, least difference of the numbers of two rounds of one device; 1 permits every round."""
     max_participations: int
+    """k, most rounds of one device; at most ceil(n / b)."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -61,7 +64,10 @@ class MinSep:
             )
 
     def patterns(self) -> Iterator[tuple[int, ...]]:
-        """Every permitted pattern; exponentially many, for checks at small sizes."""
+        """Every permitted pattern, the empty one included, each a tuple of increasing rounds.
+
+        There are exponentially many; this is for checks at small sizes.
+        """
         stack: list[tuple[int, ...]] = [()]
         while stack:
             pattern = stack.pop()

@@ -30,50 +30,55 @@ from mechanisms.triangular import MatrixFile
 
 
 def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree."""
+    """C, [rounds, rounds] for a square strategy and [nodes, rounds] for a tree.
+
+    Every kind is written down by its paper's definition, without the code of its own file.
+
+    Raises:
+        InputError: the strategy's kind is not written down here.
+    """
     match strategy:
         case Identity():
             return np.eye(rounds)
         case BLT():
+            # c_i = sum_j omega_j theta_j^(i-1) (Dvijotham et al. 2024).
             buffers = list(zip(strategy.theta, strategy.omega, strict=True))
-            return _toeplitz(
-                [1.0, *(sum(w * t ** (i - 1) for t, w in buffers) for i in range(1, rounds))]
-            )
+            later = [sum(w * t ** (i - 1) for t, w in buffers) for i in range(1, rounds)]
+            return _toeplitz([1.0, *later])
         case Toeplitz():
-            return _toeplitz([*strategy.coefficients, *([0.0] * rounds)][:rounds])
+            zeros = [0.0] * rounds
+            return _toeplitz([*strategy.coefficients, *zeros][:rounds])
         case BandFHU():
-            return _toeplitz(
-                [math.comb(2 * i, i) / 4**i if i < strategy.bands else 0.0 for i in range(rounds)]
-            )
+            # The coefficients of (1 - x)^(-1/2), the square root of the prefix sum's 1 / (1 - x).
+            kept = min(rounds, strategy.bands)
+            c = [math.comb(2 * i, i) / 4**i for i in range(kept)]
+            return _toeplitz([*c, *([0.0] * (rounds - kept))])
         case BISR():
-            inverse = [
-                Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i))
-                for i in range(min(rounds, strategy.bands))
-            ]
+            # The coefficients of (1 - x)^(1/2), cut off; C is the inverse of what is left. In
+            # fractions, as the recursion would add up rounding errors.
+            kept = min(rounds, strategy.bands)
+            inverse = [Fraction(math.comb(2 * i, i), 4**i * (1 - 2 * i)) for i in range(kept)]
             c = [Fraction(1)]
             for i in range(1, rounds):
-                c.append(
-                    -sum(
-                        (inverse[j] * c[i - j] for j in range(1, min(i + 1, len(inverse)))),
-                        Fraction(0),
-                    )
-                )
+                lags = range(1, min(i + 1, kept))
+                products = [inverse[j] * c[i - j] for j in lags]
+                c.append(-sum(products, Fraction(0)))
             return _toeplitz([float(each) for each in c])
         case MatrixFile():
             return strategy.matrix[:rounds, :rounds].copy()
         case Tree():
             return _node_matrix(tree_nodes(strategy, rounds), rounds)
         case TreeFull():
-            nodes = _node_matrix(
-                tree_nodes(
-                    Tree(completion=strategy.completion, rounds=strategy.rounds), strategy.rounds
-                ),
-                strategy.rounds,
-            )
+            tree = Tree(completion=strategy.completion, rounds=strategy.rounds)
+            nodes = _node_matrix(tree_nodes(tree, strategy.rounds), strategy.rounds)
             upper: NDArray[np.float64] = np.linalg.qr(nodes[:, ::-1]).R
-            R = upper[::-1, ::-1]  # nodes' nodes = R'R, R lower triangular
-            return (np.sign(np.diag(R))[:, None] * R)[:rounds, :rounds]
+            # The exchanged factor is lower triangular, and nodes' nodes = R'R. QR leaves the signs
+            # of its rows open; C's diagonal is positive.
+            R = upper[::-1, ::-1]
+            signs = np.sign(np.diag(R))[:, None]
+            return (signs * R)[:rounds, :rounds]
         case Restarted():
+            # Each restart begins the mechanism anew, so C is block diagonal.
             starts = [0, *(each for each in strategy.restarts if each < rounds)]
             C = np.zeros((rounds, rounds))
             for start, end in zip(starts, [*starts[1:], rounds], strict=True):
@@ -96,43 +101,53 @@ def noise_map(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
     match strategy:
         case Tree():
             columns = [*tree_nodes(strategy, rounds), *virtual_subtrees(strategy, rounds)]
-            prefixes = _tree_prefixes(
-                strategy, rounds, {column: place for place, column in enumerate(columns)}
-            )
-            return np.diff(prefixes, axis=0, prepend=np.zeros((1, len(columns))))
+            places = {column: place for place, column in enumerate(columns)}
+            prefixes = _tree_prefixes(strategy, rounds, places)
+            # A round's noise is what its prefix's estimate has more than the one before.
+            before_first = np.zeros((1, len(columns)))
+            return np.diff(prefixes, axis=0, prepend=before_first)
         case _:
             return np.linalg.inv(strategy_matrix(strategy, rounds)).astype(np.float64)
 
 
 class Node(NamedTuple):
-    """A dyadic node: its real rounds [start, end), and its height. A virtual subtree has none:
-    start = end."""
+    """A dyadic node of a tree. A virtual subtree has no real round: start = end."""
 
     start: int
+    """First real round."""
     end: int
+    """Round after the last real one."""
     height: int
+    """Levels above the leaves; a node of a whole tree has 2^height rounds."""
 
 
 def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
-    """Nodes with a real round, of every tree of the forest, leaves first."""
-    segments = _segments(strategy, rounds)
-    return [
-        node
-        for first, end, is_completed in segments
-        for node in _nodes_of_one(first, end, is_completed)
-    ]
+    """Nodes with a real round, of every tree of the forest, leaves first.
+
+    The forest is that of a run that has released `rounds` rounds.
+    """
+    nodes = []
+    for first, end, is_completed in _segments(strategy, rounds):
+        nodes.extend(_nodes_of_one(first, end, is_completed))
+    return nodes
 
 
 def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
     """Of completed trees: the subtrees without a real round, as large as they come; known by end
-    and height."""
-    return [
-        Node(end, end, height)
-        for first, end, is_completed in _segments(strategy, rounds)
-        if is_completed
-        for height in range((end - first - 1).bit_length())
-        if not (end - first - 1) >> height & 1
-    ]
+    and height.
+
+    The run has released `rounds` rounds.
+    """
+    nodes = []
+    for first, end, is_completed in _segments(strategy, rounds):
+        if not is_completed:
+            continue
+        # The last real round is the right child at the heights of its number's ones; where there
+        # is a zero it is the left child, and the right one is virtual.
+        last = end - first - 1
+        heights = [height for height in range(last.bit_length()) if not last >> height & 1]
+        nodes.extend(Node(end, end, height) for height in heights)
+    return nodes
 
 
 def _toeplitz(coefficients: list[float]) -> NDArray[np.float64]:
@@ -149,37 +164,39 @@ def _segments(strategy: Tree, rounds: int) -> Iterator[tuple[int, int, bool]]:
     run stopped early."""
     ends = [0, *(restart for restart in strategy.restarts if restart < rounds), rounds]
     for start, end in itertools.pairwise(ends):
-        yield (
-            start,
-            end,
-            strategy.completion and (end in strategy.restarts or end == strategy.rounds),
-        )
+        is_planned = end in strategy.restarts or end == strategy.rounds
+        yield start, end, strategy.completion and is_planned
 
 
 def _nodes_of_one(first: int, end: int, has_completion: bool) -> Iterator[Node]:
+    # Without completion, a node is there once its last round has been released.
+    root_height = (end - first - 1).bit_length()
     for height in range((end - first).bit_length() + 1):
         for start in range(first, end, 1 << height):
             last = start + (1 << height)
-            if last <= end or (has_completion and height <= (end - first - 1).bit_length()):
+            is_in_tree = has_completion and height <= root_height
+            if last <= end or is_in_tree:
                 yield Node(start, min(last, end), height)
 
 
 def _tree_prefixes(strategy: Tree, rounds: int, columns: dict[Node, int]) -> NDArray[np.float64]:
     """Weights on the draws in the estimate of each prefix sum: finished trees, and the present
     one's dyadic parts from below."""
-    prefixes, finished = np.zeros((rounds, len(columns))), np.zeros(len(columns))
+    prefixes = np.zeros((rounds, len(columns)))
+    finished = np.zeros(len(columns))
     for first, end, is_completed in _segments(strategy, rounds):
         for last in range(first + 1, end + 1):
             prefixes[last - 1] += finished
+            # The largest node that fits, then the largest of what is left, and so on.
             start = first
             while start < last:
                 height = (last - start).bit_length() - 1
                 prefixes[last - 1] += _honaker_node(columns, start, end, height)[0]
                 start += 1 << height
         if is_completed:
-            prefixes[end - 1] = (
-                finished + _honaker_node(columns, first, end, (end - first - 1).bit_length())[0]
-            )
+            root_height = (end - first - 1).bit_length()
+            root = _honaker_node(columns, first, end, root_height)[0]
+            prefixes[end - 1] = finished + root
         finished = prefixes[end - 1]
     return prefixes
 
@@ -190,42 +207,59 @@ def _honaker_node(
     """A node's estimate and its variance: its own noise and the sum of its children's estimates, by
     inverse variance."""
     own = np.zeros(len(columns))
-    if start >= end:  # virtual: one draw stands for the whole estimate
+    # A virtual subtree has no nodes: one draw of the same variance stands for its estimate.
+    if start >= end:
         variance = 1.0
         for _ in range(height):
             variance = 2 * variance / (1 + 2 * variance)
         own[columns[Node(end, end, height)]] = math.sqrt(variance)
         return own, variance
-    own[columns[Node(start, min(start + (1 << height), end), height)]] = 1.0
+    node = Node(start, min(start + (1 << height), end), height)
+    own[columns[node]] = 1.0
     if height == 0:
         return own, 1.0
-    (left, left_variance), (right, right_variance) = (
-        _honaker_node(columns, start, end, height - 1),
-        _honaker_node(columns, start + (1 << (height - 1)), end, height - 1),
-    )
+    middle = start + (1 << (height - 1))
+    left, left_variance = _honaker_node(columns, start, end, height - 1)
+    right, right_variance = _honaker_node(columns, middle, end, height - 1)
+    # Two estimates of one sum, of variances 1 and `below`: the weights are inverse to them.
     below = left_variance + right_variance
     weight = below / (1.0 + below)
-    return weight * own + (1.0 - weight) * (left + right), below / (1.0 + below)
+    estimate = weight * own + (1.0 - weight) * (left + right)
+    return estimate, below / (1.0 + below)
 
 
 def pattern_sensitivity(strategy: Strategy, pattern: tuple[int, ...], rounds: int) -> float:
     """Norm of the sum of C's columns in the pattern: what one device adds to C X when all its
-    contributions are alike."""
-    return float(np.linalg.norm(strategy_matrix(strategy, rounds)[:, list(pattern)].sum(axis=1)))
+    contributions are alike.
+
+    `strategy` gives C over so many `rounds`. Exact where C'C has no negative entry on the pattern.
+    """
+    C = strategy_matrix(strategy, rounds)
+    return _aligned_norm(C, pattern)
 
 
 def participation_sensitivity(strategy: Strategy, participation: MinSep) -> float:
-    """Largest pattern sensitivity over every pattern the participation permits, one by one."""
+    """Largest pattern sensitivity of a strategy over every pattern that the participation permits,
+    one by one.
+
+    There are exponentially many patterns, so this is for runs of a dozen rounds.
+    """
     C = strategy_matrix(strategy, participation.rounds)
-    return max(
-        float(np.linalg.norm(C[:, list(pattern)].sum(axis=1)))
-        for pattern in participation.patterns()
-    )
+    return max(_aligned_norm(C, pattern) for pattern in participation.patterns())
+
+
+def _aligned_norm(C: NDArray[np.float64], pattern: tuple[int, ...]) -> float:
+    columns = C[:, list(pattern)]
+    return float(np.linalg.norm(columns.sum(axis=1)))
 
 
 def error_variances(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
-    """Variance of each prefix sum's noise at unit scale: squared row norms of A M."""
-    return (np.cumsum(noise_map(strategy, rounds), axis=0) ** 2).sum(axis=1)
+    """Variance of each prefix sum's noise at unit scale, [rounds]: squared row norms of A M.
+
+    M is the strategy's `noise_map`, and A sums rows up to each round.
+    """
+    B = np.cumsum(noise_map(strategy, rounds), axis=0)
+    return (B**2).sum(axis=1)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> Decimal:
@@ -235,9 +269,12 @@ def gaussian_delta(mu: float, epsilon: float) -> Decimal:
     Phi(-a) - e^epsilon Phi(-b), a and b = epsilon / mu -+ mu / 2, in so many digits that nothing
     overflows or cancels.
     """
-    exact_mu, exact_epsilon = Decimal(mu), Decimal(epsilon)
+    # Digits grow with mu^2, as the exponent of what cancels does.
+    exact_mu = Decimal(mu)
+    exact_epsilon = Decimal(epsilon)
     with localcontext(prec=80 + int(mu * mu), Emax=MAX_EMAX, Emin=MIN_EMIN):
-        a, b = exact_epsilon / exact_mu - exact_mu / 2, exact_epsilon / exact_mu + exact_mu / 2
+        a = exact_epsilon / exact_mu - exact_mu / 2
+        b = exact_epsilon / exact_mu + exact_mu / 2
         return _normal_tail(a) - exact_epsilon.exp() * _normal_tail(b)
 
 
@@ -245,12 +282,17 @@ def _normal_tail(x: Decimal) -> Decimal:
     """1 - Phi(x), to 60 relative digits: by its series (Marsaglia 2004), or above 6 by Laplace's
     continued fraction."""
     density = (-x * x / 2).exp() / (2 * _PI).sqrt()
+    # For large x the series adds up to nearly 1/2, so that the difference would lose digits; the
+    # fraction converges the faster the larger x is.
     if x > 6:
         tail = Decimal(0)
         for term in range(300, 0, -1):
             tail = term / (x + tail)
         return density / (x + tail)
-    power, total, odd = x, x, 1
+    power = x
+    total = x
+    odd = 1
+    # Marsaglia: Phi(x) = 1/2 + density (x + x^3 / 3 + x^5 / (3 5) + ...).
     while abs(power) > Decimal(10) ** -110:
         odd += 2
         power = power * x * x / odd

@@ -68,23 +68,31 @@ after which they are not."""
 
 @dataclass(frozen=True, slots=True)
 class PatternValues:
-    """Sensitivities of patterns. values [P]; is_exact [P]: False marks an upper bound (some G[i, j]
-    of the pattern is negative)."""
+    """Sensitivities of P patterns at clip norm 1, in their order."""
 
     values: NDArray[np.float64]
+    """L2 sensitivities, [P]."""
     is_exact: NDArray[np.bool_]
+    """Whether the value is attained, [P]; False marks an upper bound (some G[i, j] of the pattern
+    is negative)."""
 
 
 class PatternSensitivities:
     """Sensitivities of many patterns of one strategy over a number of rounds.
 
+    G is tabulated as soon as that is quicker than computing the entries one by one, so whoever asks
+    for many patterns keeps one of these.
+
     Args:
+        strategy: whose C it is.
+        rounds: n, over which patterns run.
         most_rounds: to which they will `grow`; None where they will not.
     """
 
     def __init__(self, strategy: "Strategy", rounds: int, most_rounds: int | None = None) -> None:
         strategy.check_rounds(rounds)
-        self._strategy, self._rounds = strategy, rounds
+        self._strategy = strategy
+        self._rounds = rounds
         self._most_rounds = most_rounds
         self._table: GramTable | None = None
         self._looked_up = 0
@@ -93,30 +101,39 @@ class PatternSensitivities:
         """Goes on to more rounds, up to `most_rounds`; what was computed for fewer is used where it
         can be."""
         self._strategy.check_rounds(rounds)
-        self._rounds, self._looked_up = rounds, 0
+        self._rounds = rounds
+        self._looked_up = 0
 
     def of(self, patterns: NDArray[np.int64]) -> PatternValues:
-        """Of patterns [P, c], each row in order within [0, rounds). Raises InputError.
+        """Sensitivities of patterns [P, c], each row in order within [0, rounds).
 
         A round that stands twice is one in which the device contributed twice, each time clipped by
         itself: the sum over i, j runs over the rounds as they stand, so that both count with each
         other too.
+
+        Raises:
+            InputError: patterns are not in order or not within the rounds, or the strategy has no
+                finite sensitivity over them.
         """
         patterns = np.asarray(patterns, dtype=np.int64)
         is_inside = bool((patterns >= 0).all() and (patterns < self._rounds).all())
-        if not (is_inside and (np.diff(patterns, axis=1) >= 0).all()):
+        is_in_order = (np.diff(patterns, axis=1) >= 0).all()
+        if not (is_inside and is_in_order):
             raise InputError(
                 f"patterns must not decrease, and lie within 0 to rounds-1={self._rounds - 1}; "
                 "sort them"
             )
+        # Either loop runs over the shorter side: few long patterns, or many short ones.
         if len(patterns) < patterns.shape[1]:
             squared, is_exact = self._row_by_row(patterns)
         elif self._rounds <= GRAM_TABLE_ROUNDS:
             squared, is_exact = self._pair_by_pair(patterns)
-        else:  # entries cost more than finding the patterns that are alike
+        else:
+            # Without a table, entries cost more than finding the patterns that are alike.
             distinct, place = np.unique(patterns, axis=0, return_inverse=True)
             squared, is_exact = self._pair_by_pair(distinct)
-            squared, is_exact = squared[place], is_exact[place]
+            squared = squared[place]
+            is_exact = is_exact[place]
         if not np.isfinite(squared).all():
             raise InputError(
                 f"strategy {self._strategy!r} has no finite sensitivity over {self._rounds} "
@@ -127,14 +144,18 @@ class PatternSensitivities:
     def _pair_by_pair(
         self, patterns: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """(squared sensitivities [P], whether each is exact [P]), all patterns together."""
         columns = np.ascontiguousarray(patterns.T)
-        squared, is_exact = np.zeros(len(patterns)), np.ones(len(patterns), np.bool_)
+        squared = np.zeros(len(patterns))
+        is_exact = np.ones(len(patterns), np.bool_)
         for position, later in enumerate(columns):
             for earlier in columns[:position]:
                 entries = self.entries(earlier, later)
+                # Negative entries are rare, so their check is left out where there are none.
                 if entries.min(initial=0.0) < 0:
                     is_exact &= entries >= -self._rounding(earlier, later)
                     np.abs(entries, out=entries)
+                # G is symmetric: the pair stands for (later, earlier) too.
                 entries *= 2.0
                 squared += entries
             squared += self.entries(later, later)
@@ -143,18 +164,18 @@ class PatternSensitivities:
     def _row_by_row(
         self, patterns: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """(squared sensitivities [P], whether each is exact [P]), one pattern after another."""
         found = [self._one(pattern) for pattern in patterns]
-        return np.array([square for square, _ in found]), np.array(
-            [is_exact for _, is_exact in found]
-        )
+        squared = np.array([square for square, _ in found])
+        is_exact = np.array([exact for _, exact in found])
+        return squared, is_exact
 
     def _one(self, pattern: NDArray[np.int64]) -> tuple[float, bool]:
         """(squared sensitivity, whether it is exact) of one pattern [c], in memory of c."""
-        if (
-            pattern.size > SUMMED_FROM
-            and (square := self._strategy.pattern_square(pattern, self._rounds)) is not None
-        ):
-            return square, True
+        if pattern.size > SUMMED_FROM:
+            summed = self._strategy.pattern_square(pattern, self._rounds)
+            if summed is not None:
+                return summed, True
         if pattern.size > MOST_WITH_SIGNS:
             raise InputError(
                 f"a device took part {pattern.size:,} times, and this {self._strategy.kind} "
@@ -166,11 +187,14 @@ class PatternSensitivities:
         square, is_exact = 0.0, True
         norms = np.sqrt(self.entries(pattern, pattern))
         for start in range(0, pattern.size, BLOCK):
-            rows, later = pattern[start : start + BLOCK, None], slice(start, None)
-            block = self.entries(np.minimum(rows, pattern[later]), np.maximum(rows, pattern[later]))
-            is_exact = is_exact and bool(
-                (block >= -ROUNDING * norms[start : start + BLOCK, None] * norms[later]).all()
-            )
+            rows = pattern[start : start + BLOCK, None]
+            later = slice(start, None)
+            first = np.minimum(rows, pattern[later])
+            second = np.maximum(rows, pattern[later])
+            block = self.entries(first, second)
+            row_norms = norms[start : start + BLOCK, None]
+            is_aligned = (block >= -ROUNDING * row_norms * norms[later]).all()
+            is_exact = is_exact and bool(is_aligned)
             np.abs(block, out=block)
             # Pairs of this block stand twice in it, pairs with later rounds once.
             square += 2.0 * float(block.sum()) - float(block[:, :BLOCK].sum())
@@ -179,26 +203,30 @@ class PatternSensitivities:
     def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sizes of entries that may be rounded zeros: ROUNDING of the product of the two columns'
         norms."""
-        return ROUNDING * np.sqrt(self.entries(first, first) * self.entries(second, second))
+        squared_norms = self.entries(first, first) * self.entries(second, second)
+        return ROUNDING * np.sqrt(squared_norms)
 
     def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
-        """Of one pattern [c]; where G has negative entries, exact for models of c or more
-        parameters, a bound for fewer."""
-        found, rows = self.of(pattern[None, :]), tuple(pattern.tolist())
+        """The sensitivity of one pattern [c], with what proves it.
+
+        Where G has negative entries on the pattern, the value is exact for models of c or more
+        parameters, and a bound for fewer. Beyond MOST_CERTIFIED participations it is a bound only.
+
+        Raises:
+            InputError: as `of`.
+        """
+        found = self.of(pattern[None, :])
+        rows = tuple(pattern.tolist())
         if not found.is_exact[0] and pattern.size > MOST_CERTIFIED:
             theorem = "Choquette-Choo et al. 2023, Proposition E.1 (upper bound)"
             return Sensitivity(float(found.values[0]), False, theorem, 0.0, rows)
         if found.is_exact[0]:
             value = float(found.values[0])
-            return Sensitivity(
-                value,
-                True,
-                "Choquette-Choo et al. 2023, Proposition E.1 (G >= 0: aligned)",
-                value,
-                rows,
-            )
+            theorem = "Choquette-Choo et al. 2023, Proposition E.1 (G >= 0: aligned)"
+            return Sensitivity(value, True, theorem, value, rows)
         upper, lower = unit_vector_sensitivity(self.gram_of(pattern))
-        upper = max(lower, min(upper, float(found.values[0])))  # both are bounds
+        # Both the certificate and Proposition E.1 are upper bounds, so the smaller one holds.
+        upper = max(lower, min(upper, float(found.values[0])))
         theorem = (
             "largest over unit contributions, by a dual certificate (exact for models of as "
             "many parameters as rounds here)"
@@ -207,17 +235,16 @@ class PatternSensitivities:
 
     def gram_of(self, pattern: NDArray[np.int64]) -> NDArray[np.float64]:
         """G[pattern, pattern], [c, c]."""
-        return self.entries(
-            np.minimum(pattern[:, None], pattern), np.maximum(pattern[:, None], pattern)
-        )
+        rows = pattern[:, None]
+        return self.entries(np.minimum(rows, pattern), np.maximum(rows, pattern))
 
     def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         """G[first, second] elementwise, for first <= second; from a table once as many as rounds
         were asked for."""
+        # As many entries as rounds, as of one pattern, are computed without a table.
         self._looked_up += first.size
-        if self._rounds > GRAM_TABLE_ROUNDS or (
-            self._table is None and self._looked_up <= self._rounds
-        ):
+        is_too_early = self._table is None and self._looked_up <= self._rounds
+        if self._rounds > GRAM_TABLE_ROUNDS or is_too_early:
             return self._strategy.gram_entries(first, second, self._rounds)
         if self._most_rounds is None:
             self._table = self._table or self._strategy.gram_table(self._rounds)
@@ -230,7 +257,10 @@ class PatternSensitivities:
 def pattern_sensitivity(
     strategy: "Strategy", pattern: NDArray[np.int64], rounds: int
 ) -> Sensitivity:
-    """Of one device's pattern of rounds [c] in order; see `PatternSensitivities`."""
+    """The sensitivity of one device's pattern of rounds [c], in order, over a run of `rounds`.
+
+    For many patterns of one strategy, `PatternSensitivities` computes G once. Raises InputError.
+    """
     return PatternSensitivities(strategy, rounds).exact(np.asarray(pattern, dtype=np.int64))
 
 
@@ -245,20 +275,26 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
     optimal at the optimum; the least eigenvalue makes up for the rest.
     """
     c = len(G)
-    U = np.random.default_rng(0).normal(size=(c, min(c, int(np.sqrt(2 * c)) + 2)))
+    # Pataki's dimension, and one to spare. A fixed seed: the answer is a function of G.
+    dimensions = min(c, int(np.sqrt(2 * c)) + 2)
+    U = np.random.default_rng(0).normal(size=(c, dimensions))
     U /= np.linalg.norm(U, axis=1, keepdims=True)
-    upper, lower = np.inf, 0.0
+    upper = np.inf
+    lower = 0.0
     for sweep in range(MOST_SWEEPS):
         for i in range(c):
             direction = G[i] @ U - G[i, i] * U[i]
             norm = np.linalg.norm(direction)
             if norm > 0:
                 U[i] = direction / norm
+        # The eigenvalues cost more than a sweep, so the bounds are taken every tenth time.
         if sweep % 10 == 9:
             total = G @ U
             y = np.linalg.norm(total, axis=1)
-            short = max(0.0, -float(np.linalg.eigvalsh(np.diag(y) - G)[0]))
-            upper, lower = min(upper, float(y.sum() + c * short)), float((total * U).sum())
+            least_eigenvalue = float(np.linalg.eigvalsh(np.diag(y) - G)[0])
+            short = max(0.0, -least_eigenvalue)
+            upper = min(upper, float(y.sum() + c * short))
+            lower = float((total * U).sum())
             if upper <= lower * (1 + CERTIFIED):
                 break
     return float(np.sqrt(max(lower, upper))), float(np.sqrt(lower))
@@ -275,16 +311,12 @@ def orthogonal_sensitivity(
     """
     square, pattern = _best_pattern(squared_norms, participation)
     value = square**0.5
-    return Sensitivity(
-        value,
-        True,
-        "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)",
-        value,
-        pattern,
-    )
+    theorem = "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)"
+    return Sensitivity(value, True, theorem, value, pattern)
 
 
-@lru_cache(maxsize=1)  # an audit asks for the same one several times
+# One audit asks for the same sensitivity several times.
+@lru_cache(maxsize=1)
 def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sensitivity:
     """Upper bound for any C, and a lower bound; exact for one participation, and where the two
     agree.
@@ -292,12 +324,19 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
     With r_i the largest sum of |G[i, j]| over any pattern's rounds j, the squared sensitivity is at
     most the largest sum of r_i over a pattern's rounds i (Choquette-Choo et al. 2023, Theorem 3 and
     Algorithm 4; up to 5 % loose on dense C).
+
+    Args:
+        strategy: any, of at least as many rounds.
+        participation: (n, b, k) whose patterns are meant.
+
+    Raises:
+        InputError: the strategy has fewer rounds.
+        SensitivityUnknown: the bound would take more than ANY_STRATEGY_OPERATIONS.
     """
     n = participation.rounds
     strategy.check_rounds(n)
-    steps = (
-        1 if participation.min_sep == 1 else participation.max_participations - 1
-    )  # without a min-sep, the largest of a row are taken
+    # Without a min-sep there is no program: the largest of each row are taken in one step.
+    steps = 1 if participation.min_sep == 1 else participation.max_participations - 1
     if n > ANY_STRATEGY_ROUNDS or n * n * steps > ANY_STRATEGY_OPERATIONS:
         raise SensitivityUnknown(
             f"rounds={n}: no theorem gives this {strategy.kind} strategy's sensitivity under "
@@ -307,17 +346,15 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
             f"{ANY_STRATEGY_OPERATIONS:g} products of rounds, rounds and participations"
         )
     table = strategy.gram_table(n) if n <= GRAM_TABLE_ROUNDS else None
-    diagonal = (
-        table.diagonal()
-        if table is not None
-        else strategy.gram_entries(np.arange(n), np.arange(n), n)
-    )
+    if table is not None:
+        diagonal = table.diagonal()
+    else:
+        diagonal = strategy.gram_entries(np.arange(n), np.arange(n), n)
     if participation.max_participations == 1:
         worst = int(diagonal.argmax())
         value = float(diagonal[worst]) ** 0.5
-        return Sensitivity(
-            value, True, "one participation: the largest column norm", value, (worst,)
-        )
+        theorem = "one participation: the largest column norm"
+        return Sensitivity(value, True, theorem, value, (worst,))
 
     def rows(index: NDArray[np.int64]) -> NDArray[np.float64]:
         return table.rows(index) if table is not None else strategy.gram_rows(index, n)
@@ -333,30 +370,16 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
         total = strategy.summed_gram_rows(pattern, n)
         if total is not None:
             return total
-        return np.sum(
-            [
-                rows(part).sum(axis=0)
-                for part in np.split(pattern, range(BLOCK, pattern.size, BLOCK))
-            ],
-            axis=0,
-        )
+        # By blocks, as all rows of a long pattern need as much memory as G.
+        parts = np.split(pattern, range(BLOCK, pattern.size, BLOCK))
+        return np.sum([rows(part).sum(axis=0) for part in parts], axis=0)
 
     lower, pattern = _lower_bound(summed_rows, candidate, participation)
     if _agree(lower, upper, ROUNDING):
-        return Sensitivity(
-            upper,
-            True,
-            "Choquette-Choo et al. 2023, Theorem 3, attained by a pattern",
-            upper,
-            pattern,
-        )
-    return Sensitivity(
-        upper,
-        False,
-        "Choquette-Choo et al. 2023, Theorem 3 (upper bound for any C)",
-        lower,
-        pattern,
-    )
+        theorem = "Choquette-Choo et al. 2023, Theorem 3, attained by a pattern"
+        return Sensitivity(upper, True, theorem, upper, pattern)
+    theorem = "Choquette-Choo et al. 2023, Theorem 3 (upper bound for any C)"
+    return Sensitivity(upper, False, theorem, lower, pattern)
 
 
 def _lower_bound(
@@ -370,24 +393,31 @@ def _lower_bound(
     x'Gx is convex in a pattern's indicator x, so the pattern that is best for the linear weights Gx
     is no worse than x.
     """
-    n, b, longest = participation.rounds, participation.min_sep, participation.max_participations
+    n = participation.rounds
+    b = participation.min_sep
+    longest = participation.max_participations
     last_start = n - 1 - (longest - 1) * b
-    starts = (
-        np.unique(np.linspace(0, last_start, 16).astype(int)) if last_start >= 0 else np.array([0])
-    )
+    # Sixteen shifts of the regular pattern: which of them is worst depends on C.
+    if last_start >= 0:
+        starts = np.unique(np.linspace(0, last_start, 16).astype(int))
+    else:
+        starts = np.array([0])
     candidates = [tuple(range(start, min(n, start + longest * b), b)) for start in starts.tolist()]
     candidates.append(candidate)
-    best, best_pattern = 0.0, (0,)
+    best = 0.0
+    best_pattern = (0,)
     for pattern in candidates:
         square = -1.0
         for _ in range(MOST_IMPROVEMENTS):
             chosen = np.array(pattern)
             weights = summed_rows(chosen)
-            if float(weights[chosen].sum()) <= square * (1 + ROUNDING):
+            reached = float(weights[chosen].sum())
+            if reached <= square * (1 + ROUNDING):
                 break
-            square = float(weights[chosen].sum())
+            square = reached
             if square > best:
-                best, best_pattern = square, tuple(pattern)
+                best = square
+                best_pattern = tuple(pattern)
             pattern = _best_pattern(weights, participation)[1]
     return best**0.5, best_pattern
 
@@ -396,11 +426,15 @@ def _best_pattern_sums(weights: NDArray[np.float64], participation: MinSep) -> N
     """Largest sum over a pattern, for each row of weights [R, n], none negative: f(i, j) =
     max(f(i+1, j), w_i + f(i+b, j-1))."""
     rows, n = weights.shape
-    if participation.min_sep == 1:  # any rounds make a pattern
-        return np.partition(weights, n - participation.max_participations, axis=1)[
-            :, n - participation.max_participations :
-        ].sum(axis=1)
-    values, taken = np.zeros((rows, n + participation.min_sep)), np.empty((rows, n))
+    # Any rounds make a pattern, so the largest weights do.
+    if participation.min_sep == 1:
+        first_chosen = n - participation.max_participations
+        partitioned = np.partition(weights, first_chosen, axis=1)
+        return partitioned[:, first_chosen:].sum(axis=1)
+    # values[:, i] is f(i, j) of the recursion; b columns of zeros follow the last round, so that
+    # f(i + b, j - 1) needs no check at the end.
+    values = np.zeros((rows, n + participation.min_sep))
+    taken = np.empty((rows, n))
     for _ in range(participation.max_participations):
         np.add(weights, values[:, participation.min_sep :], out=taken)
         np.maximum.accumulate(taken[:, ::-1], axis=1, out=values[:, n - 1 :: -1])
@@ -411,24 +445,30 @@ def _best_pattern(
     weights: NDArray[np.float64], participation: MinSep
 ) -> tuple[float, tuple[int, ...]]:
     """The same dynamic program over weights [n], with the pattern that attains it."""
-    n, b = weights.size, participation.min_sep
+    n = weights.size
+    b = participation.min_sep
     if b == 1:
         best = np.sort(np.argsort(-weights, kind="stable")[: participation.max_participations])
         best = best[weights[best] > 0]
         return float(weights[best].sum()), tuple(best.tolist())
-    values, gains, taken = np.zeros(n + b), [], []
+    values = np.zeros(n + b)
+    gains = []
+    taken = []
     for _ in range(participation.max_participations):
         with_this = weights + values[b:]
         layer = np.zeros(n + b)
         layer[:n] = np.maximum.accumulate(with_this[::-1])[::-1]
         layer = np.maximum(layer, values)
-        gains.append(
-            np.packbits(layer[:n] > values[:n])
-        )  # one more participation is of use from here
-        taken.append(np.packbits(with_this >= layer[:n]))  # and its place can be here
+        # One bit per round: from here, one more participation is of use ...
+        gains.append(np.packbits(layer[:n] > values[:n]))
+        # ... and here it can be placed.
+        taken.append(np.packbits(with_this >= layer[:n]))
         values = layer
+    # The decisions, read from the first round on, give the pattern. As bits they take a 32nd of
+    # the memory of all values, which matters for thousands of participations.
     pattern: list[int] = []
-    position, left = 0, participation.max_participations
+    position = 0
+    left = participation.max_participations
     while left and position < n:
         if not _bit(gains[left - 1], position):
             left -= 1
@@ -436,7 +476,8 @@ def _best_pattern(
         while not _bit(taken[left - 1], position):
             position += 1
         pattern.append(position)
-        position, left = position + b, left - 1
+        position += b
+        left -= 1
     return float(values[0]), tuple(pattern)
 
 
@@ -445,4 +486,5 @@ def _bit(bits: NDArray[np.uint8], place: int) -> bool:
 
 
 def _agree(lower: float, upper: float, tolerance: float) -> bool:
+    """Whether the bounds are equal but for a relative tolerance."""
     return upper <= lower * (1 + tolerance)

@@ -90,28 +90,39 @@ class Strategy(Explained, ABC):
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
     ) -> NDArray[np.float64]:
-        """G[first, second] elementwise, for 0 <= first <= second < rounds (shapes alike)."""
+        """G[first, second] elementwise, for 0 <= first <= second < rounds (shapes alike).
+
+        G = C'C over a run of that many rounds. For some kinds an entry falls with the rounds that
+        are left, so it differs between a run and its beginning.
+        """
 
     def gram(self, rounds: int) -> NDArray[np.float64]:
-        """G, [rounds, rounds]."""
+        """G = C'C, [rounds, rounds]; 8 bytes per entry, so for a few thousand rounds at most."""
         return self.gram_rows(np.arange(rounds), rounds)
 
     def gram_table(self, rounds: int) -> GramTable:
-        """G over that many rounds, to look entries up."""
+        """G over that many rounds, to look entries up; 4 bytes per pair of rounds.
+
+        It is quicker than `gram_entries` where many patterns ask for the same entries.
+        """
         return GramTable.of_matrix(self.gram(rounds))
 
     def grown_table(self, table: GramTable | None, rounds: int, most_rounds: int) -> GramTable:
         """G over more rounds than `table` has, which must not be used any more; at last over
-        `most_rounds`."""
+        `most_rounds`.
+
+        A strategy whose G only gains terms with the rounds adds them to the table; others compute
+        it anew. `table` is None the first time.
+        """
         del table, most_rounds
         return self.gram_table(rounds)
 
     def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """G[rows], [R, rounds]."""
-        index = np.arange(rounds)
-        return self.gram_entries(
-            np.minimum(rows[:, None], index), np.maximum(rows[:, None], index), rounds
-        )
+        """G[rows], [R, rounds], over a run of so many rounds."""
+        columns = np.arange(rounds)
+        first = np.minimum(rows[:, None], columns)
+        second = np.maximum(rows[:, None], columns)
+        return self.gram_entries(first, second, rounds)
 
     def summed_gram_rows(
         self, pattern: NDArray[np.int64], rounds: int
@@ -125,10 +136,8 @@ class Strategy(Explained, ABC):
         """Squared norm of the sum of C's columns in a pattern [c], without G; None where C has
         negative entries.
 
-        A round that occurs twice in the pattern counts twice.
-
-        The sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead of
-        c^2.
+        It is the sum over i, j in the pattern of G[i, j], in time and memory of the rounds instead
+        of c^2. A round that occurs twice in the pattern counts twice.
         """
         del pattern, rounds
         return None
@@ -152,14 +161,20 @@ class Strategy(Explained, ABC):
 
     @abstractmethod
     def recurrence(self, rounds: int) -> Recurrence:
-        """How its noise is made, row by row, for 1 <= rounds <= most_rounds."""
+        """How its noise is made, row by row, for 1 <= rounds <= most_rounds.
+
+        The server knows nothing of kinds: it makes a stream of the recurrence that it gets here.
+        """
 
     @abstractmethod
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         """Largest sensitivity of any pattern that the participation permits.
 
+        The value is never too small: it is exact, or a proven upper bound that says so.
+
         Raises:
-            SensitivityUnknown: if none can be had.
+            InputError: the strategy has fewer rounds than the participation.
+            SensitivityUnknown: no theorem gives one within reason.
         """
 
     @abstractmethod

@@ -23,14 +23,20 @@ rounding is below 1e-12 of it."""
 
 
 class ToeplitzStrategy(Strategy):
-    """A strategy of constant diagonals, for any number of rounds."""
+    """A strategy of constant diagonals, for any number of rounds.
+
+    A subclass says the first column of C, or of its inverse; sensitivity, error and noise follow.
+    """
 
     @abstractmethod
     def first_column(self, rounds: int) -> NDArray[np.float64]:
         """c_0 .. c_(rounds-1), [rounds]; c_0 is positive."""
 
     def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
-        """Coefficients of C^-1, [rounds]: the power series of 1 / c, by forward substitution."""
+        """Coefficients of C^-1, [rounds]: the power series of 1 / c, by forward substitution.
+
+        C^-1 is Toeplitz too, so that its first column is all of it.
+        """
         return inverse_series(self.first_column(rounds))
 
     def is_non_increasing(self, rounds: int) -> bool:
@@ -45,7 +51,8 @@ class ToeplitzStrategy(Strategy):
         return self.is_non_increasing(rounds)
 
     def noise_growth(self, rounds: int) -> float:
-        with np.errstate(all="ignore"):  # what overflows is infinite growth
+        # What overflows is infinite growth, and not an error.
+        with np.errstate(all="ignore"):
             return float(np.abs(self.inverse_first_column(rounds)).max())
 
     def recurrence(self, rounds: int) -> Recurrence:
@@ -55,7 +62,8 @@ class ToeplitzStrategy(Strategy):
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
         """sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1 (McMahan, Xu, Zhang 2024,
         Proposition 3.3)."""
-        return np.cumsum(np.cumsum(self.inverse_first_column(rounds)) ** 2)
+        beta = np.cumsum(self.inverse_first_column(rounds))
+        return np.cumsum(beta**2)
 
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
@@ -63,51 +71,54 @@ class ToeplitzStrategy(Strategy):
         """G[i, j] = sum_{s < n-j} c_s c_(s+j-i): one running sum per lag j - i that occurs within
         the bands."""
         c = np.trim_zeros(self.first_column(rounds), "b")
-        lags, terms = (second - first).ravel(), (rounds - second).ravel()
+        lags = (second - first).ravel()
+        terms = (rounds - second).ravel()
+        # Columns that are further apart than the bands are orthogonal: their entries stay zero.
         entries = np.zeros(lags.size)
         within = np.flatnonzero(lags < c.size)
         order = within[np.argsort(lags[within], kind="stable")]
         distinct, starts = np.unique(lags[order], return_index=True)
+        # strict=False, because np.split gives one empty part where no lag is within the bands.
         for lag, chosen in zip(distinct, np.split(order, starts[1:]), strict=False):
             sums = np.cumsum(c[: c.size - lag] * c[lag:])
-            entries[chosen] = sums[np.minimum(terms[chosen], sums.size) - 1]
+            last_terms = np.minimum(terms[chosen], sums.size)
+            entries[chosen] = sums[last_terms - 1]
         return entries.reshape(np.shape(second - first))
 
     def gram(self, rounds: int) -> NDArray[np.float64]:
         c = self.first_column(rounds)
         G = np.zeros((rounds, rounds))
-        for lag in range(int(np.flatnonzero(c)[-1]) + 1):
+        bands = int(np.flatnonzero(c)[-1]) + 1
+        for lag in range(bands):
+            # Later columns have fewer rounds left, hence fewer terms: the sums run backwards.
             diagonal = np.cumsum(c[: rounds - lag] * c[lag:])[::-1]
+            # Strides of rounds + 1 walk along a diagonal: the one above, then the one below.
             G.ravel()[lag : (rounds - lag) * rounds : rounds + 1] = diagonal
             G.ravel()[lag * rounds :: rounds + 1] = diagonal
         return G
 
     def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
         c = self.first_column(rounds)
+        # With a negative coefficient, aligned contributions need not be the worst.
         if (c < 0).any():
             return None
         column = _summed_columns(c, pattern)
         return float(column @ column)
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
-        c, b, n = (
-            self.first_column(participation.rounds),
-            participation.min_sep,
-            participation.rounds,
-        )
+        n = participation.rounds
+        b = participation.min_sep
+        c = self.first_column(n)
         pattern = tuple(range(0, participation.max_participations * b, b))
         if self.is_non_increasing(n):
-            value = float(np.linalg.norm(_summed_columns(c, np.array(pattern))))
-            return Sensitivity(
-                value,
-                True,
-                "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)",
-                value,
-                pattern,
-            )
+            column = _summed_columns(c, np.array(pattern))
+            value = float(np.linalg.norm(column))
+            theorem = "McMahan, Xu, Zhang 2024, Theorem 3.1 (non-negative, non-increasing Toeplitz)"
+            return Sensitivity(value, True, theorem, value, pattern)
         if self.diagonals(n) <= b:
             # Columns' norms do not increase, so that the earliest rounds are worst.
-            value = float(np.cumsum(c * c)[::-1][list(pattern)].sum()) ** 0.5
+            squared_norms = np.cumsum(c * c)[::-1]
+            value = float(squared_norms[list(pattern)].sum()) ** 0.5
             theorem = "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)"
             return Sensitivity(value, True, theorem, value, pattern)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
@@ -144,14 +155,17 @@ def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArr
     n = c.size
     c = np.trim_zeros(c, "b")
     if min(c.size, pattern.size) > DIRECT_SUMS:
-        from scipy.signal import oaconvolve  # 0.3 s to import
+        # scipy takes 0.3 s to import, and most commands do not need it.
+        from scipy.signal import oaconvolve
 
         times = np.bincount(pattern, minlength=n).astype(np.float64)
         return np.asarray(oaconvolve(times, c), np.float64)[:n]
+    # Room for what lasts beyond the end of the run saves a check in each step.
     column = np.zeros(n + c.size)
     if c.size < pattern.size:
         for lag, value in enumerate(c.tolist()):
-            np.add.at(column, pattern + lag, value)  # a round that occurs twice counts twice
+            # `np.add.at`, because a round that occurs twice counts twice.
+            np.add.at(column, pattern + lag, value)
     else:
         for start in pattern.tolist():
             column[start : start + c.size] += c
@@ -159,8 +173,12 @@ def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArr
 
 
 def inverse_series(c: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first n coefficients of 1 / c(x), c [n], by forward substitution."""
-    from scipy.signal import lfilter  # 0.3 s to import
+    """The first n coefficients of 1 / c(x), c [n], by forward substitution.
+
+    They are the first column of the inverse of the Toeplitz matrix of c; c_0 must not be zero.
+    """
+    # scipy takes 0.3 s to import, and most commands do not need it.
+    from scipy.signal import lfilter
 
     impulse = np.zeros(c.size)
     impulse[0] = 1.0

@@ -34,8 +34,11 @@ class Subtree(NamedTuple):
     happen."""
 
     start: int
+    """First round, counted from the run's first."""
     height: int
+    """Levels above the leaves."""
     real: int
+    """Rounds that happen; the others are virtual, with updates of zero."""
 
 
 class Best(NamedTuple):
@@ -43,8 +46,11 @@ class Best(NamedTuple):
     was joined from."""
 
     square: int
+    """Sum over nodes of (participations under the node)^2."""
     last: int
+    """Last round of the pattern within the subtree, or NO_ROUND."""
     parts: "tuple[Best, Best, int] | None"
+    """Patterns of the left and the right part, and the left part's size; None of a single round."""
 
     def rounds(self) -> list[int]:
         """The pattern, counted from the subtree's first round."""
@@ -65,8 +71,11 @@ class Segment(NamedTuple):
     tree at the end."""
 
     start: int
+    """First round."""
     end: int
+    """Round after the last."""
     is_completed: bool
+    """Whether virtual rounds complete the tree at the end."""
 
 
 def forest(segments: Sequence[Segment]) -> list[Subtree]:
@@ -83,6 +92,8 @@ def _one_forest(rounds: int, is_completed: bool) -> Iterator[Subtree]:
     if is_completed:
         yield Subtree(0, (rounds - 1).bit_length(), rounds)
         return
+    # The binary digits of the rounds, the largest first: rounds come in the order of time, and a
+    # tree is whole as soon as its last round is released.
     start = 0
     for height in reversed(range(rounds.bit_length())):
         if rounds >> height & 1:
@@ -94,9 +105,11 @@ def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
     """G, [rounds, rounds]: the number of nodes that have both rounds under them."""
     G = np.zeros((rounds, rounds))
     for tree in trees:
+        tree_end = tree.start + tree.real
         for height in range(tree.height + 1):
-            for start in range(tree.start, tree.start + tree.real, 1 << height):
-                end = min(start + (1 << height), tree.start + tree.real)
+            width = 1 << height
+            for start in range(tree.start, tree_end, width):
+                end = min(start + width, tree_end)
                 G[start:end, start:end] += 1.0
     return G
 
@@ -115,34 +128,44 @@ def forest_sensitivity(trees: tuple[Subtree, ...], participation: MinSep) -> Sen
 def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensitivity:
     """Upper bound: of each height, no node has more participations under it than have room, and all
     together have k."""
-    k, square = participation.max_participations, 0
-    for height in range(max(tree.height for tree in trees) + 1):
+    k = participation.max_participations
+    square = 0
+    highest = max(tree.height for tree in trees)
+    for height in range(highest + 1):
         room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
-        square += k * min(k, -(-room // participation.min_sep))
+        most_under_one = min(k, -(-room // participation.min_sep))
+        # sum c^2 <= max(c) sum(c), and the counts of one height sum to at most k.
+        square += k * most_under_one
     pattern = np.arange(k) * participation.min_sep
     theorem = (
         "by counting, height by height (upper bound; the exact program takes at most "
         f"{PROGRAM_PARTICIPATIONS} participations)"
     )
-    return Sensitivity(
-        square**0.5, False, theorem, _square_of(trees, pattern) ** 0.5, tuple(pattern.tolist())
-    )
+    attained = _square_of(trees, pattern) ** 0.5
+    return Sensitivity(square**0.5, False, theorem, attained, tuple(pattern.tolist()))
 
 
 def _square_of(trees: Sequence[Subtree], pattern: NDArray[np.int64]) -> float:
     """Sum over nodes of (participations under the node)^2 of one pattern."""
     square = 0
     for tree in trees:
-        inside = pattern[(pattern >= tree.start) & (pattern < tree.start + tree.real)] - tree.start
-        if inside.size:
-            square += sum(
-                int((np.bincount(inside >> height) ** 2).sum()) for height in range(tree.height + 1)
-            )
+        is_inside = (pattern >= tree.start) & (pattern < tree.start + tree.real)
+        inside = pattern[is_inside] - tree.start
+        if not inside.size:
+            continue
+        for height in range(tree.height + 1):
+            # Rounds under one node of this height agree in all but their last `height` bits.
+            counts = np.bincount(inside >> height)
+            square += int((counts**2).sum())
     return float(square)
 
 
 class Tree(Strategy):
-    """Tree aggregation with Honaker's estimate from below (TreeAgg)."""
+    """Tree aggregation with Honaker's estimate from below (TreeAgg).
+
+    It can be streamed: a round needs the nodes on one path of the tree. The best linear estimate,
+    which weighs all nodes released so far, is `mechanisms.tree_full`.
+    """
 
     kind: Literal["tree"] = "tree"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Binary tree, online."""
@@ -201,11 +224,11 @@ class Tree(Strategy):
         """G[i, j] = number of nodes that have both rounds under them."""
         entries = np.zeros(np.broadcast_shapes(first.shape, second.shape))
         for tree in self.forest(rounds):
-            inside = (first >= tree.start) & (second < tree.start + tree.real)
+            is_inside = (first >= tree.start) & (second < tree.start + tree.real)
             for height in range(tree.height + 1):
-                entries += inside & (
-                    (first - tree.start) >> height == (second - tree.start) >> height
-                )
+                first_node = (first - tree.start) >> height
+                second_node = (second - tree.start) >> height
+                entries += is_inside & (first_node == second_node)
         return entries
 
     def gram(self, rounds: int) -> NDArray[np.float64]:
@@ -225,12 +248,17 @@ class Tree(Strategy):
         = 1 (Honaker 2015).
         """
         v = honaker_variances(rounds.bit_length() + 1)
-        variances, finished = np.zeros(rounds), 0.0
+        variances = np.zeros(rounds)
+        finished = 0.0
         for start, end, is_completed in self.segments(rounds):
+            # A prefix of some length is the sum of one node for each binary digit of the length.
             lengths = np.arange(1, end - start + 1)
-            present = np.sum([np.where(lengths >> h & 1, v[h], 0.0) for h in range(len(v))], axis=0)
+            parts = [np.where(lengths >> h & 1, v[h], 0.0) for h in range(len(v))]
+            present = np.sum(parts, axis=0)
             if is_completed:
+                # At its end a completed tree is one node, the root.
                 present[-1] = v[(end - start - 1).bit_length()]
+            # Trees that are finished keep their noise in every later prefix.
             variances[start:end] = finished + present
             finished = variances[end - 1]
         return variances
@@ -238,10 +266,16 @@ class Tree(Strategy):
 
 def honaker_variances(heights: int) -> list[float]:
     """v_0 .. v_(heights-1): variance of a complete node's estimate from below, at noise of unit
-    scale."""
+    scale.
+
+    A node has a measurement of its own, of variance 1, and the sum of its two children's
+    estimates, of variance 2 v; weighted by inverse variance, the two make 2 v / (1 + 2 v) (Honaker
+    2015).
+    """
     v = [1.0]
     for _ in range(heights - 1):
-        v.append(2.0 * v[-1] / (1.0 + 2.0 * v[-1]))
+        of_children = 2.0 * v[-1]
+        v.append(of_children / (1.0 + of_children))
     return v
 
 
@@ -254,7 +288,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
 
     def subtree(height: int, barred: int, real: int) -> Frontier:
         size = 1 << height
-        real, barred = min(real, size), max(barred, 0)
+        real = min(real, size)
+        barred = max(barred, 0)
         if barred >= real:
             return ((NOBODY,),)
         key = (height, barred, real)
@@ -263,18 +298,17 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         return known[key]
 
     def solve(height: int, barred: int, real: int) -> Frontier:
-        if (
-            1 << height <= min_sep
-        ):  # room for one participation, which every level of the subtree counts once
+        # There is room for one participation, which every level of the subtree counts once.
+        if 1 << height <= min_sep:
             return ((NOBODY,), (Best(height + 1, barred, None),))
         half = 1 << (height - 1)
-        joined = join(
-            subtree(height - 1, barred, real),
-            half,
-            real - min_sep,
-            barred,
-            lambda start: subtree(height - 1, start, real - half),
-        )
+        left = subtree(height - 1, barred, real)
+
+        def right_of(start: int) -> Frontier:
+            return subtree(height - 1, start, real - half)
+
+        joined = join(left, half, real - min_sep, barred, right_of)
+        # The node itself adds the square of the participations under it.
         return tuple(
             tuple(best._replace(square=best.square + count**2) for best in each)
             for count, each in enumerate(joined)
@@ -288,14 +322,15 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         joined: list[list[Best]] = [[] for _ in range(max_participations + 1)]
         for left_count, each in enumerate(left):
             for a in each:
-                rights = right_of(max(a.last + min_sep, barred) - half)
-                for count, others in enumerate(
-                    rights[: max_participations + 1 - left_count], start=left_count
-                ):
+                first_free = max(a.last + min_sep, barred)
+                rights = right_of(first_free - half)
+                most_right = max_participations - left_count
+                for count, others in enumerate(rights[: most_right + 1], start=left_count):
                     joined[count] += [
                         Best(a.square + b.square, max(a.last, half + b.last), (a, b, half))
                         for b in others
                     ]
+        # A frontier ends at the most participations for which there is a pattern.
         while len(joined) > 1 and not joined[-1]:
             joined.pop()
         return tuple(_undominated(each, free) for each in joined)
@@ -316,6 +351,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
 def _undominated(candidates: list[Best], free: int) -> tuple[Best, ...]:
     """The best by last round; last rounds up to `free` bar nothing that follows."""
     kept: list[Best] = []
+    # By last round, and the better first: whoever beats no earlier one is dominated.
     for best in sorted(candidates, key=lambda best: (max(best.last, free), -best.square)):
         if not kept or best.square > kept[-1].square:
             kept.append(best)

@@ -41,13 +41,15 @@ class TreeFull(TriangularStrategy):
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         """By the tree's own program, where the whole run is asked for; else as for any matrix."""
         self.check_rounds(participation.rounds)
+        # C'C = T'T, so over the whole run every pattern has the tree's own sensitivity. The
+        # leading block of C belongs to no tree.
         if participation.rounds == self.rounds:
-            return forest_sensitivity(
-                tuple(forest([Segment(0, self.rounds, self.completion)])), participation
-            )
+            trees = forest([Segment(0, self.rounds, self.completion)])
+            return forest_sensitivity(tuple(trees), participation)
         return super().participation_sensitivity(participation)
 
 
 @lru_cache(maxsize=4)
 def _factor(rounds: int, has_completion: bool) -> NDArray[np.float64]:
-    return lower_factor(forest_gram(forest([Segment(0, rounds, has_completion)]), rounds))
+    trees = forest([Segment(0, rounds, has_completion)])
+    return lower_factor(forest_gram(trees, rounds))

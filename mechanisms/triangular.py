@@ -33,7 +33,10 @@ BLOCK = 512
 
 
 class TriangularStrategy(Strategy):
-    """A strategy with a matrix of its own."""
+    """A strategy with a matrix of its own.
+
+    A subclass says the matrix; bands, sensitivity, error and noise follow from it.
+    """
 
     @property
     @abstractmethod
@@ -49,26 +52,32 @@ class TriangularStrategy(Strategy):
         """Diagonals up to the last with an entry other than zero: C[i, j] = 0 for i - j >=
         bands."""
         C = self.matrix
+        # argmax finds the first True, so the rows are searched from the last one up.
         last_rows = len(C) - 1 - np.argmax(C[::-1] != 0, axis=0)
-        return int((last_rows - np.arange(len(C))).max()) + 1
+        lags = last_rows - np.arange(len(C))
+        return int(lags.max()) + 1
 
     def diagonals(self, rounds: int) -> int:
         return min(self.bands, rounds)
 
     def recurrence(self, rounds: int) -> Outputs:
         self.check_rounds(rounds)
-        C, bands = self.matrix, self.diagonals(rounds)
+        C = self.matrix
+        bands = self.diagonals(rounds)
         return Outputs(row=lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands=bands)
 
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
     ) -> NDArray[np.float64]:
         self.check_rounds(rounds)
-        C, i, j = self.matrix[:rounds, :rounds], np.ravel(first), np.ravel(second)
+        C = self.matrix[:rounds, :rounds]
+        i = np.ravel(first)
+        j = np.ravel(second)
         entries = np.empty(i.size)
         for start in range(0, i.size, BLOCK):
             part = slice(start, start + BLOCK)
-            below = C[int(j[part].min()) :]  # no column has an entry above its diagonal
+            # Rows above the earliest later round are zero in its column, so they add nothing.
+            below = C[int(j[part].min()) :]
             entries[part] = np.einsum("rp,rp->p", below[:, i[part]], below[:, j[part]])
         return entries.reshape(np.shape(first))
 
@@ -84,13 +93,17 @@ class TriangularStrategy(Strategy):
         of n^3 products at most.
         """
         self.check_rounds(rounds)
+        # A G of fewer rounds has fewer rows of C in its sums, and nothing else differs.
         table = table or GramTable(most_rounds)
-        C, bands = self.matrix, self.bands
+        C = self.matrix
+        bands = self.bands
         for start in range(0, rounds, BLOCK):
-            end, left = min(start + BLOCK, rounds), max(0, start - bands + 1)
+            end = min(start + BLOCK, rounds)
+            left = max(0, start - bands + 1)
             below = slice(max(start, table.rounds), min(rounds, end - 1 + bands))
             if below.start < below.stop:
-                table.add(start, left, C[below, start:end].T @ C[below, left:end])
+                products = C[below, start:end].T @ C[below, left:end]
+                table.add(start, left, products)
         table.rounds = rounds
         return table
 
@@ -102,15 +115,17 @@ class TriangularStrategy(Strategy):
     def summed_gram_rows(self, pattern: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
         self.check_rounds(rounds)
         C = self.matrix[:rounds, :rounds]
-        return (C @ np.bincount(pattern, minlength=rounds).astype(np.float64)) @ C
+        # C'(C x) takes two products with a vector, where G x would need G.
+        times = np.bincount(pattern, minlength=rounds).astype(np.float64)
+        return (C @ times) @ C
 
     def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
         self.check_rounds(rounds)
+        # With a negative entry, aligned contributions need not be the worst.
         if not self.is_non_negative:
             return None
-        column = self.matrix[:rounds, :rounds] @ np.bincount(pattern, minlength=rounds).astype(
-            np.float64
-        )
+        times = np.bincount(pattern, minlength=rounds).astype(np.float64)
+        column = self.matrix[:rounds, :rounds] @ times
         return float(column @ column)
 
     @cached_property
@@ -122,21 +137,24 @@ class TriangularStrategy(Strategy):
         self.check_rounds(participation.rounds)
         if self.bands <= participation.min_sep:
             C = self.matrix[: participation.rounds, : participation.rounds]
-            return orthogonal_sensitivity(np.einsum("ij,ij->j", C, C), participation)
+            squared_norms = np.einsum("ij,ij->j", C, C)
+            return orthogonal_sensitivity(squared_norms, participation)
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
         """From the columns of A C^-1, by forward substitution."""
-        from scipy.linalg import solve_triangular  # 0.3 s to import
+        # scipy takes 0.3 s to import, and most commands do not need it.
+        from scipy.linalg import solve_triangular
 
         self.check_rounds(rounds)
-        C, variances = self.matrix[:rounds, :rounds], np.zeros(rounds)
-        for start in range(
-            0, rounds, BLOCK
-        ):  # columns of C^-1; all of them would need as much memory as C again
+        C = self.matrix[:rounds, :rounds]
+        variances = np.zeros(rounds)
+        # The columns of C^-1 are solved for by blocks: all would need as much memory as C again.
+        for start in range(0, rounds, BLOCK):
             inverse = np.eye(rounds - start, min(BLOCK, rounds - start))
             for top in range(start, rounds, BLOCK):
-                rows, place = slice(top, top + BLOCK), slice(top - start, top - start + BLOCK)
+                rows = slice(top, top + BLOCK)
+                place = slice(top - start, top - start + BLOCK)
                 inverse[place] -= C[rows, start:top] @ inverse[: top - start]
                 inverse[place] = solve_triangular(
                     C[rows, rows], inverse[place], lower=True, check_finite=False
@@ -185,15 +203,14 @@ class MatrixFile(TriangularStrategy):
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
         if (self.__pydantic_private__ or {}).get("_matrix") is not None:
-            return self  # read already, and now made part of another value
+            # The matrix was read already, and the value is now made part of another one.
+            return self
         context: dict[str, Any] = info.context or {}
         given = context.get("matrix", context.get("matrices", {}).get(self.sha256))
-        C = _checked(
-            _load(Path(context.get("directory", ".")), self.file, self.sha256)
-            if given is None
-            else given,
-            self.file,
-        )
+        if given is None:
+            directory = Path(context.get("directory", "."))
+            given = _load(directory, self.file, self.sha256)
+        C = _checked(given, self.file)
         digest = hashlib.sha256(C.data).hexdigest()
         if self.sha256 not in ("", digest):
             raise ValueError(
@@ -201,14 +218,15 @@ class MatrixFile(TriangularStrategy):
                 "find that one"
             )
         self._matrix = C
-        object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
+        # The value is frozen, but it is not yet handed out.
+        object.__setattr__(self, "sha256", digest)
         return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MatrixFile) and (self.kind, self.sha256) == (
-            other.kind,
-            other.sha256,
-        )
+        # The digest stands for the matrix; the file's name may differ.
+        if not isinstance(other, MatrixFile):
+            return False
+        return (self.kind, self.sha256) == (other.kind, other.sha256)
 
     def __hash__(self) -> int:
         return hash((self.kind, self.sha256))
@@ -218,9 +236,9 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
     by_content = directory / f"{sha256}.npy"
     path = by_content if sha256 and by_content.exists() else directory / file
     try:
-        return np.lib.format.open_memmap(
-            path, mode="r"
-        )  # .npy only, no pickles; nothing is read before shape and type are checked
+        # This opens .npy alone, and no pickles, and reads nothing before shape and type are
+        # checked.
+        return np.lib.format.open_memmap(path, mode="r")
     except (
         OSError,
         ValueError,
@@ -239,12 +257,10 @@ def _load(directory: Path, file: str, sha256: str) -> NDArray:
 
 
 def _checked(given: NDArray, name: str) -> NDArray[np.float64]:
-    if (
-        given.dtype.kind not in "fiu"
-        or given.ndim != 2
-        or given.shape[0] != given.shape[1]
-        or given.size == 0
-    ):
+    """The matrix as read-only float64, or ValueError with the rule that it breaks."""
+    is_real = given.dtype.kind in "fiu"
+    is_square = given.ndim == 2 and given.shape[0] == given.shape[1]
+    if not is_real or not is_square or given.size == 0:
         raise ValueError(
             f"file={name!r} holds {given.dtype} of shape {given.shape}; C must be a square matrix "
             "of real numbers"
@@ -255,18 +271,20 @@ def _checked(given: NDArray, name: str) -> NDArray[np.float64]:
             "strategy or a BLT"
         )
     C = np.array(given, np.float64, order="C")
-    for start in range(
-        0, len(C), BLOCK
-    ):  # not all rows at once, or the checks would need as much memory again
+    # Rows are checked by blocks, or the checks would need as much memory as C again.
+    for start in range(0, len(C), BLOCK):
         rows = C[start : start + BLOCK]
         on_diagonal = np.eye(*rows.shape, k=start, dtype=bool)
+        is_infinite = ~np.isfinite(rows)
+        is_above_diagonal = np.triu(rows, start + 1) != 0
+        is_not_invertible = on_diagonal & ~(rows > 0)
         for rule, is_broken in (
-            ("every number must be finite", ~np.isfinite(rows)),
+            ("every number must be finite", is_infinite),
             (
                 "C must be lower triangular, as noise may not depend on later rounds",
-                np.triu(rows, start + 1) != 0,
+                is_above_diagonal,
             ),
-            ("the diagonal must be positive, for C to be invertible", on_diagonal & ~(rows > 0)),
+            ("the diagonal must be positive, for C to be invertible", is_not_invertible),
         ):
             if is_broken.any():
                 i, j = np.argwhere(is_broken)[0].tolist()
@@ -282,6 +300,7 @@ def lower_factor(G: NDArray[np.float64]) -> NDArray[np.float64]:
     Proposition 4.1). The columns of C have the norms sqrt(G[i, i]). cholesky(G) itself has them in
     its rows: another mechanism, of larger sensitivity.
     """
-    C = np.array(np.linalg.cholesky(G[::-1, ::-1]).T[::-1, ::-1], np.float64, order="C")
+    exchanged = np.linalg.cholesky(G[::-1, ::-1]).T
+    C = np.array(exchanged[::-1, ::-1], np.float64, order="C")
     C.flags.writeable = False
     return C

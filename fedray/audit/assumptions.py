@@ -52,7 +52,8 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         return (first, *OF_EVERY_AUDIT, names, *trace.assumptions)
     assert scenario is not None
     first = "Unit of privacy: one device and all its updates."
-    training, goal = scenario.training, scenario.rounds.report_goal
+    training = scenario.training
+    goal = scenario.rounds.report_goal
     released = (
         "The seed is in the trace and on its page. All noise of this simulation follows from it, "
         "so a real deployment "

@@ -30,7 +30,8 @@ def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValue
     """Of every device, in order of device [P]; exact, or upper bounds where the strategy has
     negative Gram entries."""
     sensitivities = PatternSensitivities(strategy, patterns.committed_rounds)
-    values, is_exact = np.empty(patterns.counts.size), np.empty(patterns.counts.size, np.bool_)
+    values = np.empty(patterns.counts.size)
+    is_exact = np.empty(patterns.counts.size, np.bool_)
     for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
         for places, rounds in patterns.with_count(count):
             found = sensitivities.of(rounds)
@@ -158,7 +159,8 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
     groups = np.array_split(counts, min(most, counts.size))
     entries = []
     for group in reversed(groups):
-        fewest, most = int(group[0]), int(group[-1])
+        fewest = int(group[0])
+        most = int(group[-1])
         spans = _least_spans(patterns, fewest, most)
         least = spans[0] if spans else n
         devices = int(((patterns.counts >= fewest) & (patterns.counts <= most)).sum())

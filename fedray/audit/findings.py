@@ -296,7 +296,8 @@ def _basis(
 
 def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
     """Whether noise was added as is claimed; a log does not say."""
-    z, claimed = claim.noise_multiplier, claim.mechanism
+    z = claim.noise_multiplier
+    claimed = claim.mechanism
     if used is None:
         text = "an imported log does not say how noise was added"
         return [
@@ -367,7 +368,8 @@ def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
 
 def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
     patterns = subject.patterns
-    k, broken = patterns.max_participations, int((patterns.counts > claimed).sum())
+    k = patterns.max_participations
+    broken = int((patterns.counts > claimed).sum())
     most = np.argsort(-patterns.counts, kind="stable")[: MOST_EVIDENCE if broken else 1]
     starts = patterns.starts
     evidence = [
@@ -403,7 +405,9 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
     if waits is None:
         text = "the log was imported without times, so a timer cannot be checked"
         return Finding("timer_hours", Verdict.UNCHECKED, claimed, None, "", text)
-    broken, worst, least = 0, [], math.inf
+    broken = 0
+    worst = []
+    least = math.inf
     for seconds, devices, rounds in waits:
         least = min(least, float(seconds.min(initial=math.inf)))
         broken += int((seconds < 3600.0 * claimed).sum())
@@ -454,7 +458,8 @@ def _check_spent(
     kind = "" if found.is_exact else "at most "
     trace_text = f"the devices of this trace spent {kind}{_plain(up(of_trace))}"
     if basis.sensitivity is None:
-        of_basis, basis_text = math.inf, f"nothing is proven: {basis.said}"
+        of_basis = math.inf
+        basis_text = f"nothing is proven: {basis.said}"
     else:
         of_basis = figure(basis.sensitivity.value)
         bound = "" if basis.sensitivity.is_exact else "at most "

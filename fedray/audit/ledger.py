@@ -40,11 +40,13 @@ def privacy_over_rounds(
         entries: at how many numbers of rounds; fewer if there are fewer rounds.
     """
     n = patterns.committed_rounds
-    ledger, sensitivities = [], PatternSensitivities(strategy, n, most_rounds=n)
+    ledger = []
+    sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
     for rounds in np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist():
         sensitivities.grow(rounds)
         found = trace_sensitivity(strategy, patterns.before(rounds), sensitivities)
         event = Gaussian(noise_multiplier=noise_multiplier, sensitivity=found.value)
-        rho, epsilon = rho_of(event), gdp_epsilon(event, delta)
+        rho = rho_of(event)
+        epsilon = gdp_epsilon(event, delta)
         ledger.append(LedgerEntry(rounds, found.value, found.is_exact, rho, epsilon))
     return ledger

@@ -56,9 +56,9 @@ class Patterns:
     @cached_property
     def min_sep(self) -> int:
         """b: least gap; the number of committed rounds if nobody took part twice."""
-        differences = (
-            self.rounds[1:] - self.rounds[:-1]
-        )  # between devices they mean nothing, and may wrap
+        # Where one device's rounds end and the next one's begin, a difference means nothing, and
+        # unsigned numbers may wrap; the next line overwrites it.
+        differences = self.rounds[1:] - self.rounds[:-1]
         differences[self.starts[1:] - 1] = self.committed_rounds
         return int(differences.min(initial=self.committed_rounds))
 
@@ -95,7 +95,9 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
             f"trace {str(trace.path)!r} has no committed round, so nothing was released; there is "
             "nothing to audit"
         )
-    device_ids, counts, rounds = [], [], []
+    device_ids = []
+    counts = []
+    rounds = []
     for part in trace.accepted():
         starts = np.flatnonzero(
             np.concatenate([[True], part.device_ids[1:] != part.device_ids[:-1]])[

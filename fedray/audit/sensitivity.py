@@ -54,7 +54,8 @@ def trace_sensitivity(
     Args:
         sensitivities: of this strategy over the patterns' rounds, where there are some already.
     """
-    n, b = patterns.committed_rounds, patterns.min_sep
+    n = patterns.committed_rounds
+    b = patterns.min_sep
     if isinstance(strategy, TriangularStrategy) and patterns.max_participations > MOST_OF_MATRICES:
         raise InputError(
             f"a device took part {patterns.max_participations:,} times; with a {strategy.kind} "
@@ -64,7 +65,8 @@ def trace_sensitivity(
             "a structure, such as a blt or a tree"
         )
     sensitivities = sensitivities or PatternSensitivities(strategy, n)
-    best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
+    best = TraceSensitivity(0.0, True, 0, ())
+    certificates = MOST_CERTIFICATES
     # b is 0 if a device contributed twice to a round.
     can_stop = b >= 1 and strategy.is_quick_under_participation(n)
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:

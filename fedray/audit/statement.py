@@ -183,7 +183,10 @@ def _sampling(audit: Audit) -> Line:
 
 
 def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
-    sensitivity, rho, mu, epsilon = stated.sensitivity, stated.rho, stated.mu, stated.epsilon
+    sensitivity = stated.sensitivity
+    rho = stated.rho
+    mu = stated.mu
+    epsilon = stated.epsilon
     assert sensitivity is not None
     assert rho is not None
     assert mu is not None

@@ -34,7 +34,8 @@ def _of_run(trace: Trace) -> Waits:
             columns["round"] < trace.committed_rounds
         )
         rows = np.flatnonzero(is_participation)
-        devices, rounds = columns["device_id"][rows], columns["round"][rows]
+        devices = columns["device_id"][rows]
+        rounds = columns["round"][rows]
         waits = columns["checkin_time"][rows][1:] - columns["report_time"][rows][:-1]
         yield _same_device(waits, devices, rounds)
 

@@ -40,7 +40,8 @@ def event_files(directory: Path | None) -> Iterator[ProgressListener]:
         ) from None
     with _refused(directory):
         writer = Writer(str(directory))
-        writer.flush()  # so that a place that cannot be written is found before anything long
+        # A folder that cannot be written is found here, before anything that takes long.
+        writer.flush()
     try:
         yield _Listener(writer, directory)
     finally:
@@ -52,7 +53,8 @@ class _Listener:
     """Writes scalars."""
 
     def __init__(self, writer: Any, directory: Path) -> None:
-        self._writer, self._directory = writer, directory
+        self._writer = writer
+        self._directory = directory
         self._evaluated = 0
         """Rounds of the last evaluation that was written."""
 

@@ -25,47 +25,53 @@ room beyond the points."""
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis with a title.
-
-    decimals: values are shown rounded up to so many, as privacy losses and errors are; None shows
-        them as they are.
-    starts_at_zero: of linear axes.
-    """
+    """An axis with a title, and how its values are shown."""
 
     title: str
+    """What is measured, with its unit."""
     is_log: bool = False
     """Whether the axis is logarithmic."""
     starts_at_zero: bool = True
+    """Whether a linear axis starts at zero."""
     decimals: int | None = None
+    """Values are shown rounded up to so many, as privacy losses and errors are; None shows them as
+    they are."""
 
     def text(self, value: float) -> str:
-        """A value on this axis, as it is shown."""
+        """A value on this axis, as it is shown: whole numbers in full, others to six digits, or
+        rounded up to the axis's decimals."""
         if self.decimals is not None:
             return up(value, self.decimals)
-        return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.6g}"
+        if float(value).is_integer():
+            return f"{value:,.0f}"
+        return f"{value:,.6g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points (x, y) [m] under a name.
-
-    kind: `line` joins them; `steps` holds each y from its x to its `until` and leaves a gap where
-    the next x is later; `bars` counts the whole numbers from x to until - 1; `points` stand alone.
-    until [m]: for steps and bars. labels [m]: names of points.
-    low, high [m]: what lies around y: a band beside a line, a bar at each of the points; NaN where
-        nothing is known.
-    is_reference: a line to compare with, not data.
-    """
+    """Points (x, y) [m] under a name."""
 
     name: str
+    """What the legend calls it."""
     kind: Literal["line", "steps", "bars", "points"]
+    """`line` joins the points; `steps` holds each y from its x to its `until` and leaves a gap
+    where the next x is later; `bars` counts the whole numbers from x to until - 1; `points` stand
+    alone."""
     x: NDArray[np.float64]
+    """Where the points are on the horizontal axis, [m]."""
     y: NDArray[np.float64]
+    """[m]; NaN where nothing is known."""
     until: NDArray[np.float64] | None = None
+    """[m], for steps and bars: where each ends on the x axis."""
     labels: tuple[str, ...] = ()
+    """Names of points, [m]."""
     is_reference: bool = False
+    """Whether it is a line to compare with, and not data."""
     low: NDArray[np.float64] | None = None
+    """[m]: the lower end of what lies around y, a band beside a line or a bar at a point; NaN where
+    nothing is known."""
     high: NDArray[np.float64] | None = None
+    """[m]: the upper end."""
 
     @property
     def has_markers(self) -> bool:
@@ -75,27 +81,31 @@ class Series:
             return self.kind != "bars"
         if not self.x.size:
             return False
-        joined = self.x[1:] <= self.until[:-1] + 1e-9 * np.abs(self.until[:-1])
-        is_alone = ~(np.append(joined, False) | np.insert(joined, 0, False))
+        # Steps join where one ends as the next begins, but for rounding.
+        slack = 1e-9 * np.abs(self.until[:-1])
+        is_joined = self.x[1:] <= self.until[:-1] + slack
+        is_alone = ~(np.append(is_joined, False) | np.insert(is_joined, 0, False))
+        # On a telephone a 300th of the plot is about a pixel.
         whole = float(self.until.max() - self.x.min())
-        return bool((is_alone & (self.until - self.x <= whole / 300)).any())
+        is_short = self.until - self.x <= whole / 300
+        return bool((is_alone & is_short).any())
 
     def path(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
         """(x [p], y [p], place [p]): the corners of a line through the steps; y is NaN at a gap;
         place is the point's in x."""
         assert self.until is not None
-        is_gap = self.x[1:] > self.until[:-1] + 1e-9 * np.abs(self.until[:-1])
+        slack = 1e-9 * np.abs(self.until[:-1])
+        is_gap = self.x[1:] > self.until[:-1] + slack
         breaks = np.flatnonzero(is_gap) + 1
+        # Each step has two corners; a corner more, without y, breaks the line at a gap.
+        corners = 2 * breaks
         place = np.repeat(np.arange(self.x.size), 2)
-        x, y = (
-            np.stack([self.x, self.until], axis=1).ravel(),
-            np.repeat(self.y, 2).astype(np.float64),
-        )
-        return (
-            np.insert(x, 2 * breaks, x[2 * breaks]),
-            np.insert(y, 2 * breaks, np.nan),
-            np.insert(place, 2 * breaks, breaks),
-        )
+        x = np.stack([self.x, self.until], axis=1).ravel()
+        y = np.repeat(self.y, 2).astype(np.float64)
+        x = np.insert(x, corners, x[corners])
+        y = np.insert(y, corners, np.nan)
+        place = np.insert(place, corners, breaks)
+        return x, y, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +113,25 @@ class Mark:
     """A line across the figure at `at` on an axis; or a zone, if it goes on `until` there."""
 
     at: float
+    """Where it is on its axis."""
     text: str
     """What stands beside it."""
     axis: Literal["x", "y"] = "x"
+    """On which axis `at` is; the line is at right angles to it."""
     until: float | None = None
+    """Where a zone ends; None for a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot. name: of its files, and its id in the page; note: what is to be known to read it."""
+    """A plot: series over two axes, with marks."""
 
     name: str
+    """The name of its files, and its id in the page."""
     title: str
     """What stands above it."""
     note: str
+    """What is to be known to read it."""
     x: Axis
     """The horizontal axis."""
     y: Axis
@@ -129,10 +144,9 @@ class Figure:
     def log_ticks(self, which: Literal["x", "y"]) -> list[float]:
         """Where its logarithmic axis has numbers. Bars are drawn from below one, so that theirs
         begin there."""
-        values = np.concatenate(
-            [each.x if which == "x" else each.y for each in self.series] or [np.ones(1)]
-        )
-        values = np.append(values, [mark.at for mark in self.marks if mark.axis == which])
+        of_series = [each.x if which == "x" else each.y for each in self.series]
+        of_marks = [mark.at for mark in self.marks if mark.axis == which]
+        values = np.append(np.concatenate(of_series or [np.ones(1)]), of_marks)
         if which == "y" and any(each.kind == "bars" for each in self.series):
             values = np.append(values, 1.0)
         known = values[values > 0]
@@ -142,29 +156,29 @@ class Figure:
         """Where the label of each point of a series stands: (0, 1) above, (0, -1) below, (1, 0)
         right, (-1, 0) left of it; None where it would cover another label or point, or leave the
         plot. Measured in a plot as narrow as a telephone's."""
+        # Pixels of the points, from the plot's lower left corner.
         columns = []
         for axis, own, size in (
             (self.x, [each.x for each in self.series], PLOT[0]),
             (self.y, [each.y for each in self.series], PLOT[1]),
         ):
             measured = [np.log10(each) if axis.is_log else each for each in own]
-            low, high = (
-                min(each.min() for each in measured if each.size),
-                max(each.max() for each in measured if each.size),
-            )
+            low = min(each.min() for each in measured if each.size)
+            high = max(each.max() for each in measured if each.size)
             values = measured[self.series.index(series)]
-            columns.append((values - low) / (high - low or 1.0) * size)
+            span = high - low or 1.0
+            columns.append((values - low) / span * size)
         points = np.stack(columns, axis=1)
+        # First come, first served: labels that stand keep later ones away.
         taken = [(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in points]
         places: list[tuple[int, int] | None] = []
         for (x, y), label in zip(points, series.labels, strict=True):
-            width, height = CHARACTER[0] * len(label), CHARACTER[1]
+            width = CHARACTER[0] * len(label)
+            height = CHARACTER[1]
             places.append(None)
             for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
-                left, bottom = (
-                    x + right * (width / 2 + 5.0) - width / 2,
-                    y + above * (height / 2 + 5.0) - height / 2,
-                )
+                left = x + right * (width / 2 + 5.0) - width / 2
+                bottom = y + above * (height / 2 + 5.0) - height / 2
                 box = (left, bottom, left + width, bottom + height)
                 is_inside = box[0] >= -MARGIN and box[2] <= PLOT[0] + MARGIN
                 if is_inside and not any(_overlap(box, each) for each in taken):
@@ -176,23 +190,26 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A value (z) at each of a grid of (x, y). values: by (x, y); what is not in it was not
-    computed."""
+    """A value (z) at each of a grid of (x, y)."""
 
     name: str
-    """Of its files, and its id in the page."""
+    """The name of its files, and its id in the page."""
     title: str
     """What stands above it."""
     note: str
     """What is to be known to read it."""
     x: Axis
+    """What the columns are."""
     y: Axis
+    """What the rows are."""
     z: Axis
+    """What the values are, and how they are shown."""
     values: dict[tuple[float, float], float]
+    """z by (x, y); what is not in it was not computed."""
 
     @property
     def sentence(self) -> str:
-        """What stands where."""
+        """What stands where: values by rows and columns, in words."""
         return f"{self.z.title} by {self.y.title} (rows) and {self.x.title} (columns)."
 
     @property
@@ -207,7 +224,8 @@ class Plane:
 
     def shade(self, value: float) -> float:
         """0 for the least value, 1 for the largest; logarithmic if the axis is."""
-        low, high = min(self.values.values()), max(self.values.values())
+        low = min(self.values.values())
+        high = max(self.values.values())
         if low == high:
             return 0.0
         if self.z.is_log:
@@ -228,35 +246,45 @@ def log_ticks(low: float, high: float) -> list[float]:
     decades 1, 3, 10, ...; over more than three powers of ten, and one more where the first of them
     is far above low; over less than a factor of five, as many as a linear axis."""
     if high < LOG_LINES * low:
-        step = float(f"1e{math.floor(math.log10(max(high - low, 0.1 * low)))}")
-        step *= next((each for each in (0.2, 0.5, 1.0) if (high - low) <= 6 * each * step), 2.0)
-        return [
-            round(place * step, 12)
-            for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-        ]
-    steps = (1, 2, 5) if high <= 100.0 * low else (1, 3) if high <= 1000.0 * low else (1,)
+        return _linear_ticks(low, high)
+    if high <= 100.0 * low:
+        digits = (1, 2, 5)
+    elif high <= 1000.0 * low:
+        digits = (1, 3)
+    else:
+        digits = (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+    ticks = _decimal_ticks(powers, digits)
     ticks = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
     if ticks[0] > 2.0 * low:
-        ticks.insert(
-            0,
-            next(
-                tick
-                for power in powers
-                for step in (1, 2, 5)
-                if (tick := float(f"{step}e{power}")) >= low
-            ),
-        )
+        finer = _decimal_ticks(powers, (1, 2, 5))
+        ticks.insert(0, next(tick for tick in finer if tick >= low))
     return ticks
+
+
+def _linear_ticks(low: float, high: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten from low to high, six or so."""
+    span = high - low
+    # From text, a power of ten is the nearest float64.
+    step = float(f"1e{math.floor(math.log10(max(span, 0.1 * low)))}")
+    step *= next((each for each in (0.2, 0.5, 1.0) if span <= 6 * each * step), 2.0)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(place * step, 12) for place in range(first, last + 1)]
+
+
+def _decimal_ticks(powers: range, digits: tuple[int, ...]) -> list[float]:
+    return [float(f"{digit}e{power}") for power in powers for digit in digits]
 
 
 def needs_log(
     values: Iterable[NDArray[np.float64]] | Sequence[float], factor: float = LOG_LINES
 ) -> bool:
-    """Whether all finite values are positive, and the largest is more than `factor` times the
-    least."""
+    """Whether all finite `values` are positive, and the largest is more than `factor` times the
+    least, so that a linear axis would hide differences between small ones."""
     parts = [np.ravel(np.asarray(each, np.float64)) for each in values]
     together = np.concatenate(parts) if parts else np.empty(0)
     finite = together[np.isfinite(together)]
-    return bool(finite.size) and finite.min() > 0 and bool(finite.max() > factor * finite.min())
+    if not finite.size or not finite.min() > 0:
+        return False
+    return bool(finite.max() > factor * finite.min())

@@ -18,8 +18,11 @@ MOST_BINS = 120
 
 
 def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
-    """All figures of a trace and its audit, in the page's order; without a mechanism, those of
-    participation alone."""
+    """All figures of a trace and its audit, in the page's order.
+
+    Those of privacy need a mechanism in the audit; those of the run need a trace of ours, as an
+    imported log knows nothing of eligible devices or of a model.
+    """
     of_run: list[Callable[[Trace], Figure | None]] = [
         eligible_devices,
         eligible_by_hour,
@@ -28,14 +31,19 @@ def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
     of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps]
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
-    run: list[Figure | None] = []
+    figures: list[Figure | None] = []
     if isinstance(trace, Trace):
-        run = [*(make(trace) for make in of_run), *held_out_metrics(trace)]
-    return [figure for figure in (*run, *(make(audit) for make in of_audit)) if figure is not None]
+        figures += [make(trace) for make in of_run]
+        figures += held_out_metrics(trace)
+    figures += [make(audit) for make in of_audit]
+    return [figure for figure in figures if figure is not None]
 
 
 def eligible_devices(trace: Trace) -> Figure:
-    """Eligible devices over simulated time, at the windows in which they were counted."""
+    """Eligible devices over simulated time, at the windows in which they were counted.
+
+    A `trace` has a count only of windows in which a round started; between them is a gap.
+    """
     start, end, counts = _censuses(trace)
     x, unit = _time_axis(float(end.max(initial=0.0)))
     return Figure(
@@ -51,17 +59,19 @@ def eligible_devices(trace: Trace) -> Figure:
 
 
 def eligible_by_hour(trace: Trace) -> Figure:
-    """Mean number of eligible devices by hour of the day, UTC; each hour of each day weighs the
-    same."""
+    """Mean number of eligible devices by hour of the day, UTC; each hour of each day of the `trace`
+    weighs the same."""
     start, _, counts = _censuses(trace)
+    # First the mean of each hour of each day, or hours with many rounds would weigh more.
     each_hour, place = np.unique((start // HOUR).astype(np.int64), return_inverse=True)
-    mean = np.bincount(place, weights=counts) / np.maximum(np.bincount(place), 1)
+    counted = np.maximum(np.bincount(place), 1)
+    mean = np.bincount(place, weights=counts) / counted
     of_day = each_hour % 24
     days = np.bincount(of_day, minlength=24)
+    is_known = days > 0
     hours = np.flatnonzero(days).astype(np.float64)
-    by_hour = (np.bincount(of_day, weights=mean, minlength=24)[days > 0] / days[days > 0]).astype(
-        np.float64
-    )
+    sums = np.bincount(of_day, weights=mean, minlength=24)
+    by_hour = (sums[is_known] / days[is_known]).astype(np.float64)
     return Figure(
         "diurnal",
         "Eligible devices by hour",
@@ -77,19 +87,17 @@ def _censuses(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], N
     """(start [w], end [w], devices [w]) of the look-ahead windows in which an attempt at a round
     started: at each one's start the simulator counts, and the trace has the count with every
     attempt of the window."""
-    window = 60.0 * trace.scenario["rounds"]["look_ahead_minutes"]
-    numbers, first = np.unique(
-        (trace.rounds["started"] // window).astype(np.int64), return_index=True
-    )
-    return (
-        numbers * window,
-        (numbers + 1) * window,
-        trace.rounds["eligible_estimate"][first].astype(np.float64),
-    )
+    window_seconds = 60.0 * trace.scenario["rounds"]["look_ahead_minutes"]
+    windows = (trace.rounds["started"] // window_seconds).astype(np.int64)
+    numbers, first = np.unique(windows, return_index=True)
+    devices = trace.rounds["eligible_estimate"][first].astype(np.float64)
+    return numbers * window_seconds, (numbers + 1) * window_seconds, devices
 
 
 def round_durations(trace: Trace) -> Figure:
-    """Minutes from one commit to the next, over time: what sets the pace, and so the min-sep."""
+    """Minutes from one commit of the `trace` to the next, over time: what sets the pace, and so the
+    min-sep."""
+    # State 0 is a committed round. Time in abandoned ones counts towards the next commit.
     closed = trace.rounds["closed"][trace.rounds["state"] == 0]
     before = np.concatenate([[0.0], closed])[:-1]
     minutes = (closed - before) / 60.0
@@ -107,7 +115,9 @@ def round_durations(trace: Trace) -> Figure:
 
 def _time_axis(end: float) -> tuple[Axis, float]:
     """The axis of simulated time, and how many seconds its unit has."""
-    return (Axis("Day of the run"), DAY) if end > 3 * DAY else (Axis("Hour of the run"), HOUR)
+    if end > 3 * DAY:
+        return Axis("Day of the run"), DAY
+    return Axis("Hour of the run"), HOUR
 
 
 def held_out_metrics(trace: Trace) -> list[Figure]:
@@ -119,24 +129,21 @@ def held_out_metrics(trace: Trace) -> list[Figure]:
     if columns is None:
         return []
     optimum = trace.trained.document.get("optimum", {}) if trace.trained is not None else {}
-    return [
-        metric_curve(metric, [MetricLine("", columns)], optimum) for metric in trace.task_metrics
-    ]
+    line = MetricLine("", columns)
+    return [metric_curve(metric, [line], optimum) for metric in trace.task_metrics]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricLine:
-    """What a line of a metric's figure is drawn from.
-
-    name: of the line; empty for the metric's own.
-    columns: of metrics.parquet.
-    others: columns of further runs with the same rounds, such as those of other seeds. The line is
-        then the mean of all, and has a band from the least to the largest.
-    """
+    """What a line of a metric's figure is drawn from."""
 
     name: str
+    """The line's name; empty for the metric's own."""
     columns: Mapping[str, NDArray]
+    """Columns of metrics.parquet, by name."""
     others: Sequence[Mapping[str, NDArray]] = ()
+    """Columns of further runs with the same rounds, such as those of other seeds. The line is then
+    the mean of all, and has a band from the least to the largest."""
 
 
 def metric_curve(
@@ -150,17 +157,18 @@ def metric_curve(
         optimum: for metrics of which the data says it, the best value that any model can have.
     """
     series = [_metric_series(metric, line) for line in lines]
-    best, x = optimum.get(metric.name), np.concatenate([each.x for each in series])
+    best = optimum.get(metric.name)
+    x = np.concatenate([each.x for each in series])
     if best is not None and x.size:
         ends = np.array([x.min(), x.max()])
-        series.append(
-            Series("best of any model", "line", ends, np.full(2, best), is_reference=True)
+        level = np.full(2, best)
+        series.append(Series("best of any model", "line", ends, level, is_reference=True))
+    band = ""
+    if any(line.others for line in lines):
+        band = (
+            " A line with a band is the mean over seeds; the band goes from the least to the "
+            "largest."
         )
-    band = (
-        " A line with a band is the mean over seeds; the band goes from the least to the largest."
-        if any(line.others for line in lines)
-        else ""
-    )
     return Figure(
         metric.name,
         f"{metric.title.capitalize()} of the model",
@@ -184,9 +192,10 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
 
 
 def participations_per_device(audit: Audit) -> Figure:
-    """Devices by number of participations."""
+    """Devices by number of participations, of those of the `audit` that took part at all."""
     histogram = audit.participation_histogram()
-    x, y = np.array(list(histogram), np.float64), np.array(list(histogram.values()), np.float64)
+    x = np.array(list(histogram), np.float64)
+    y = np.array(list(histogram.values()), np.float64)
     return Figure(
         "participations",
         "Participations per device",
@@ -199,28 +208,23 @@ def participations_per_device(audit: Audit) -> Figure:
 
 def gaps(audit: Audit) -> Figure | None:
     """Gaps between consecutive participations of a device, in at most 120 bins of whole rounds,
-    with min-sep marked; None if no device took part twice."""
+    with min-sep marked; None if no device of the `audit` took part twice."""
     values = audit.patterns.gaps
     if not values.size:
         return None
     edges, counts = gap_bins(values)
+    # Empty bins are left out, as a logarithmic axis has no place for them.
     is_seen = counts > 0
     heights = counts[is_seen].astype(np.float64)
+    starts = edges[:-1][is_seen].astype(np.float64)
+    ends = edges[1:][is_seen].astype(np.float64)
     return Figure(
         "gaps",
         "Gaps between participations",
         "From one round of a device to its next; the least is the min-sep.",
         Axis("Gap (rounds)"),
         Axis("Pairs", needs_log([heights], LOG_BARS)),
-        (
-            Series(
-                "pairs",
-                "bars",
-                edges[:-1][is_seen].astype(np.float64),
-                heights,
-                edges[1:][is_seen].astype(np.float64),
-            ),
-        ),
+        (Series("pairs", "bars", starts, heights, ends),),
         (Mark(float(values.min()), f"min-sep {values.min():,}"),),
     )
 
@@ -239,55 +243,53 @@ def gap_bins(
     """
     if not values.size:
         return np.array([0, 1]), np.array([0])
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     width = -(-(high - low + 1) // most)
     edges = np.arange(low, high + width + 1, width)
     return edges, np.histogram(values, bins=edges)[0]
 
 
 def epsilon_over_rounds(audit: Audit) -> Figure:
-    """Epsilon of the mechanism asked about once so many rounds had been released."""
-    y = Axis(f"Epsilon at delta = {audit.mechanisms[0].observed.delta:g}", decimals=4)
-    return _over_rounds(
-        audit, "privacy", "Epsilon over rounds", y, [entry.epsilon for entry in audit.ledger]
-    )
+    """Epsilon of the mechanism that the `audit` is of, once so many rounds had been released."""
+    delta = audit.mechanisms[0].observed.delta
+    y = Axis(f"Epsilon at delta = {delta:g}", decimals=4)
+    values = [entry.epsilon for entry in audit.ledger]
+    return _over_rounds(audit, "privacy", "Epsilon over rounds", y, values)
 
 
 def rho_over_rounds(audit: Audit) -> Figure:
-    """rho of the mechanism asked about once so many rounds had been released."""
-    return _over_rounds(
-        audit,
-        "rho",
-        "rho over rounds",
-        Axis("rho (zCDP)", decimals=6),
-        [entry.rho for entry in audit.ledger],
-    )
+    """rho of the mechanism that the `audit` is of, once so many rounds had been released."""
+    y = Axis("rho (zCDP)", decimals=6)
+    values = [entry.rho for entry in audit.ledger]
+    return _over_rounds(audit, "rho", "rho over rounds", y, values)
 
 
 def _over_rounds(audit: Audit, name: str, title: str, y: Axis, values: list[float]) -> Figure:
     """Privacy is lost with every round, so the value at the next computed round bounds those before
     it."""
     is_exact = all(entry.sensitivity_is_exact for entry in audit.ledger)
-    kind = (
-        "Exact for the trace"
-        if is_exact
-        else "An upper bound for the trace, at some rounds at least,"
-    )
+    kind = "Exact for the trace"
+    if not is_exact:
+        kind = "An upper bound for the trace, at some rounds at least,"
     note = (
         f"{kind} at the right end of each step; before it the step is an upper bound. Observed: "
         "it holds for this run's pattern."
     )
     ends = np.array([entry.rounds for entry in audit.ledger], np.float64)
-    series = Series(
-        title.split()[0], "steps", np.concatenate([[0.0], ends])[:-1], np.array(values), ends
-    )
+    starts = np.concatenate([[0.0], ends])[:-1]
+    series = Series(title.split()[0], "steps", starts, np.array(values), ends)
     return Figure(name, title, note, Axis("Rounds released"), y, (series,))
 
 
 def device_privacy(audit: Audit) -> Figure:
-    """rho that so many of the devices do not exceed, in steps of half a per cent."""
+    """rho that so many of the audit's devices do not exceed, in steps of half a per cent.
+
+    Unlike the guarantees, it says what each device of this run got, not what holds for all.
+    """
     privacy = audit.device_privacy
-    assert privacy is not None  # there is noise
+    # The page shows this figure only where there is noise, and then every device has a rho.
+    assert privacy is not None
     rhos = np.array(privacy.curve)
     shares = np.linspace(0.0, 100.0, rhos.size + 1)
     kind = "" if privacy.is_exact else " Some devices' values are upper bounds."
@@ -313,10 +315,11 @@ def observed_beside_published(
         title: what stands above the plot.
         note: what is to be known to read it.
     """
-    points = [
-        (each["name"], each[figure_name]["published"], each[figure_name]["observed"])
-        for each in results
-    ]
+    points = []
+    for each in results:
+        figure = each[figure_name]
+        points.append((each["name"], figure["published"], figure["observed"]))
+    # A run without a published figure, or without an observed one, has no point.
     points = [point for point in points if None not in point]
     names, published, observed = zip(*points, strict=True) if points else ((), (), ())
     both = np.array([*published, *observed] or [1.0], np.float64)

@@ -13,7 +13,7 @@ import numpy as np
 from fedray.atomic import write_whole
 from fedray.audit.audit import Audit
 from fedray.errors import InputError
-from fedray.report.figure import Axis, Figure, Plane, Series, Shown
+from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -68,44 +68,44 @@ def write_figure_files(figures: Iterable[Shown], directory: str | Path) -> list[
 
 
 def figure_csv(figure: Shown) -> str:
-    """A row per point, unrounded: series, x, until where there is one, y, and the ends of what lies
-    around it; then a row per mark. Of a plane: x, y, value."""
+    """A figure's data as CSV, unrounded.
+
+    There is a row per point: series, x, until where there is one, y, and the ends of what lies
+    around it; then a row per mark. Of a plane there is a row per cell: x, y, value. Numbers are
+    read back as the same float64; what is not known is empty.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if isinstance(figure, Plane):
         writer.writerow([figure.x.title, figure.y.title, figure.z.title])
-        writer.writerows(
-            [_plain(x), _plain(y), _plain(z)] for (x, y), z in sorted(figure.values.items())
-        )
+        for (x, y), z in sorted(figure.values.items()):
+            writer.writerow([_plain(x), _plain(y), _plain(z)])
         return out.getvalue()
+    # A column is there if any series has it; for the others its cells are empty.
     data = [each for each in figure.series if not each.is_reference]
     has_until = any(each.until is not None for each in (*data, *figure.marks))
     has_labels = any(each.labels for each in data)
     has_ends = any(each.low is not None for each in data)
-    until, label = [f"{figure.x.title}, until"] if has_until else [], ["name"] if has_labels else []
+    until = [f"{figure.x.title}, until"] if has_until else []
+    label = ["name"] if has_labels else []
     ends = ["from", "to"] if has_ends else []
     writer.writerow(["series", *label, figure.x.title, *until, figure.y.title, *ends])
+    no_end = [""] * has_until
+    no_label = [""] * has_labels
     for each in data:
         for point in range(each.x.size):
-            x, y = _plain(each.x[point]), _plain(each.y[point])
-            end = [_plain(each.until[point])] if each.until is not None else [""] * has_until
-            writer.writerow(
-                [
-                    each.name,
-                    *([each.labels[point]] if each.labels else [""] * has_labels),
-                    x,
-                    *end,
-                    y,
-                    *(_ends_of(each, point) if has_ends else ()),
-                ]
-            )
+            name = [each.labels[point]] if each.labels else no_label
+            x = _plain(each.x[point])
+            end = [_plain(each.until[point])] if each.until is not None else no_end
+            y = _plain(each.y[point])
+            around = _ends_of(each, point) if has_ends else []
+            writer.writerow([each.name, *name, x, *end, y, *around])
     for mark in figure.marks:
-        at, end = _plain(mark.at), "" if mark.until is None else _plain(mark.until)
-        cells = (
-            [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *([""] * has_until), at]
-        )
+        at = _plain(mark.at)
+        end = "" if mark.until is None else _plain(mark.until)
+        cells = [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *no_end, at]
         rest = [""] * len(ends)
-        writer.writerow([f"mark: {mark.text}", *([""] * has_labels), *cells, *rest])
+        writer.writerow([f"mark: {mark.text}", *no_label, *cells, *rest])
     return out.getvalue()
 
 
@@ -116,18 +116,21 @@ def _ends_of(series: Series, point: int) -> list[str]:
 
 
 def _plain(value: Any) -> str:
+    """A number in the fewest digits that are read back as the same float64; NaN is empty."""
     number = float(value)
-    return (
-        str(int(number))
-        if number.is_integer() and abs(number) < 2**53
-        else ""
-        if np.isnan(number)
-        else repr(number)
-    )
+    if np.isnan(number):
+        return ""
+    # From 2^53 on, the digits of an integer would claim more than the float64 knows.
+    if number.is_integer() and abs(number) < 2**53:
+        return str(int(number))
+    return repr(number)
 
 
 def figure_svg(figure: Shown) -> str:
-    """A drawing in black on white whose words are text; the same figure gives the same bytes."""
+    """A drawing of a figure, in black on white, for papers.
+
+    Its words are text, so that they can be found and edited; the same figure gives the same bytes.
+    """
     if isinstance(figure, Plane):
         return plane_svg(figure)
     import matplotlib
@@ -135,8 +138,10 @@ def figure_svg(figure: Shown) -> str:
 
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",
+        # Without a salt of ours, ids in the file would differ from run to run.
         "svg.hashsalt": "fedray",
-        "text.parse_math": False,  # names may hold dollars
+        # Users' names may hold dollars, which are no formula.
+        "text.parse_math": False,
         "font.size": 9,
         "font.family": "sans-serif",
         "axes.spines.top": False,
@@ -153,37 +158,41 @@ def figure_svg(figure: Shown) -> str:
 
 
 def _draw(axes: Any, figure: Figure) -> None:
-    from fedray.report.plotly_json import GREY
-
     for place, series in enumerate(figure.series):
         _draw_series(axes, figure, series, place)
     _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
     _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
     if any(each.kind == "bars" for each in figure.series):
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)  # from a half, so that one is seen
+        # The axis begins at a half, so that a bar of height one is seen on a logarithmic scale.
+        axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
     elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
     for mark in figure.marks:
-        line, zone = (
-            (axes.axvline, axes.axvspan) if mark.axis == "x" else (axes.axhline, axes.axhspan)
-        )
-        if mark.until is None:
-            line(mark.at, color=GREY, linestyle=":", linewidth=1)
-        else:
-            zone(mark.at, mark.until, color=GREY, alpha=0.15, linewidth=0)
-        across = axes.get_xaxis_transform() if mark.axis == "x" else axes.get_yaxis_transform()
-        at = (mark.at, 1.0) if mark.axis == "x" else (1.0, mark.at)
-        axes.text(
-            *at,
-            mark.text,
-            transform=across,
-            fontsize=8,
-            va="bottom",
-            ha="left" if mark.axis == "x" else "right",
-        )
+        _draw_mark(axes, mark)
     if sum(not each.is_reference for each in figure.series) > 1:
         axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_mark(axes: Any, mark: Mark) -> None:
+    from fedray.report.plotly_json import GREY
+
+    # These transforms take one coordinate from the data and the other from the plot, 0 to 1.
+    if mark.axis == "x":
+        line, zone = axes.axvline, axes.axvspan
+        across = axes.get_xaxis_transform()
+        at = (mark.at, 1.0)
+        side = "left"
+    else:
+        line, zone = axes.axhline, axes.axhspan
+        across = axes.get_yaxis_transform()
+        at = (1.0, mark.at)
+        side = "right"
+    if mark.until is None:
+        line(mark.at, color=GREY, linestyle=":", linewidth=1)
+    else:
+        zone(mark.at, mark.until, color=GREY, alpha=0.15, linewidth=0)
+    axes.text(*at, mark.text, transform=across, fontsize=8, va="bottom", ha=side)
 
 
 def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
@@ -197,20 +206,19 @@ def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
 def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
     from fedray.report.plotly_json import BAND_OPACITY, COLORS, DASHES, GREY, LEGEND_CHARACTERS
 
+    # When the colours are used up they come again, with the next dash.
     color = COLORS[place % len(COLORS)]
-    dash = {"solid": "-", "dash": "--", "dot": ":"}[DASHES[place // len(COLORS) % len(DASHES)]]
+    dash_name = DASHES[place // len(COLORS) % len(DASHES)]
+    dash = {"solid": "-", "dash": "--", "dot": ":"}[dash_name]
+    # matplotlib leaves a label that starts with an underscore out of the legend.
     label = "\n".join(wrap(series.name, LEGEND_CHARACTERS)) or "_"
     if series.is_reference:
         axes.plot(series.x, series.y, color=GREY, linestyle="--", linewidth=1)
     elif series.kind == "bars":
         assert series.until is not None
-        axes.bar(
-            (series.x + series.until - 1) / 2,
-            series.y,
-            width=0.92 * (series.until - series.x),
-            color=color,
-            label=label,
-        )
+        middles = (series.x + series.until - 1) / 2
+        widths = 0.92 * (series.until - series.x)
+        axes.bar(middles, series.y, width=widths, color=color, label=label)
     elif series.kind == "steps":
         x, y, _ = series.path()
         style = {
@@ -225,30 +233,37 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
         if series.low is not None and series.high is not None:
             axes.vlines(series.x, series.low, series.high, color=color, linewidth=1)
         places = figure.label_places(series) if series.labels else []
-        across, along = {1: "left", -1: "right", 0: "center"}, {1: "bottom", -1: "top", 0: "center"}
+        across = {1: "left", -1: "right", 0: "center"}
+        along = {1: "bottom", -1: "top", 0: "center"}
         for x, y, name, stands in zip(series.x, series.y, series.labels, places, strict=False):
-            if stands is not None:
-                style = {"ha": across[stands[0]], "va": along[stands[1]], "fontsize": 7}
-                axes.annotate(
-                    name,
-                    (x, y),
-                    xytext=(5 * stands[0], 4 * stands[1]),
-                    textcoords="offset points",
-                    **style,
-                )
+            if stands is None:
+                continue
+            right, above = stands
+            style = {"ha": across[right], "va": along[above], "fontsize": 7}
+            offset = (5 * right, 4 * above)
+            axes.annotate(name, (x, y), xytext=offset, textcoords="offset points", **style)
     else:
         if series.low is not None and series.high is not None:
             band = {"color": color, "alpha": BAND_OPACITY, "linewidth": 0}
             axes.fill_between(series.x, series.low, series.high, **band)
-        axes.plot(
-            series.x, series.y, color=color, marker="o", markersize=3, linestyle=dash, label=label
-        )
+        style = {"color": color, "linestyle": dash, "marker": "o", "markersize": 3}
+        axes.plot(series.x, series.y, label=label, **style)
 
 
 def plane_svg(plane: Plane) -> str:
-    """A grid of shaded cells with their values, as the page's table has them."""
-    xs, ys, wide, high, left, top = plane.xs, plane.ys, 74, 26, 96, 64
-    width, height = left + wide * len(xs) + 16, top + high * len(ys) + 40
+    """A plane as a grid of shaded cells with their values, as the page's table has them.
+
+    Cells that were not computed are left white.
+    """
+    # Pixels: the size of a cell, and what stands left of the grid and above it.
+    xs = plane.xs
+    ys = plane.ys
+    wide = 74
+    high = 26
+    left = 96
+    top = 64
+    width = left + wide * len(xs) + 16
+    height = top + high * len(ys) + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" '
@@ -269,12 +284,15 @@ def plane_svg(plane: Plane) -> str:
         )
         for column, x in enumerate(xs):
             value = plane.values.get((x, y))
-            if value is not None:
-                place, shade = left + wide * column, 0.6 * plane.shade(value)
-                parts.append(
-                    f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" '
-                    f'fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
-                )
-                text = escape(plane.z.text(value))
-                parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{text}</text>')
+            if value is None:
+                continue
+            place = left + wide * column
+            # At most 0.6 of the colour, so that the black number on it can be read.
+            shade = 0.6 * plane.shade(value)
+            parts.append(
+                f'<rect x="{place}" y="{at}" width="{wide}" height="{high}" '
+                f'fill="#1f66b8" fill-opacity="{shade:.3f}"/>'
+            )
+            text = escape(plane.z.text(value))
+            parts.append(f'<text x="{place + wide / 2}" y="{at + 17}">{text}</text>')
     return "\n".join([*parts, "</svg>\n"])

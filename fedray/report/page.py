@@ -93,7 +93,8 @@ class About:
 
 
 def _about(trace: Trace | ImportedTrace) -> About:
-    written, packages = trace.run["written"], trace.run["packages"]
+    written = trace.run["written"]
+    packages = trace.run["packages"]
     if isinstance(trace, ImportedTrace):
         log = trace.run["log"]
         description = f"Imported from {log}: {trace.run['rows_read']:,} rows read."
@@ -111,8 +112,10 @@ def _about(trace: Trace | ImportedTrace) -> About:
         "timer (hours)": scenario["participation"]["timer_hours"] if "timer" in kinds else 0,
         "round separation": scenario["participation"]["round_separation"],
     }
-    description, toml = scenario.get("description", ""), tomli_w.dumps(scenario)
-    seed, outcomes = trace.run["seed"], trace.outcome_counts()
+    description = scenario.get("description", "")
+    toml = tomli_w.dumps(scenario)
+    seed = trace.run["seed"]
+    outcomes = trace.outcome_counts()
     return About(
         scenario["name"], description, seed, written, packages, run, outcomes, toml, trace.integrity
     )

@@ -26,14 +26,18 @@ LEGEND_CHARACTERS = 38
 
 
 def plotly_figure(figure: Figure) -> dict[str, Any]:
-    """{data, layout} for plotly.js."""
+    """A figure as {data, layout} for plotly.js.
+
+    Colours of text and rules are left out, because the page sets them by its light or dark scheme.
+    """
     has_legend = sum(not each.is_reference for each in figure.series) > 1
+    data = []
+    for place, each in enumerate(figure.series):
+        # A band comes before its line, which is drawn over it.
+        data += _bands(each, place)
+        data.append(_trace(figure, each, place))
     return {
-        "data": [
-            trace
-            for place, each in enumerate(figure.series)
-            for trace in (*_bands(each, place), _trace(figure, each, place))
-        ],
+        "data": data,
         "layout": {
             "xaxis": _axis(figure, figure.x, "x"),
             "yaxis": _axis(figure, figure.y, "y"),
@@ -55,13 +59,18 @@ def _bands(series: Series, place: int) -> list[dict[str, Any]]:
     if series.kind != "line" or series.low is None or series.high is None:
         return []
     is_known = np.isfinite(series.low) & np.isfinite(series.high)
-    x, low, high = series.x[is_known], series.low[is_known], series.high[is_known]
+    x = series.x[is_known]
+    low = series.low[is_known]
+    high = series.high[is_known]
+    # One closed outline: along the upper edge, and back along the lower one.
+    around_x = np.concatenate([x, x[::-1]])
+    around_y = np.concatenate([high, low[::-1]])
     return [
         {
             "type": "scatter",
             "mode": "lines",
-            "x": _numbers(np.concatenate([x, x[::-1]])),
-            "y": _numbers(np.concatenate([high, low[::-1]])),
+            "x": _numbers(around_x),
+            "y": _numbers(around_y),
             "fill": "toself",
             "fillcolor": COLORS[place % len(COLORS)],
             "opacity": BAND_OPACITY,
@@ -73,7 +82,8 @@ def _bands(series: Series, place: int) -> list[dict[str, Any]]:
 
 
 def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
-    color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+    color = COLORS[place % len(COLORS)]
+    dash = DASHES[place // len(COLORS) % len(DASHES)]
     if series.is_reference:
         points = {
             "x": _numbers(series.x),
@@ -92,7 +102,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
         assert series.until is not None
-        middles, widths = (series.x + series.until - 1) / 2, 0.92 * (series.until - series.x)
+        middles = (series.x + series.until - 1) / 2
+        widths = 0.92 * (series.until - series.x)
         bars = {
             "x": _numbers(middles),
             "y": _numbers(series.y),
@@ -104,10 +115,8 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     if series.kind == "steps":
         x, y, places = series.path()
         hover = [hover[each] for each in places]
-        mode, marker = (
-            "lines+markers" if series.has_markers else "lines",
-            {"color": color, "size": 3},
-        )
+        mode = "lines+markers" if series.has_markers else "lines"
+        marker = {"color": color, "size": 3}
         drawn = {
             "x": _numbers(x),
             "y": _numbers(y),
@@ -116,9 +125,10 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
             "marker": marker,
         }
         return {"type": "scatter", "mode": mode, **drawn, **common}
-    mode = (
-        "lines+markers" if series.kind == "line" else "markers+text" if series.labels else "markers"
-    )
+    if series.kind == "line":
+        mode = "lines+markers"
+    else:
+        mode = "markers+text" if series.labels else "markers"
     marker = {"color": color, "size": 5 if series.kind == "line" else 7}
     places = figure.label_places(series) if series.labels else []
     points = {
@@ -128,18 +138,15 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
         "marker": marker,
         "line": line,
     }
-    named = (
-        {
-            "text": [
-                escape(label) if place else ""
-                for label, place in zip(series.labels, places, strict=True)
-            ],
+    named = {}
+    if series.labels:
+        # A label without a place would cover another one; pointing at it still names it.
+        labelled = zip(series.labels, places, strict=True)
+        named = {
+            "text": [escape(label) if place else "" for label, place in labelled],
             "textposition": [_POSITIONS.get(place or (0, 1)) for place in places],
             "textfont": {"size": 10},
         }
-        if series.labels
-        else {}
-    )
     bars = _error_bars(series) if series.kind == "points" else {}
     return {"type": "scatter", "mode": mode, **points, **bars, **named, **common}
 
@@ -147,19 +154,23 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
 def _error_bars(series: Series) -> dict[str, Any]:
     if series.low is None or series.high is None:
         return {}
-    above, below = _numbers(series.high - series.y), _numbers(series.y - series.low)
+    above = _numbers(series.high - series.y)
+    below = _numbers(series.y - series.low)
     bars = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2}
     return {"error_y": {"type": "data", **bars}}
 
 
 def _hover(figure: Figure, series: Series, point: int) -> str:
-    x, y = figure.x.text(float(series.x[point])), figure.y.text(float(series.y[point]))
+    x = figure.x.text(float(series.x[point]))
+    y = figure.y.text(float(series.y[point]))
     if series.until is not None:
+        # A bar from 3 until 5 counts the whole numbers 3 and 4.
         last = float(series.until[point]) - (1 if series.kind == "bars" else 0)
         x += f" to {figure.x.text(last)}" if last > series.x[point] else ""
     if series.low is not None and series.high is not None and np.isfinite(series.low[point]):
-        ends = figure.y.text(float(series.low[point])), figure.y.text(float(series.high[point]))
-        y += f" ({ends[0]} to {ends[1]})"
+        low = figure.y.text(float(series.low[point]))
+        high = figure.y.text(float(series.high[point]))
+        y += f" ({low} to {high})"
     label = f"{escape(series.labels[point])}<br>" if series.labels else ""
     return f"{label}{escape(figure.x.title)}: {x}<br>{escape(figure.y.title)}: {y}"
 
@@ -171,12 +182,12 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     if axis.is_log:
         ticks = figure.log_ticks(which)
         drawn |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
-        if which == "y" and bars:  # from a half, so that one is seen
-            drawn["range"] = [
-                math.log10(0.5),
-                math.log10(2.0 * max(float(each.y.max()) for each in bars)),
-            ]
-    elif bars and which == "x":  # whole numbers, with room for half a bar at each end
+        # The axis begins at a half, so that a bar of height one is seen on a logarithmic scale.
+        if which == "y" and bars:
+            highest = max(float(each.y.max()) for each in bars)
+            drawn["range"] = [math.log10(0.5), math.log10(2.0 * highest)]
+    elif bars and which == "x":
+        # Bars stand on whole numbers; the range leaves room for half a bar at each end.
         low = min(float(each.x.min()) for each in bars)
         high = max(float(each.until.max()) for each in bars if each.until is not None)
         drawn |= {"range": [low - 1.0, high], "dtick": 1} if high - low <= 20 else {}
@@ -220,14 +231,10 @@ def _annotation(figure: Figure, mark: Mark) -> dict[str, Any]:
         "font": {"size": 11},
     }
     if mark.axis == "x":
-        return {
-            **text,
-            "x": at,
-            "xanchor": "left",
-            "y": 1,
-            "yref": "paper",
-            "yshift": -14 * (_near_before(figure, mark) % 3),
-        }
+        # Texts that would meet stand in up to three lines, one below the other.
+        line = _near_before(figure, mark) % 3
+        place = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yshift": -14 * line}
+        return {**text, **place}
     return {**text, "x": 1, "xref": "paper", "xanchor": "right", "y": at}
 
 
@@ -239,7 +246,8 @@ def _near_before(figure: Figure, mark: Mark) -> int:
     before = [each for each in figure.marks[: figure.marks.index(mark)] if each.axis == "x"]
     count = 0
     for each in before:
-        left = min(each, mark, key=lambda one: one.at)  # its text goes on to the right
+        # A mark's text stands to the right of it, so the left one's decides whether they collide.
+        left = min(each, mark, key=lambda one: one.at)
         reach = max(0.2, CHARACTER[0] * len(left.text) / PLOT[0]) * span
         count += abs(measure(each.at) - measure(mark.at)) < reach
     return count

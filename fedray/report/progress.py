@@ -66,7 +66,8 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
         try:
             yield show
         except BaseException:
-            bar.live.transient = True  # an error's one line is all that is left to see
+            # After an error its one line is all that shall be left on the terminal.
+            bar.live.transient = True
             raise
 
 
@@ -92,10 +93,13 @@ class _State:
 
     def take(self, progress: RunProgress | TrainingProgress) -> None:
         if isinstance(progress, RunProgress):
-            self._run, done = progress, progress.committed
+            self._run = progress
+            done = progress.committed
         else:
-            self._training, done = progress, progress.trained
-        now, kind = time.monotonic(), type(progress)
+            self._training = progress
+            done = progress.trained
+        now = time.monotonic()
+        kind = type(progress)
         begun, done_then = self._begun.setdefault(kind, (now, done))
         if done > done_then:
             left = progress.count - done
@@ -124,7 +128,8 @@ class _State:
         seconds_left = max(self._seconds_left.values(), default=0.0)
         if seconds_left:
             parts.append(f"{_duration(seconds_left)} left")
-        run, training = self._run, self._training
+        run = self._run
+        training = self._training
         if run is not None:
             days, seconds = divmod(run.simulated_seconds, 86_400)
             parts.append(f"day {days:.0f} {seconds // 3600:02.0f}:{seconds % 3600 // 60:02.0f}")
@@ -173,7 +178,8 @@ class _PlainLines:
     SECONDS = 15.0
 
     def __init__(self, state: _State) -> None:
-        self._state, self._last = state, time.monotonic()
+        self._state = state
+        self._last = time.monotonic()
 
     def __call__(self, progress: HowFar) -> None:
         if isinstance(progress, TrainingEstimate):
@@ -194,7 +200,8 @@ class _PlainLines:
 
 def _width_of_columns(state: _State, width: int, elapsed_seconds: float) -> int:
     """Characters that the other columns of the bar take, with a space after each."""
-    counts, clock = 2 * len(str(state.count)) + 1, 7 if elapsed_seconds < 86_400 else 16
+    counts = 2 * len(str(state.count)) + 1
+    clock = 7 if elapsed_seconds < 86_400 else 16
     return 1 + 1 + len("round") + 1 + counts + 1 + (BAR + 1 if width >= WIDE else 0) + 1 + clock
 
 

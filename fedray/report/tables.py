@@ -90,7 +90,8 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
         "epsilon",
         "may be rested on",
     ]
-    rows, styles = [heading], []
+    rows = [heading]
+    styles = []
     for mechanism in mechanisms:
         seen, *others = mechanism["guarantees"]
         named = [
@@ -100,7 +101,8 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
         ]
         for name, each in named:
             if name == "claimed" and each["max_participations"] is None:
-                continue  # nothing is claimed
+                # This mechanism has no claim, so its row would be empty.
+                continue
             rows.append(
                 [
                     name,
@@ -120,10 +122,8 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
 
 
 def _binding(mechanism: dict[str, Any]) -> str:
-    is_exact, rounds = (
-        mechanism["guarantees"][0]["is_exact"],
-        ", ".join(map(str, mechanism["binding_rounds"])),
-    )
+    is_exact = mechanism["guarantees"][0]["is_exact"]
+    rounds = ", ".join(map(str, mechanism["binding_rounds"]))
     how = "is that" if is_exact else "is bounded by the bound"
     return (
         f"The observed sensitivity of {mechanism['name']} {how} of device "

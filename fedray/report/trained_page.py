@@ -68,7 +68,8 @@ def render_trained(
 def trained_figures(trained: TrainedRun) -> list[Shown]:
     """Every held-out metric, the loss on the devices, clipped updates, the clip norm where it
     changes, and devices left out; all over rounds."""
-    columns, optimum = trained.metrics, trained.document.get("optimum", {})
+    columns = trained.metrics
+    optimum = trained.document.get("optimum", {})
     figures: list[Shown] = [
         metric_curve(metric, [MetricLine("", columns)], optimum) for metric in trained.task_metrics
     ]

@@ -215,7 +215,8 @@ def check_aggregator(
     released = _released(
         scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip()
     )
-    strategy, z = scenario.privacy.mechanism, scenario.update_noise_multiplier
+    strategy = scenario.privacy.mechanism
+    z = scenario.update_noise_multiplier
     M = reference.noise_map(strategy, rounds)
     L = np.linalg.cholesky(M @ M.T)
     clip_norm = scenario.privacy.clip_norm
@@ -226,8 +227,10 @@ def check_aggregator(
     u[list(pattern)] = clip_norm / norm
     shift = linalg.solve_triangular(L, u, lower=True) / z
     expected_mu = float(np.linalg.norm(shift))
-    answers = shift @ W / expected_mu  # N(mu, 1) with a canary, N(0, 1) without
-    with_canary, without = answers[: coordinates // 2], answers[coordinates // 2 :]
+    # Each answer is N(mu, 1) where there is a canary, and N(0, 1) where there is none.
+    answers = shift @ W / expected_mu
+    with_canary = answers[: coordinates // 2]
+    without = answers[coordinates // 2 :]
     freedom = with_canary.size + without.size - 2
     spread = math.sqrt(
         (
@@ -306,7 +309,8 @@ def _with_room(scenario: Scenario, coordinates: int) -> Scenario:
 
 
 def _encoding_of(scenario: Scenario, coordinates: int) -> Encoding:
-    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
+    table = scenario.privacy.encoding
+    goal = scenario.rounds.report_goal
     return encoding_of(table, coordinates, goal, scenario.training_seed)
 
 
@@ -324,7 +328,8 @@ def _canaries(
 
 def _least_alike(silent: NDArray[np.float64]) -> tuple[float, int]:
     """(p-value, round) of the round whose sum of squares is least like a chi-square."""
-    squares, law = (silent**2).sum(axis=1), stats.chi2(silent.shape[1])
+    squares = (silent**2).sum(axis=1)
+    law = stats.chi2(silent.shape[1])
     p = 2.0 * np.minimum(law.cdf(squares), law.sf(squares))
     worst = int(p.argmin())
     return min(1.0, float(p[worst]) * p.size), worst
@@ -339,10 +344,10 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
     np.fill_diagonal(correlations, 0.0)
     place = int(np.abs(correlations).argmax())
     first, second = sorted(divmod(place, len(silent)))
-    r, size = min(abs(float(correlations[first, second])), 1.0 - 1e-15), silent.shape[1]
-    statistic = r * math.sqrt(
-        (size - 1) / (1.0 - r * r)
-    )  # Student's t with size - 1 degrees of freedom: means are known
+    r = min(abs(float(correlations[first, second])), 1.0 - 1e-15)
+    size = silent.shape[1]
+    # Student's t has size - 1 degrees of freedom, and not size - 2, because the means are known.
+    statistic = r * math.sqrt((size - 1) / (1.0 - r * r))
     pairs = len(silent) * (len(silent) - 1) / 2
     return min(1.0, 2.0 * float(stats.t.sf(statistic, size - 1)) * pairs), (first, second)
 

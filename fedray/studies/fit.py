@@ -146,7 +146,8 @@ def fit_min_sep(
             f"min_sep={min_sep} is out of reach: even at {key}={high:g} {found}; check population, "
             "timer and rounds"
         )
-    above, below = top, FittedRun(low, None, None)
+    above = top
+    below = FittedRun(low, None, None)
     while not is_near(runs[-1]) and len(runs) < MOST_RUNS and above.value / below.value > 1.002:
         # Every third time the middle, so that the bracket shrinks whatever the curve.
         middle = round(math.sqrt(below.value * above.value), 4)

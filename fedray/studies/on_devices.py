@@ -178,7 +178,9 @@ class _Draws:
     """The samples of a trace's devices."""
 
     def __init__(self, scenario: Scenario, trace: Trace, sample: int) -> None:
-        self._scenario, self._trace, self._sample = scenario, trace, sample
+        self._scenario = scenario
+        self._trace = trace
+        self._sample = sample
         self._presence = Presence.of(scenario)
         self._joined = joined_before(self._presence, float(trace.rounds["closed"].max()))
 
@@ -258,7 +260,8 @@ def _group(
     is_in: NDArray[np.bool_],
     values: Mapping[str, NDArray[np.float64]],
 ) -> DeviceGroup:
-    means, quantiles = {}, {}
+    means = {}
+    quantiles = {}
     for name, column in values.items():
         own = column[is_in]
         own = own[~np.isnan(own)]

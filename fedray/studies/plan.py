@@ -93,7 +93,8 @@ class PlanTarget:
                 f"noise_per_report={self.noise_per_report} must be positive; 7 / 6500 is that of "
                 "Xu et al. 2023"
             )
-        from mechanisms.optimize.blt import MOST_BUFFERS  # loads jax
+        # This import loads jax, which takes 0.8 s.
+        from mechanisms.optimize.blt import MOST_BUFFERS
 
         if not 1 <= self.buffers <= MOST_BUFFERS:
             raise InputError(
@@ -373,8 +374,12 @@ class _Planner:
         placement: Placement,
         on_progress: Progress,
     ) -> None:
-        self._scenario, self._target, self._seeds, self._scale = scenario, target, seeds, scale
-        self._placement, self._tell = placement, on_progress
+        self._scenario = scenario
+        self._target = target
+        self._seeds = seeds
+        self._scale = scale
+        self._placement = placement
+        self._tell = on_progress
         self.candidates: list[Candidate] = []
 
     def search(self, searches: "dict[float, _Search]") -> None:
@@ -455,7 +460,8 @@ class _Planner:
             if participation is not None and participation.max_participations > 1
             else None
         )
-        if truth.note:  # then it meets nothing
+        # A run with a note did not come about as asked, so it meets no target.
+        if truth.note:
             judged = replace(full, note=truth.note, rho=None, epsilon=None)
         else:
             judged = replace(full, enforced_days=truth.days, enforced_min_sep=seen)
@@ -481,8 +487,10 @@ class _Planner:
     ) -> Candidate:
         """What simulations of one size say of a goal. before: smaller simulations, whose spread and
         participations count too."""
-        n, target = self._scenario.rounds.count, self._target
-        z, over = target.noise_per_report * goal, self._scenario.population.devices // goal
+        n = self._scenario.rounds.count
+        target = self._target
+        z = target.noise_per_report * goal
+        over = self._scenario.population.devices // goal
         participations = [truth.participation for truth in found if truth.participation is not None]
         notes = [truth.note for truth in found if truth.note]
         guessed = max(1, min(n, over))
@@ -532,7 +540,9 @@ class _Search:
     target, or starves."""
 
     def __init__(self, least: int, most: int, first: int) -> None:
-        self._least, self._most, self._first = least, most, first
+        self._least = least
+        self._most = most
+        self._first = first
         self._low, self._high, self._starving = 0, 0, 0
         """Largest goal that failed; smallest that met the target; smallest that starved. 0 for
         none."""
@@ -557,7 +567,8 @@ class _Search:
             self._high = goal
         elif starves and not self._high:
             self._starving = goal
-        else:  # a goal that starves below one that meets the target is one that fails
+        else:
+            # A goal that starves below one that meets the target is noise of the search: it fails.
             self._low = goal
 
     def allows(self, goal: int) -> bool:
@@ -594,7 +605,8 @@ def _scale_of(goal: int, scale: float) -> float:
 def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -> int:
     """The least goal that meets the target if min-sep is population / goal; the sensitivity is
     guessed as 2 sqrt(k)."""
-    n, devices = scenario.rounds.count, scenario.population.devices
+    n = scenario.rounds.count
+    devices = scenario.population.devices
 
     def meets(goal: int) -> bool:
         most_participations = math.ceil(n / max(1, min(n, devices // goal)))
@@ -603,7 +615,9 @@ def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -
         )
         return epsilon is not None and epsilon <= target.epsilon
 
-    low, high = least, max(least, most // 16)  # larger ones starve, which takes long to find out
+    # Larger goals starve, and finding that out takes long.
+    low = least
+    high = max(least, most // 16)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if meets(middle) else (middle + 1, high)

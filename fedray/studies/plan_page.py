@@ -51,13 +51,15 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
     keeps_timer = (
-        participation.timer_violators == participation.clock_skew_hours == 0.0
+        participation.timer_violators == 0.0
+        and participation.clock_skew_hours == 0.0
         and participation.history_loss_per_day is None
     )
-    # Else a device may come sooner after its report.
+    # Only a timer that starts at the report keeps a report and the next check-in so far apart.
     if keeps_timer and participation.timer_resets_on in ("accepted", "reported"):
         claim["timer_hours"] = best.timer_hours
-    for table in scenario.content_files:  # a scenario finds them by their digests
+    # A scenario finds its content files by their digests.
+    for table in scenario.content_files:
         files[table.content_name] = table.content
     files[SCENARIO_FILE] = scenario.to_toml().encode()
     files[MECHANISM_FILE] = (json.dumps(strategy.model_dump(mode="json"), indent=1) + "\n").encode()
@@ -67,7 +69,8 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 def plan_sentence(plan: Plan) -> str:
     """The plan in words."""
-    best, rounds = plan.best, plan.scenario.rounds
+    best = plan.best
+    rounds = plan.scenario.rounds
     if best is None:
         return (
             f"No report goal and timer that were tried meet epsilon {plan.target.epsilon:g} at "
@@ -124,7 +127,9 @@ def pace_words(plan: Plan) -> str:
 
 def plan_page(plan: Plan, command: str) -> str:
     """The page of a plan."""
-    target, scenario, document = plan.target, plan.scenario, plan.to_json()
+    target = plan.target
+    scenario = plan.scenario
+    document = plan.to_json()
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon at "
         f"most {target.epsilon:g} at delta "

@@ -110,7 +110,8 @@ def _reproduce(
     trace = simulate(scenario, placement, trace_path)
     audit = audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
-    assert tree.observed.rho is not None  # a run of ours has a noise multiplier
+    # A run of ours always has a noise multiplier, and so a rho.
+    assert tree.observed.rho is not None
     return ReproducedRun(
         name=published.name,
         reach=scenario.population.reach,

@@ -46,7 +46,8 @@ def has_checkpoint(partial: Path) -> bool:
     """Whether there is a checkpoint to go on from."""
     try:
         return any((partial / CHECKPOINTS).glob("*.npz"))
-    except OSError:  # a name that no directory can have
+    except OSError:
+        # The path has a name that no directory can have, so nothing is kept there.
         return False
 
 
@@ -99,7 +100,8 @@ class Checkpoints:
             except CheckpointError as error:
                 reasons.append(str(error))
                 continue
-            self._files, self.notes = [file], notes
+            self._files = [file]
+            self.notes = notes
             for reason in reasons:
                 note = f"{reason}; the run goes on from {file.name} instead"
                 logging.getLogger("fedray").warning("fedray: %s", note)
@@ -120,11 +122,9 @@ class Checkpoints:
         state = load_npz(file, file.stem.partition("-")[2])
         try:
             head = json.loads(state.pop("head").tobytes())
-            version, run, notes = (
-                head["version"],
-                head["run"],
-                [str(note) for note in head["notes"]],
-            )
+            version = head["version"]
+            run = head["run"]
+            notes = [str(note) for note in head["notes"]]
         except (KeyError, ValueError, TypeError):
             raise CheckpointError(f"{_short(file)} is not a checkpoint") from None
         if version != VERSION:

@@ -76,7 +76,8 @@ def read_columns(
     )
     with _opened(file, schema) as parquet:
         table = parquet.read(columns=wanted)
-        table.validate(full=True)  # a code beyond its dictionary, text that is not UTF-8
+        # The full validation finds codes beyond their dictionary, and text that is not UTF-8.
+        table.validate(full=True)
         for name in wanted:
             if table.column(name).null_count and not schema.field(name).nullable:
                 raise TraceCorrupt(

@@ -60,9 +60,11 @@ LOG_ROUNDS_FILE = "log_rounds.parquet"
 LOG_ROUNDS_SCHEMA = pa.schema(
     [
         pa.field("log_round", pa.int64(), nullable=False),
-        pa.field("first_time", pa.float64()),  # null: the log has no times, or nobody took part
+        # The first and last times are null where the log has no times, or nobody took part.
+        pa.field("first_time", pa.float64()),
         pa.field("last_time", pa.float64()),
-        pa.field("listed_time", pa.float64()),  # null: the rounds file has no times
+        # The listed time is null where the rounds file has no times.
+        pa.field("listed_time", pa.float64()),
     ]
 )
 IMPORTED_SCHEMA = pa.schema(
@@ -169,10 +171,8 @@ class ImportedTrace:
             raise TraceCorrupt(
                 f"{directory}: its digest is not that of its parts and rounds; import the log again"
             )
-        rows, devices = (
-            sum(part["rows"] for part in run["parts"]),
-            max((part["end_device"] for part in run["parts"]), default=0),
-        )
+        rows = sum(part["rows"] for part in run["parts"])
+        devices = max((part["end_device"] for part in run["parts"]), default=0)
         if (rows, devices) != (run["rows"], run["devices"]):
             raise TraceCorrupt(
                 f"{directory}: its parts have {rows} rows of {devices} devices, run.json says "
@@ -333,7 +333,8 @@ class ImportedTrace:
                 f"Rounds 0 .. {self.committed_rounds - 1} of the log each released a model, in "
                 "this order."
             )
-        first, last = self.round_label(0), self.round_label(self.committed_rounds - 1)
+        first = self.round_label(0)
+        last = self.round_label(self.committed_rounds - 1)
         if numbering == BY_RANK:
             return (
                 f"Every round that occurs in the log ({first} .. {last}) released a model, in "
@@ -400,14 +401,16 @@ class ImportedTrace:
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
         file = self.path / part["file"]
         columns = read_columns(file, _schema(part), part["rows"], IMPORTED_SCHEMA.names)
-        device_ids, rounds = columns["device_id"], columns["round"]
+        device_ids = columns["device_id"]
+        rounds = columns["round"]
         if self._verify and imported_digest(device_ids, rounds) != part["digest"]:
             raise TraceCorrupt(
                 f"{file} does not have the digest that run.json records; it was changed, or is "
                 "another trace's: import the log "
                 "again, or leave digests unchecked (verify=False)"
             )
-        first, end = part["first_device"], part["end_device"]
+        first = part["first_device"]
+        end = part["end_device"]
         distinct = device_ids, rounds
         if self.repeats == "each":
             is_first = np.ones(rounds.size, np.bool_)
@@ -463,7 +466,8 @@ class ImportedTrace:
 def _check_values(run: dict[str, Any], directory: Path) -> None:
     """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the
     properties rely on."""
-    names, times = [*run.get("device_columns", ["device"]), *run.get("where", [])], run.get("times")
+    names = [*run.get("device_columns", ["device"]), *run.get("where", [])]
+    times = run.get("times")
     are_as_written = (
         len(run.get("device_columns", ["device"])) > 0
         and all(isinstance(name, str) for name in names)

@@ -65,7 +65,8 @@ MEMORY_PER_THREAD = 128
 """MiB; with less, threads of the sort would not get what they hold at least."""
 UNRELEASED = "in rounds that released nothing, by the rounds file"
 REPEATS = ("refuse", "once", "each")
-_COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
 
 
 def import_log(
@@ -96,6 +97,7 @@ def import_log(
     there is a column of them); rows in other rounds released nothing, are left out, and reported.
 
     Args:
+        log: the file or directory.
         device_column: whole numbers, strings or bytes (of CSV always strings); of several columns,
             a device is each combination.
         round_column: whole numbers.
@@ -113,7 +115,13 @@ def import_log(
         memory_mebibytes: of the sort; files take the rest.
         on_progress: told how far the import is.
 
-    Raises InputError, RunFailed.
+    Returns:
+        The trace, open and checked as any that is read.
+
+    Raises:
+        InputError: the log, or what is said of it, cannot be the record of a run; nothing is left
+            behind.
+        RunFailed: the disk is full or fails.
     """
     if not LEAST_MEMORY <= memory_mebibytes <= 1 << 20:
         raise InputError(
@@ -136,12 +144,14 @@ def import_log(
     numbering = Numbering(rounds, renumber, released)
     source = Log(Path(log), layout, numbering, on_progress)
     with TraceWriter(out) as writer:
-        staged, sorting = writer.partial / "staged.parquet", writer.partial / "sorting"
+        staged = writer.partial / "staged.parquet"
+        sorting = writer.partial / "sorting"
         source.stage(staged)
         _check_staged(source, leave_out_invalid)
         log_rounds = numbering.finish(str(log))
         origin = _origin(source)
-        pa.default_memory_pool().release_unused()  # what reading took goes to the sort
+        # The memory that reading took is given back, because DuckDB's sort may need all of it.
+        pa.default_memory_pool().release_unused()
         parts = _Parts(writer, log_rounds, numbering, origin, keeps_repeats=repeats == "each")
         for batch in _sorted(staged, sorting, memory_mebibytes):
             parts.add(batch)
@@ -156,12 +166,12 @@ def import_log(
                 "give repeats='once' if they are repeated records of one contribution, or "
                 "repeats='each' if a device contributed more than once to a round"
             )
-        rounds_digest = parts.write_rounds(
-            released.seconds - origin
-            if released is not None and released.seconds is not None
-            else None
-        )
+        listed_times = None
+        if released is not None and released.seconds is not None:
+            listed_times = released.seconds - origin
+        rounds_digest = parts.write_rounds(listed_times)
         devices_digest = file_digest(writer.partial / DEVICES_FILE)
+        left_out = _left_out(source, parts, repeats, devices_digest)
         document = {
             "format": IMPORT_FORMAT,
             "version": IMPORT_VERSION,
@@ -184,9 +194,7 @@ def import_log(
             "filtered_rows": source.filtered_rows,
             "rows": sum(entry["rows"] for entry in entries),
             "devices": parts.devices,
-            "left_out": [
-                asdict(each) for each in _left_out(source, parts, repeats, devices_digest)
-            ],
+            "left_out": [asdict(each) for each in left_out],
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "packages": package_versions(),
             "parts": entries,
@@ -215,9 +223,11 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
         )
     if not source.left_out or (leave_out_invalid and not source.out_of_range):
         return
+    unusable = source.left_out.values()
     reasons = "; ".join(
-        f"{each.rows:,} {each.reason} (such as {each.example})" for each in source.left_out.values()
+        f"{each.rows:,} {each.reason} (such as {each.example})" for each in unusable
     )
+    # Rows beyond the stated rounds are participations, so leaving them out would hide some.
     if source.out_of_range:
         remedy = (
             "they are participations like others, so they are not left out: correct the "
@@ -233,14 +243,14 @@ def _check_staged(source: Log, leave_out_invalid: bool) -> None:
 
 
 def _left_out(source: Log, parts: "_Parts", repeats: str, devices_digest: str) -> list[LeftOut]:
+    """What run.json says of rows that are not in the trace, and whether they may be
+    participations."""
+    numbering = source.numbering
     found = [each.recorded(devices_digest) for each in source.left_out.values()]
-    if source.numbering.unreleased_rows:
-        example = f"rounds {source.numbering.unreleased}"
-        found.append(
-            LeftOut(
-                UNRELEASED, source.numbering.unreleased_rows, example, may_be_participation=False
-            )
-        )
+    if numbering.unreleased_rows:
+        example = f"rounds {numbering.unreleased}"
+        rows = numbering.unreleased_rows
+        found.append(LeftOut(UNRELEASED, rows, example, may_be_participation=False))
     if parts.example is not None and repeats == "once":
         repeated = Unused(REPEATED, parts.repeated, parts.example)
         found.append(repeated.recorded(devices_digest, may_be_participation=False))
@@ -251,21 +261,25 @@ def _origin(source: Log) -> float:
     """The first time of log and rounds file, from which the trace counts."""
     released = source.numbering.released
     listed = released.seconds if released is not None else None
-    first = min(source.first_second, np.inf if listed is None else float(listed.min()))
+    first_listed = np.inf if listed is None else float(listed.min())
+    first = min(source.first_second, first_listed)
+    # Without any times it is infinite, and nothing will be counted from it.
     return first if np.isfinite(first) else 0.0
 
 
 def _times(source: Log, origin: float) -> dict[str, Any] | None:
     """What run.json says of times: the column, what its values are, and which moment is 0."""
     released = source.numbering.released
-    if source.times is None and (released is None or released.seconds is None):
+    listed_form = None
+    has_listed = released is not None and released.seconds is not None
+    if released is not None and has_listed:
+        listed_form = released.form
+    if source.times is None and not has_listed:
         return None
     return {
         "column": source.layout.time if source.times is not None else None,
         "form": source.times.form if source.times is not None else None,
-        "rounds_file_form": released.form
-        if released is not None and released.seconds is not None
-        else None,
+        "rounds_file_form": listed_form,
         "origin": origin,
     }
 
@@ -274,7 +288,8 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
     """The rows of a staged log in order of (device, round, time), batch by batch."""
     import duckdb
 
-    threads = max(1, min(os.cpu_count() or 1, memory_mebibytes // MEMORY_PER_THREAD))
+    most_threads = memory_mebibytes // MEMORY_PER_THREAD
+    threads = max(1, min(os.cpu_count() or 1, most_threads))
     settings: dict[str, Any] = {
         "memory_limit": f"{memory_mebibytes}MiB",
         "temp_directory": str(folder),
@@ -282,12 +297,15 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
     }
     try:
         with duckdb.connect(config=settings) as connection:
-            connection.execute("SET enable_progress_bar = false")  # standard output is ours
+            # Standard output belongs to the command, which may print JSON there.
+            connection.execute("SET enable_progress_bar = false")
             relation = connection.read_parquet(str(staged))
-            found = relation.order(", ".join(relation.columns)).to_arrow_reader(BATCH_ROWS)
+            by_all_columns = ", ".join(relation.columns)
+            found = relation.order(by_all_columns).to_arrow_reader(BATCH_ROWS)
             assert found is not None
             yield from found
     except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
+        # DuckDB turns the user's Ctrl-C into an error of its own.
         if isinstance(error, duckdb.InterruptException) or "interrupted" in str(error).lower():
             raise KeyboardInterrupt from None
         raise RunFailed(
@@ -305,7 +323,8 @@ class _Ranks:
         self._numbers = numbers
         self._table: NDArray[np.uint32] | None = None
         if numbers.size and numbers[-1] - numbers[0] < MOST_TABLED:
-            self._table = np.zeros(int(numbers[-1] - numbers[0]) + 1, np.uint32)
+            span = int(numbers[-1] - numbers[0])
+            self._table = np.zeros(span + 1, np.uint32)
             self._table[numbers - numbers[0]] = np.arange(numbers.size)
 
     def of(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -336,19 +355,18 @@ class _Parts:
         """A repeated row."""
         self.rounds_out_of_order = 0
         """Rounds whose participations are all earlier than those of the round before."""
-        self._writer, self._log_rounds, self._origin, self._keeps_repeats = (
-            writer,
-            log_rounds,
-            origin,
-            keeps_repeats,
-        )
+        self._writer = writer
+        self._log_rounds = log_rounds
+        self._origin = origin
+        self._keeps_repeats = keeps_repeats
         self._ranks = _Ranks(log_rounds) if numbering.how == BY_RANK else None
         self._entries: list[dict[str, Any]] = []
         self._last: tuple[pa.Scalar, int] | None = None
         """Name and round of the last row."""
         self._pending: list[tuple[NDArray, ...]] = []
         """Device ids, rounds and, if there are any, times of rows that are not written yet."""
-        self._pending_rows, self._first_device = 0, 0
+        self._pending_rows = 0
+        self._first_device = 0
         self._schema = IMPORTED_SCHEMA
         self._first_times = np.full(log_rounds.size, np.inf)
         self._last_times = np.full(log_rounds.size, -np.inf)
@@ -359,10 +377,14 @@ class _Parts:
         """The next rows [B]."""
         if not batch.num_rows:
             return
-        names, rounds = batch.column(0), batch.column(1).to_numpy(zero_copy_only=False)
+        names = batch.column(0)
+        rounds = batch.column(1).to_numpy(zero_copy_only=False)
+        # Rows come sorted, so a device, and a repeated row, is known by the row before.
         is_new = np.ones(len(names), np.bool_)
-        is_new[1:] = _COMPUTE.not_equal(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
+        differs = _COMPUTE.not_equal(names[1:], names[:-1])
+        is_new[1:] = differs.to_numpy(zero_copy_only=False)
         is_again = np.zeros(len(names), np.bool_)
+        # The first row's neighbour is the last one of the batch before.
         if self._last is not None:
             is_new[0] = names[0] != self._last[0]
             is_again[0] = not is_new[0] and int(rounds[0]) == self._last[1]
@@ -377,13 +399,15 @@ class _Parts:
         ids = self.devices - 1 + np.cumsum(is_new)
         self.devices = int(ids[-1]) + 1
         self.rows += len(names)
-        self._add_names(names.take(pa.array(np.flatnonzero(is_new))))
+        first_rows = pa.array(np.flatnonzero(is_new))
+        self._add_names(names.take(first_rows))
         columns = [ids.astype(np.uint64), ours]
         if batch.num_columns > 2:
             self._schema = TIMED_SCHEMA
-            columns.append(batch.column(2).to_numpy(zero_copy_only=False) - self._origin)
-            np.minimum.at(self._first_times, ours, columns[2])
-            np.maximum.at(self._last_times, ours, columns[2])
+            seconds = batch.column(2).to_numpy(zero_copy_only=False) - self._origin
+            columns.append(seconds)
+            np.minimum.at(self._first_times, ours, seconds)
+            np.maximum.at(self._last_times, ours, seconds)
         if not self._keeps_repeats:
             columns = [column[~is_again] for column in columns]
         self._pending.append(tuple(columns))
@@ -404,14 +428,14 @@ class _Parts:
         """Writes what is known of the rounds; listed_times [n]: of the rounds file. Returns the
         columns' digest."""
         has_times = np.isfinite(self._first_times)
-        first, last = (
-            np.where(has_times, each, np.nan) for each in (self._first_times, self._last_times)
-        )
-        self.rounds_out_of_order = int((last[1:] < first[:-1]).sum())
+        first = np.where(has_times, self._first_times, np.nan)
+        last = np.where(has_times, self._last_times, np.nan)
+        # Comparisons with NaN are false, so rounds without times are never out of order.
+        is_earlier = last[1:] < first[:-1]
+        self.rounds_out_of_order = int(is_earlier.sum())
         listed = np.full(first.size, np.nan) if listed_times is None else listed_times
-        columns = dict(
-            zip(LOG_ROUNDS_SCHEMA.names, (self._log_rounds, first, last, listed), strict=True)
-        )
+        values = (self._log_rounds, first, last, listed)
+        columns = dict(zip(LOG_ROUNDS_SCHEMA.names, values, strict=True))
         arrays = [pa.array(column, mask=np.isnan(column)) for column in columns.values()]
         file = self._writer.partial / LOG_ROUNDS_FILE
         table = pa.table(arrays, schema=LOG_ROUNDS_SCHEMA)
@@ -430,7 +454,8 @@ class _Parts:
         while columns[0].size > PART_ROWS:
             ids = columns[0]
             end = int(np.searchsorted(ids, ids[PART_ROWS]))
-            if not end:  # a device with more rows than a part has one of its own
+            # A part holds whole devices, so one with more rows than a part has a part of its own.
+            if not end:
                 end = int(np.searchsorted(ids, ids[0], side="right"))
             if end == ids.size:
                 break
@@ -438,22 +463,23 @@ class _Parts:
             columns = [column[end:] for column in columns]
         if is_last and columns[0].size:
             self._write_part(columns)
-        self._pending, self._pending_rows = (
-            [tuple(column.copy() for column in columns)],
-            columns[0].size,
-        )
+        self._pending = [tuple(column.copy() for column in columns)]
+        self._pending_rows = columns[0].size
 
     def _write_part(self, written: list[NDArray]) -> None:
         """Device ids, rounds and, if there are any, times of all rows of some devices."""
         ids = written[0]
-        name, end_device = part_file(self._first_device), int(ids[-1]) + 1
+        name = part_file(self._first_device)
+        end_device = int(ids[-1]) + 1
+        # Ids are sorted, so their differences take a bit or two each.
+        encoding = {"device_id": "DELTA_BINARY_PACKED", "round": "PLAIN"}
         self._guarded(
             lambda: pq.write_table(
                 pa.table(written, schema=self._schema),
                 self._writer.partial / name,
                 compression="zstd",
                 use_dictionary=False,
-                column_encoding={"device_id": "DELTA_BINARY_PACKED", "round": "PLAIN"},
+                column_encoding=encoding,
                 write_page_checksum=True,
             )
         )
@@ -486,14 +512,17 @@ class _Parts:
             self._write_names(is_last=False)
 
     def _write_names(self, is_last: bool) -> None:
-        names = (
-            pa.concat_arrays(self._pending_names)
-            if self._pending_names
-            else pa.array([], pa.string())
-        )
-        whole = len(names) if is_last else len(names) // NAMES_PER_GROUP * NAMES_PER_GROUP
+        if self._pending_names:
+            names = pa.concat_arrays(self._pending_names)
+        else:
+            names = pa.array([], pa.string())
+        # Row groups have the same size but for the last one, so that the place of a device's name
+        # follows from its id.
+        whole_groups = len(names) // NAMES_PER_GROUP * NAMES_PER_GROUP
+        whole = len(names) if is_last else whole_groups
         for start in range(0, whole, NAMES_PER_GROUP):
-            group, writer = names[start : min(start + NAMES_PER_GROUP, whole)], self._names
+            group = names[start : min(start + NAMES_PER_GROUP, whole)]
+            writer = self._names
             assert writer is not None
             self._guarded(
                 lambda group=group, writer=writer: writer.write_table(

@@ -72,7 +72,8 @@ def check_rows(
     Raises:
         TraceCorrupt: if a row breaks it.
     """
-    device_ids, times = columns["device_id"], columns["checkin_time"]
+    device_ids = columns["device_id"]
+    times = columns["checkin_time"]
     if not device_ids.size:
         return
     later = (device_ids[1:] > device_ids[:-1]) | (

@@ -36,7 +36,8 @@ _FORMATS = {
 }
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 _DAMAGE = (pa.ArrowException, OSError, UnicodeError, KeyError)
-_COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,9 @@ class Log:
         numbering: Numbering,
         on_progress: Callable[[str], None],
     ) -> None:
-        self.path, self.layout, self.numbering = path, layout, numbering
+        self.path = path
+        self.layout = layout
+        self.numbering = numbering
         self.rows = self.filtered_rows = self.staged_rows = 0
         self.left_out: dict[str, Unused] = {}
         self.out_of_range = 0
@@ -199,7 +202,8 @@ class Log:
                 for batch in self._batches():
                     self.staged_rows += batch.num_rows
                     writer.write_batch(batch)
-        except OSError as error:  # reading has errors of its own
+        except OSError as error:
+            # Reading raises errors of its own, so this is a failure to write.
             raise RunFailed(
                 f"staging the log in {shown_path(file)} failed ({first_line(error)}); free space "
                 "there"
@@ -226,7 +230,8 @@ class Log:
         )
 
     def _checked_columns(self) -> dict[str, pa.DataType]:
-        file, given = self._files[0], self.layout.columns
+        file = self._files[0]
+        given = self.layout.columns
         schema = (
             self._csv(file, []).schema if self._format == "csv" else _parquet(file).schema_arrow
         )
@@ -403,7 +408,9 @@ class Log:
         kind = self.schema.field("device").type
         found = [_decoded(batch.column(name)).cast(kind) for name in self.layout.devices]
         for each in found:
-            each.validate(full=True)  # text that is not UTF-8 would be sorted wrongly
+            # Text that is not UTF-8 would be sorted wrongly, so that a device would be split in
+            # two.
+            each.validate(full=True)
         if len(found) == 1:
             return found[0]
         parts = [
@@ -440,15 +447,15 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
             table = pq.read_table(file)
         else:
             table = plain_list(file) or open_csv(file, [], layout.separator).read_all()
-            text = {
-                name: pa.string() for name in table.column_names
-            }  # else pyarrow would guess, and lose offsets of times
+            # Left alone, pyarrow would guess the types, and lose the offsets of times.
+            text = {name: pa.string() for name in table.column_names}
             table = (
                 table
                 if table.schema.types == list(text.values())
                 else open_csv(file, list(text), layout.separator).read_all()
             )
-    except _DAMAGE as error:  # names of columns that are not UTF-8 too
+    except _DAMAGE as error:
+        # Names of columns that are not UTF-8 raise here too.
         raise InputError(
             f"rounds_file={str(file)!r} cannot be read ({first_line(error)}); correct it"
         ) from None
@@ -487,7 +494,8 @@ def shown_value(value: pa.Scalar) -> str:
 
 def _parquet(file: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(file, pre_buffer=False)  # else the whole file would be read ahead
+        # Without this the whole file would be read ahead.
+        return pq.ParquetFile(file, pre_buffer=False)
     except _DAMAGE as error:
         raise InputError(
             f"log {shown_path(file)} cannot be read as Parquet ({first_line(error)}); correct it"
@@ -512,7 +520,8 @@ def _whole_numbers(rounds: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]
     kind = rounds.type
     if pa.types.is_integer(kind):
         largest = 2**62
-        if pa.types.is_uint64(kind):  # far beyond any round; else it would not fit
+        # Numbers above 2^62 are far beyond any round; without the cap they would not fit int64.
+        if pa.types.is_uint64(kind):
             rounds = _COMPUTE.min_element_wise(
                 rounds, pa.scalar(largest, pa.uint64()), skip_nulls=False
             )

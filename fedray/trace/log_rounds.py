@@ -188,7 +188,8 @@ def read_released(
     seconds, form = None, ""
     if time_name is not None:
         reader = TimeReader(f"column {time_name!r} of rounds_file={str(file)!r}", unit)
-        seconds, form = reader.seconds(table.column(time_name).combine_chunks()), reader.form
+        seconds = reader.seconds(table.column(time_name).combine_chunks())
+        form = reader.form
     _check_order(numbers, seconds, file)
     return ReleasedRounds(numbers, seconds, form)
 

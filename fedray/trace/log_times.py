@@ -33,7 +33,8 @@ ACCEPTED = (
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _NUMBERS = "numbers"
 _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
-_COMPUTE: Any = pc  # its functions are made at import; stubs do not know them
+# pyarrow makes these functions at import, and its stubs do not know them.
+_COMPUTE: Any = pc
 
 
 class TimeReader:
@@ -43,7 +44,9 @@ class TimeReader:
     def __init__(self, where: str, unit: str | None) -> None:
         if unit is not None and unit not in UNITS:
             raise InputError(f"time_unit={unit!r} is none of {', '.join(UNITS)}")
-        self._where, self._unit, self._has_given_unit = where, unit, unit is not None
+        self._where = where
+        self._unit = unit
+        self._has_given_unit = unit is not None
         self._text_type: pa.DataType | None = None
         self.form = ""
         """What the times are, in words; empty before the first row."""

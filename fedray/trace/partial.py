@@ -112,7 +112,8 @@ class PartialDirectory:
         self.partial = partial or partial_directory(self.directory)
         self._document_file = document_file
         self._made: list[Path] = []
-        self._is_kept, self._is_discarded = is_resumed, False
+        self._is_kept = is_resumed
+        self._is_discarded = False
         self._lock: Lock | None = None
         output = str(directory)
         try:
@@ -141,7 +142,9 @@ class PartialDirectory:
             self._clear(is_resumed)
             for name in self.made_again:
                 (self.partial / name).mkdir(exist_ok=True)
-            for folder in (*self._made, self.partial):  # so that the run outlasts a power cut
+            # The names of new directories must be on the disk too, or the run would not outlast a
+            # power cut.
+            for folder in (*self._made, self.partial):
                 sync_directory(folder.parent)
         except (OSError, RunFailed) as error:
             self.__exit__(None, None, None)
@@ -172,7 +175,8 @@ class PartialDirectory:
 
     def discard(self) -> None:
         """There is nothing to go on for: no checkpoint is kept."""
-        self._is_kept, self._is_discarded = False, True
+        self._is_kept = False
+        self._is_discarded = True
 
     def save_content(self, name: str, content: bytes) -> None:
         """Writes a file that the scenario names, under the name of its content."""
@@ -188,7 +192,8 @@ class PartialDirectory:
         self._is_kept = True
         try:
             if self.directory.exists():
-                self.directory.rmdir()  # empty: checked at the start
+                # The directory is empty; this was checked at the start.
+                self.directory.rmdir()
             self.partial.rename(self.directory)
             sync_directory(self.directory.parent)
         except OSError as error:
@@ -196,7 +201,8 @@ class PartialDirectory:
                 f"what was finished cannot be named {str(self.directory)!r} ({error}); it is kept "
                 f"whole in {str(self.partial)!r}, rename it yourself"
             ) from None
-        with contextlib.suppress(OSError):  # all is whole; what is left of its making does no harm
+        # The trace is whole by now; what is left of its making does no harm.
+        with contextlib.suppress(OSError):
             (self.directory / TOKEN_FILE).unlink(missing_ok=True)
         _remove_unfinished(self.directory)
         return self.directory
@@ -220,7 +226,8 @@ class PartialDirectory:
 
     def _remove(self) -> None:
         """Removes what was made, and the directories above it that were made and are empty."""
-        if self._lock is not None:  # held until all is gone
+        # The lock is held until all is gone, so that nobody else begins in what is being removed.
+        if self._lock is not None:
             shutil.rmtree(self.partial, ignore_errors=True)
         for folder in self._made:
             with contextlib.suppress(OSError):
@@ -231,7 +238,8 @@ class PartialDirectory:
 
         That of a run which is resumed was read before, and may be of a release without a mark.
         """
-        partial, remedy = self.partial, "move it away, or name another output"
+        partial = self.partial
+        remedy = "move it away, or name another output"
         needs = f"output {output!r} needs {str(partial)!r}"
         if partial.is_symlink() or not partial.is_dir():
             raise InputError(f"{needs}, which is there and is no plain directory; {remedy}")

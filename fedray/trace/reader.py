@@ -142,7 +142,8 @@ class Trace:
         """Columns of the training metrics, or None if no model was trained."""
         if self.run["schema_version"] > LAST_VERSION_WITH_METRICS:
             return self.trained.metrics if self.trained is not None else None
-        is_known = "metrics_digest" in self.run  # not in traces of the first version that is read
+        # Traces of the first version that is read have no digest of their metrics.
+        is_known = "metrics_digest" in self.run
         if self.run.get("metrics_digest") is None and (
             is_known or not (self.path / METRICS_FILE).exists()
         ):
@@ -172,7 +173,8 @@ class Trace:
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
         columns = self._columns_of(part, ("round", "device_id", "outcome"))
         chosen = columns["outcome"] == OUTCOMES.index("accepted")
-        rounds, device_ids = columns["round"][chosen], columns["device_id"][chosen]
+        rounds = columns["round"][chosen]
+        device_ids = columns["device_id"][chosen]
         file = str(self.path / part["file"])
         check_accepted(
             device_ids,
@@ -219,9 +221,8 @@ class Trace:
         parts = self.run["parts"]
         for index, part in enumerate(parts):
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
-        checked = Trace(
-            self.path, self.run
-        )  # reads rounds and metrics anew, and demands their digests
+        # A new Trace reads rounds and metrics anew, and demands their digests.
+        checked = Trace(self.path, self.run)
         _ = checked.rounds, checked.losses, checked.metrics
         if checked.trained is not None:
             checked.trained.verify()
@@ -315,7 +316,8 @@ def check_document(run: dict[str, Any], directory: Path) -> None:
 
 
 def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
-    file, run = directory / RUN_FILE, read_document(directory)
+    file = directory / RUN_FILE
+    run = read_document(directory)
     if run.get("format") != FORMAT:
         raise TraceError(
             f"{file} does not say format={FORMAT!r}; give the directory that `fedray run` wrote"
@@ -386,7 +388,8 @@ def check_no_strays(parts: list[Any], directory: Path) -> None:
 def check_parts(parts: list[Any], directory: Path) -> None:
     """Raises TraceCorrupt unless they are entries of parts in order of device, apart, under their
     own names."""
-    file, after = directory / RUN_FILE, 0
+    file = directory / RUN_FILE
+    after = 0
     for part in parts:
         if not (
             isinstance(part, dict)

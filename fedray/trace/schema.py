@@ -52,11 +52,11 @@ PARTICIPATION_SCHEMA = pa.schema(
         pa.field("round", pa.uint32(), nullable=False),
         pa.field("device_id", pa.uint64(), nullable=False),
         pa.field("checkin_time", pa.float64(), nullable=False),
-        pa.field("report_time", pa.float64()),  # null: never reported
+        # The report's time is null where the device never reported.
+        pa.field("report_time", pa.float64()),
         pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        pa.field(
-            "examples", pa.uint32(), nullable=False
-        ),  # held by the device; see training.client for how many it trains on
+        # Examples that the device holds; training.client says on how many of them it trains.
+        pa.field("examples", pa.uint32(), nullable=False),
     ]
 )
 ROUND_SCHEMA = pa.schema(
@@ -108,9 +108,8 @@ def column_digest(name: str, column: NDArray) -> str:
 
 def _canonical(name: str, column: NDArray) -> tuple[bytes, NDArray]:
     values = column.astype(column.dtype.newbyteorder("<"), copy=False)
-    if (
-        values.dtype.kind == "f" and np.isnan(values).any()
-    ):  # else there is nothing to copy the column for
+    # Only a column that holds a NaN is copied.
+    if values.dtype.kind == "f" and np.isnan(values).any():
         values = np.where(np.isnan(values), np.nan, values)
     return f"{name}:{values.dtype.str}:{values.size};".encode(), np.ascontiguousarray(values)
 

@@ -50,7 +50,8 @@ OLD_MODEL_FILE = "model.npz"
 METRIC_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),
-        pa.field("train_loss", pa.float64()),  # null: no device of the round trained
+        # The loss is null where no device of the round trained.
+        pa.field("train_loss", pa.float64()),
         pa.field("clipped_share", pa.float64(), nullable=False),
         pa.field("trained", pa.uint32(), nullable=False),
         pa.field("without_examples", pa.uint32(), nullable=False),
@@ -116,7 +117,8 @@ class TrainedRun:
     """
 
     def __init__(self, path: Path, document: dict[str, Any], verify: bool = True) -> None:
-        self.path, self.document = path, document
+        self.path = path
+        self.document = document
         self._verify = verify
 
     @classmethod
@@ -243,7 +245,8 @@ class TrainedRun:
 
     def rows(self) -> list[list[str]]:
         """What was trained, as lines of a table: a name and a value."""
-        document, training = self.document, self.document["scenario"]["training"]
+        document = self.document
+        training = self.document["scenario"]["training"]
         rows = [
             ["rounds", f"{document['rounds']:,}, {training['cohort_sample']:,} devices in each"],
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
@@ -361,7 +364,8 @@ def _has_form(value: Any, form: TypeAdapter[Any]) -> bool:
 def _task_name(training: Mapping[str, Any]) -> str:
     """The task as a person would name it: its kind, or a user's file."""
     task = training["task"]
-    if isinstance(task, str):  # of version 1
+    # Documents of version 1 name the task by a string.
+    if isinstance(task, str):
         return training.get("file", task)
     return task.get("file", task["kind"])
 

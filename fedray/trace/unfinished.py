@@ -140,7 +140,8 @@ class Journal:
         segment = self._segment(len(self._digests))
         write_whole(segment, content, f"the journal in {str(self._partial)!r}")
         self._digests.append(hashlib.sha256(content).digest())
-        self._recent, self.recent_rows = [], 0
+        self._recent = []
+        self.recent_rows = 0
 
 
 def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:

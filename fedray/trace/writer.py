@@ -118,7 +118,8 @@ class TraceWriter(PartialDirectory):
     def add_part(self, part: ShardPart) -> None:
         """Parts may come in any order."""
         name = part_file(part.first_device)
-        if part.parquet is not None:  # else its shard has written it
+        # A part without bytes was written by its shard, where the shard sees the directory.
+        if part.parquet is not None:
             self._write(name, part.parquet)
         if part.losses is not None:
             self._losses[part.first_device] = part.losses

@@ -40,7 +40,15 @@ def optimize_blt(
     """The BLT of least weighted mean log loss (for one target: of least loss), validated by the
     slow path.
 
-    Raises InputError for impossible arguments, OptimizationFailed if no start ends at a valid BLT.
+    Args:
+        targets: outcomes to be good at, each with its weight; at least one.
+        buffers: pairs of theta and omega, from 1 to MOST_BUFFERS.
+        objective: which loss: of the worst round ("max"), or the root mean square over rounds.
+        on_progress: hears a line for every start, and for every start that is polished.
+
+    Raises:
+        InputError: an argument is impossible.
+        OptimizationFailed: no start ends at a valid BLT.
     """
     if not targets:
         raise InputError(
@@ -52,25 +60,29 @@ def optimize_blt(
             f"buffers={buffers} must be from 1 to {MOST_BUFFERS}; more than a handful gain nothing"
         )
     value_and_gradient = LogLoss(targets, objective)
-    found = []
-    for number, start in enumerate(
-        _starts(max(target.participation.rounds for target in targets), buffers), 1
-    ):
-        found.append(_descend(value_and_gradient, start, iterations=30))
+    longest = max(target.participation.rounds for target in targets)
+    found: list[tuple[float, NDArray[np.float64]]] = []
+
+    def tell(step: str) -> None:
         if on_progress:
-            on_progress(f"start {number}: loss {math.exp(min(value for value, _ in found)):.6f}")
+            best = min(value for value, _ in found)
+            on_progress(f"{step}: loss {math.exp(best):.6f}")
+
+    for number, start in enumerate(_starts(longest, buffers), 1):
+        found.append(_descend(value_and_gradient, start, iterations=30))
+        tell(f"start {number}")
     found.sort(key=lambda each: each[0])
     for place, (_, p) in enumerate(found[:POLISHED]):
         found[place] = _descend(value_and_gradient, p, iterations=3000)
-        if on_progress:
-            on_progress(
-                f"polish {place + 1}: loss {math.exp(min(value for value, _ in found)):.6f}"
-            )
+        tell(f"polish {place + 1}")
     return _best_valid(found, targets, objective)
 
 
 def _starts(rounds: int, buffers: int) -> list[NDArray[np.float64]]:
+    """Points p to search from: t geometric from about low / rounds to high."""
     starts = []
+    # The slowest decay lasts from a thousand runs to a thirtieth of one; which local optimum is
+    # the best is not known beforehand.
     for low in (1e-3, 1.0, 6.0, 30.0):
         for high in (0.3, 1.0, 3.0):
             t = np.geomspace(min(low / rounds, high / 10), high, 2 * buffers)
@@ -81,12 +93,14 @@ def _starts(rounds: int, buffers: int) -> list[NDArray[np.float64]]:
 def _descend(
     value_and_gradient: ValueAndGradient, start: NDArray[np.float64], iterations: int
 ) -> tuple[float, NDArray[np.float64]]:
+    """(log loss, p) at which L-BFGS ends."""
+    bounds = [(SMALLEST_STEP, LARGEST_STEP)] * len(start)
     result = minimize(
         value_and_gradient,
         start,
         jac=True,
         method="L-BFGS-B",
-        bounds=[(SMALLEST_STEP, LARGEST_STEP)] * len(start),
+        bounds=bounds,
         options={
             "maxcor": 3 * len(start),
             "maxiter": iterations,
@@ -105,10 +119,12 @@ def _best_valid(
     claimed."""
     for value, p in sorted(found, key=lambda each: each[0]):
         t, t_hat = _decays(p)
+        theta = np.exp(-t)
         omega = np.exp(_log_weights(t, t_hat)[0])
         try:
-            blt = BLT(theta=tuple(np.exp(-t).tolist()), omega=tuple(omega.tolist()))
+            blt = BLT(theta=tuple(theta.tolist()), omega=tuple(omega.tolist()))
         except ValueError:
+            # Two decays became equal, one too small, or the noise grows; another start may do.
             continue
         if _is_confirmed(blt, value, targets, objective):
             return blt
@@ -118,17 +134,18 @@ def _best_valid(
 def _is_confirmed(
     blt: BLT, claimed: float, targets: Sequence[Target], objective: Objective
 ) -> bool:
+    """Whether the loss of the BLT, by the strategy's own code, is the one claimed."""
     weights = sum(target.weight for target in targets)
     value = 0.0
     for target in targets:
         measured = loss(blt, target.participation)
-        if not measured.sensitivity.is_exact or measured.rms_loss > measured.max_loss * (1 + 1e-12):
+        # A mean over rounds above the largest of them means that one of the two is wrong.
+        is_consistent = measured.rms_loss <= measured.max_loss * (1 + 1e-12)
+        if not measured.sensitivity.is_exact or not is_consistent:
             return False
-        value += (
-            target.weight
-            / weights
-            * math.log(measured.max_loss if objective == "max" else measured.rms_loss)
-        )
+        aimed_at = measured.max_loss if objective == "max" else measured.rms_loss
+        share = target.weight / weights
+        value += share * math.log(aimed_at)
     return abs(value - claimed) < 1e-7
 
 
@@ -145,47 +162,58 @@ class LogLoss:
 
     def __call__(self, p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         t, t_hat = _decays(p)
+        # The roles of theta and theta_hat swap for the inverse (Lemma 5.2), whose weights are
+        # negative.
         log_omega, by_t, by_t_hat = _log_weights(t, t_hat)
         log_omega_hat, hat_by_t_hat, hat_by_t = _log_weights(t_hat, t)
-        omega, omega_hat = np.exp(log_omega), -np.exp(log_omega_hat)
-        powers, powers_hat = _powers(t, self._rounds.size), _powers(t_hat, self._rounds.size)
+        omega = np.exp(log_omega)
+        omega_hat = -np.exp(log_omega_hat)
+        powers = _powers(t, self._rounds.size)
+        powers_hat = _powers(t_hat, self._rounds.size)
         c = np.concatenate([[1.0], omega @ powers[:, :-1]])
-        beta = np.cumsum(
-            np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]])
-        )  # coefficients of A C^-1
+        # beta are the coefficients of B = A C^-1, whose squares sum to the error.
+        beta = np.cumsum(np.concatenate([[1.0], omega_hat @ powers_hat[:, :-1]]))
         value, by_c, by_beta = self._value(c, beta)
 
+        # From here on the chain rule, backwards. A decay t counts by itself (d theta^s / dt = -s
+        # theta^s) and through the weights omega and omega_hat.
         by_omega = powers[:, :-1] @ by_c[1:]
         direct_t = -omega * (powers[:, :-1] @ (by_c[1:] * self._rounds[:-1]))
-        suffix = np.concatenate(
-            [np.cumsum(by_beta[::-1])[::-1][1:], [0.0]]
-        )  # a power of round s is in every later beta
+        # The power of round s is a term of every later beta, so their derivatives add up.
+        suffix = np.concatenate([np.cumsum(by_beta[::-1])[::-1][1:], [0.0]])
         by_omega_hat = powers_hat @ suffix
         direct_t_hat = -omega_hat * (powers_hat @ (suffix * self._rounds))
-        by_log_omega, by_log_omega_hat = by_omega * omega, by_omega_hat * omega_hat
+        by_log_omega = by_omega * omega
+        by_log_omega_hat = by_omega_hat * omega_hat
         gradient_t = direct_t + by_log_omega @ by_t + by_log_omega_hat @ hat_by_t
         gradient_t_hat = direct_t_hat + by_log_omega @ by_t_hat + by_log_omega_hat @ hat_by_t_hat
-        steps = np.ravel(np.column_stack([gradient_t, gradient_t_hat]))
-        return value, np.cumsum(steps[::-1])[::-1] * np.exp(p)
+        # p_i raises all of t from its own place on, hence the sums from behind.
+        by_each_t = np.ravel(np.column_stack([gradient_t, gradient_t_hat]))
+        by_gap = np.cumsum(by_each_t[::-1])[::-1]
+        return value, by_gap * np.exp(p)
 
     def _value(
         self, c: NDArray[np.float64], beta: NDArray[np.float64]
     ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
         """The objective and its derivatives by the coefficients c and beta."""
-        value, by_c, by_beta = 0.0, np.zeros_like(c), np.zeros_like(beta)
+        value = 0.0
+        by_c = np.zeros_like(c)
+        by_beta = np.zeros_like(beta)
         for target in self._targets:
-            n, b, k = (
-                target.participation.rounds,
-                target.participation.min_sep,
-                target.participation.max_participations,
-            )
+            n = target.participation.rounds
+            b = target.participation.min_sep
+            k = target.participation.max_participations
             share = target.weight / self._weight
             column = _shifted_sum(c[:n], b, k)
             squared_sensitivity = float(np.sum(column * column))
+            # beta_s is in the error of every round from s on: of the last one, the worst, with
+            # weight 1; of the mean over rounds, with the share of rounds that are not before s.
             times = np.ones(n) if self._objective == "max" else (n - self._rounds[:n]) / n
             squared_error = float(np.sum(times * beta[:n] ** 2))
             value += 0.5 * share * math.log(squared_sensitivity * squared_error)
-            by_c[:n] += (share / squared_sensitivity) * _shifted_sum(column[::-1], b, k)[::-1]
+            # The transpose of a shift down is a shift up: the same sum, of the reversed column.
+            transposed = _shifted_sum(column[::-1], b, k)[::-1]
+            by_c[:n] += (share / squared_sensitivity) * transposed
             by_beta[:n] += (share / squared_error) * times * beta[:n]
         return value, by_c, by_beta
 
@@ -203,9 +231,13 @@ def _powers(t: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
     Each factor is held above exp(-300), so that no product is subnormal, which is slow; nothing
     that small counts.
     """
-    coarse = np.exp(-np.minimum(t[:, None] * (256.0 * np.arange(-(-rounds // 256))), 300.0))
-    fine = np.exp(-np.minimum(t[:, None] * np.arange(256.0), 300.0))
-    return (coarse[:, :, None] * fine[:, None, :]).reshape(len(t), -1)[:, :rounds]
+    blocks = -(-rounds // 256)
+    coarse_exponents = t[:, None] * (256.0 * np.arange(blocks))
+    fine_exponents = t[:, None] * np.arange(256.0)
+    coarse = np.exp(-np.minimum(coarse_exponents, 300.0))
+    fine = np.exp(-np.minimum(fine_exponents, 300.0))
+    products = coarse[:, :, None] * fine[:, None, :]
+    return products.reshape(len(t), -1)[:, :rounds]
 
 
 def _log_weights(
@@ -219,11 +251,16 @@ def _log_weights(
     is_own = np.eye(len(t), dtype=bool)
     across = t[:, None] - other
     within = np.where(is_own, 1.0, t[:, None] - t)
+    # theta_hat_i - theta_j = theta_j expm1(t_j - t_hat_i). Of the factors theta_j one does not
+    # cancel, the -t; and expm1 keeps the digits of decays that lie near together.
+    log_across = np.log(np.abs(np.expm1(across)))
     log_within = np.where(is_own, 0.0, np.log(np.abs(np.expm1(within))))
-    value = -t + np.log(np.abs(np.expm1(across))).sum(axis=1) - log_within.sum(axis=1)
-    slope_across = -1.0 / np.expm1(-across)  # of log |expm1|
+    value = -t + log_across.sum(axis=1) - log_within.sum(axis=1)
+    # These are the slopes of log  expm1 .
+    slope_across = -1.0 / np.expm1(-across)
     slope_within = np.where(is_own, 0.0, -1.0 / np.expm1(-within))
-    by_t = slope_within + np.diag(-1.0 + slope_across.sum(axis=1) - slope_within.sum(axis=1))
+    by_own_t = -1.0 + slope_across.sum(axis=1) - slope_within.sum(axis=1)
+    by_t = slope_within + np.diag(by_own_t)
     return value, by_t, -slope_across
 
 
@@ -231,6 +268,7 @@ def _shifted_sum(x: NDArray[np.float64], b: int, k: int) -> NDArray[np.float64]:
     """sum_{j < k} of x shifted down by j b, [n]: of C's first column, || . || is the sensitivity
     (Theorem 3.1)."""
     n = x.size
+    # In rows of b a shift by b is a step down, so the sum is a running sum minus itself k before.
     rows = np.zeros((-(-n // b), b))
     rows.ravel()[:n] = x
     total = np.cumsum(rows, axis=0)

@@ -24,6 +24,7 @@ class Target:
     participation: MinSep
     """(n, b, k) of the outcome."""
     weight: float = 1.0
+    """Relative to the weights of the other outcomes; positive."""
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
@@ -43,8 +44,15 @@ class _TargetEntry(BaseModel):
 
 
 def read_targets(path: Path) -> tuple[Target, ...]:
-    """From a JSON list of objects with rounds, min_sep, max_participations, and weight (1 unless
-    given). Raises InputError."""
+    """The outcomes that a targets file names.
+
+    Args:
+        path: of a JSON list of objects with rounds, min_sep, max_participations, and weight (1
+            unless given).
+
+    Raises:
+        InputError: the file cannot be read, is no such list, or is empty.
+    """
     try:
         entries = TypeAdapter(list[_TargetEntry]).validate_python(read_json(path, "targets file"))
     except ValidationError as error:

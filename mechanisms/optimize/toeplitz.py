@@ -35,8 +35,17 @@ def optimize_toeplitz(
     path.
 
     With more bands than min-sep, coefficients are held from increasing, so that the sensitivity is
-    Theorem 3.1's. Raises InputError for impossible arguments, OptimizationFailed if the result does
-    not validate.
+    that of McMahan, Xu, Zhang 2024, Theorem 3.1.
+
+    Args:
+        participation: (n, b, k) that the loss is for.
+        bands: coefficients, c_0 included, from 1 to n.
+        objective: which loss: the root mean square over rounds, or of the worst round.
+        on_progress: hears a line for every step of the search.
+
+    Raises:
+        InputError: the bands are not within 1 to n.
+        OptimizationFailed: the result does not validate.
     """
     if not 1 <= bands <= participation.rounds:
         raise InputError(
@@ -45,10 +54,10 @@ def optimize_toeplitz(
         )
     if bands == 1:
         return Toeplitz(coefficients=(1.0,))
+    # float64 within this block alone: it is a global setting of jax, and users may have their own.
     with jax.enable_x64(True):
-        compiled = jax.jit(
-            jax.value_and_grad(partial(_log_loss, participation=participation, objective=objective))
-        )
+        log_loss = partial(_log_loss, participation=participation, objective=objective)
+        compiled = jax.jit(jax.value_and_grad(log_loss))
 
         def value_and_gradient(p: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             value, gradient = compiled(p)
@@ -58,23 +67,25 @@ def optimize_toeplitz(
             if on_progress:
                 on_progress(f"loss {math.exp(intermediate_result.fun):.6f}")
 
+        # Held coefficients are searched by the logarithms of their ratios, which are at most 0.
         is_held = bands > participation.min_sep
         start = BandFHU(bands=bands).first_column(bands)
+        first_point = np.diff(np.log(start)) if is_held else start[1:]
+        bound = (LEAST_LOG_RATIO, 0.0) if is_held else (None, None)
         result = minimize(
             value_and_gradient,
-            np.diff(np.log(start)) if is_held else start[1:],
+            first_point,
             jac=True,
             method="L-BFGS-B",
-            bounds=[(LEAST_LOG_RATIO, 0.0) if is_held else (None, None)] * (bands - 1),
+            bounds=[bound] * (bands - 1),
             callback=report,
             options={"maxcor": 30, "maxiter": 2000, "maxfun": 4000, "ftol": 1e-14, "gtol": 1e-9},
         )
         coefficients = np.asarray(_coefficients(jnp.asarray(result.x), is_held))
-    strategy = Toeplitz(
-        coefficients=tuple(
-            np.minimum.accumulate(coefficients).tolist() if is_held else coefficients.tolist()
-        )
-    )
+    if is_held:
+        # Rounding in the exponentials must not make one larger than the one before it.
+        coefficients = np.minimum.accumulate(coefficients)
+    strategy = Toeplitz(coefficients=tuple(coefficients.tolist()))
     _validate(strategy, float(result.fun), participation, objective)
     return strategy
 
@@ -84,11 +95,9 @@ def _validate(
 ) -> None:
     measured = loss(strategy, participation)
     value = math.log(measured.max_loss if objective == "max" else measured.rms_loss)
-    if not (
-        measured.sensitivity.is_exact
-        and abs(value - claimed) < 1e-7
-        and measured.rms_loss <= measured.max_loss * (1 + 1e-12)
-    ):
+    is_as_claimed = abs(value - claimed) < 1e-7
+    is_consistent = measured.rms_loss <= measured.max_loss * (1 + 1e-12)
+    if not (measured.sensitivity.is_exact and is_as_claimed and is_consistent):
         raise OptimizationFailed(
             f"the optimum claims a log loss of {claimed:.9g}, the slow path finds {value:.9g} "
             f"({measured.sensitivity.theorem}); use at most min-sep bands"
@@ -102,24 +111,33 @@ def _coefficients(p, is_held: bool):
 
 def _log_loss(p, *, participation: MinSep, objective: Objective):
     """log(sensitivity x error)."""
-    n, b, k = participation.rounds, participation.min_sep, participation.max_participations
+    n = participation.rounds
+    b = participation.min_sep
+    k = participation.max_participations
     is_held = p.size >= b
     c = _coefficients(p, is_held)
     starts = b * np.arange(k)
-    if not is_held:  # columns do not overlap
+    if not is_held:
+        # Starts are at least as far apart as there are bands, so columns do not overlap: c_i
+        # counts once for each column that has not ended with the run by then.
         within = (np.arange(c.size)[:, None] < n - starts).sum(axis=1)
         squared_sensitivity = jnp.sum(within * c**2)
     else:
-        column = jax.lax.fori_loop(
-            0,
-            k,
-            lambda j, total: total.at[j * b + np.arange(c.size)].add(c, mode="drop"),
-            jnp.zeros(n),
-        )
+
+        def with_column(j, total):
+            # "drop" leaves out what would lie beyond the last round.
+            rounds = j * b + np.arange(c.size)
+            return total.at[rounds].add(c, mode="drop")
+
+        # Column after column, in memory of n whatever bands and k are.
+        column = jax.lax.fori_loop(0, k, with_column, jnp.zeros(n))
         squared_sensitivity = jnp.sum(column**2)
-    beta = jnp.cumsum(_inverse_series(jnp.zeros(n).at[: c.size].set(c)))
+    padded = jnp.zeros(n).at[: c.size].set(c)
+    beta = jnp.cumsum(_inverse_series(padded))
+    # beta_i is in the error of every round from i on (McMahan, Xu, Zhang 2024, Proposition 3.3).
     i = np.arange(n)
-    squared_error = jnp.sum((1.0 if objective == "max" else (n - i) / n) * beta**2)
+    weights = 1.0 if objective == "max" else (n - i) / n
+    squared_error = jnp.sum(weights * beta**2)
     return 0.5 * jnp.log(squared_sensitivity * squared_error)
 
 
@@ -131,9 +149,8 @@ def _inverse_series(c):
     while g.size < n:
         size = min(2 * g.size, n)
         correction = -_product(c[:size], g, size)
-        g = _product(
-            jnp.concatenate([g, jnp.zeros(size - g.size)]), correction.at[0].add(2.0), size
-        )
+        padded = jnp.concatenate([g, jnp.zeros(size - g.size)])
+        g = _product(padded, correction.at[0].add(2.0), size)
     return g
 
 
@@ -145,7 +162,8 @@ def _inverse_forward(c):
 def _inverse_backward(d, cotangent):
     """d changes by -(d d) dc: the adjoint is a correlation with d d."""
     n = d.size
-    return (-_product(cotangent[::-1], _product(d, d, n), n)[::-1],)
+    square = _product(d, d, n)
+    return (-_product(cotangent[::-1], square, n)[::-1],)
 
 
 _inverse_series.defvjp(_inverse_forward, _inverse_backward)
@@ -153,5 +171,7 @@ _inverse_series.defvjp(_inverse_forward, _inverse_backward)
 
 def _product(a, b, size: int):
     """The first `size` coefficients of a(x) b(x)."""
+    # Room for the whole product: a shorter transform would wrap its end onto its start.
     length = 1 << (a.size + b.size - 1).bit_length()
-    return jnp.fft.irfft(jnp.fft.rfft(a, length) * jnp.fft.rfft(b, length), length)[:size]
+    transformed = jnp.fft.rfft(a, length) * jnp.fft.rfft(b, length)
+    return jnp.fft.irfft(transformed, length)[:size]

@@ -21,7 +21,8 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
     if audit["ended"] not in ("completed", "imported"):
         yield Paragraph("ended     ", f"{audit['ended']}.")
-    has_claim, mechanisms = bool(audit["findings"]), audit["mechanisms"]
+    has_claim = bool(audit["findings"])
+    mechanisms = audit["mechanisms"]
     yield from guarantees_text(mechanisms, has_claim)
     if mechanisms:
         yield from _what_to_rest_on(mechanisms[0])
@@ -162,13 +163,15 @@ def _left_out(audit: Mapping[str, Any]) -> Iterator[Paragraph]:
 
 
 def _guarantee_cells(guarantee: Mapping[str, Any]) -> list[str]:
-    most, sensitivity = guarantee["max_participations"], guarantee["sensitivity"]
+    most = guarantee["max_participations"]
+    sensitivity = guarantee["sensitivity"]
     if most is None and sensitivity is None:
         return ["unknown", "", "", "", ""]
     limits = ["-", "-"] if most is None else [shown_min_sep(guarantee["min_sep"]), f"{most:,}"]
     if sensitivity is None:
         return [*limits, "nothing proven", "", ""]
-    rho, epsilon = guarantee["rho"], guarantee["epsilon"]
+    rho = guarantee["rho"]
+    epsilon = guarantee["epsilon"]
     return [
         *limits,
         f"{up(sensitivity, 6)} {'exact' if guarantee['is_exact'] else 'bound'}",

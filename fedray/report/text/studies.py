@@ -327,7 +327,8 @@ def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
 
 
 def _timer_cells(plan: Document, timer: Document) -> list[str]:
-    hours, least = f"{timer['timer_hours']:g} h", timer["least"]
+    hours = f"{timer['timer_hours']:g} h"
+    least = timer["least"]
     if least is None or least["days"] is None:
         return [hours, "none", *(["-"] * 6)]
     is_full_size = least["scale"] == 1.0
@@ -363,7 +364,8 @@ def _reproduced_cells(run: Document) -> list[str]:
 
 
 def _beside_published(figure: Document, shown: Any = "{:.0f}".format) -> str:
-    observed, published = figure["observed"], figure["published"]
+    observed = figure["observed"]
+    published = figure["published"]
     seen = "none (k = 1)" if observed is None else shown(observed)
     return f"{seen} / {'-' if published is None else f'{published:g}'}"
 

@@ -160,4 +160,5 @@ def _setting(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    return text if len(text) != 64 else text[:12]  # a digest
+    # 64 characters are a SHA-256; its first 12 are enough to tell two files apart.
+    return text if len(text) != 64 else text[:12]

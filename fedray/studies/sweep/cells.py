@@ -118,7 +118,8 @@ def simulated(scenario: Scenario) -> Truth:
                 Path(folder) / "trace",
             )
             patterns = read_patterns(trace)
-        except (Starved, TraceError) as error:  # without a round there is nothing to judge
+        except (Starved, TraceError) as error:
+            # Without a committed round there is nothing to judge.
             return Truth(None, note=str(error))
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
         participation = MinSep(
@@ -198,11 +199,9 @@ def _row(
     for_what = made_for if spec.needs_optimising else "anything"
     if truth.participation is None:
         return Row(label, for_what, None, None, None, z, note=truth.note), None
-    n, b, k = (
-        truth.participation.rounds,
-        truth.participation.min_sep,
-        truth.participation.max_participations,
-    )
+    n = truth.participation.rounds
+    b = truth.participation.min_sep
+    k = truth.participation.max_participations
     row = Row(label, for_what, n, b if k > 1 else None, k, z, days=truth.days, note=truth.note)
     try:
         strategy = _made(
@@ -226,7 +225,8 @@ def _row(
             epsilon=epsilon,
             note=note or row.note,
         ), strategy
-    except (ValueError, ArithmeticError) as error:  # what this mechanism cannot do is a result too
+    except (ValueError, ArithmeticError) as error:
+        # That a mechanism cannot do what is asked is a result too: it becomes the row's note.
         return replace(row, note=" ".join(str(error).split())), None
 
 
@@ -245,7 +245,8 @@ def _with_utility(row: Row, strategy: Strategy, common_rho: float | None) -> Row
     assert common_rho is not None
     try:
         found = utility(strategy, row.rounds, row.sensitivity, common_rho)
-    except ValueError as error:  # no finite error
+    except ValueError as error:
+        # The strategy has no finite error over so many rounds.
         return replace(row, note=" ".join(str(error).split()))
     return replace(
         row,
@@ -266,7 +267,8 @@ def _request(
     distribution: tuple[MinSep, ...],
 ) -> MechanismRequest:
     if made_for == "estimate" and sweep.estimate is not None and spec.needs_optimising:
-        participation, targets = sweep.estimate.participation(), ()
+        participation = sweep.estimate.participation()
+        targets = ()
     elif made_for == "distribution":
         participations, weights = np.unique(
             [(s.rounds, s.min_sep, s.max_participations) for s in distribution],
@@ -279,7 +281,8 @@ def _request(
         )
         participation = max(targets, key=lambda target: target.weight).participation
     else:
-        participation, targets = truth, ()
+        participation = truth
+        targets = ()
     return MechanismRequest(
         spec.kind, participation, spec.buffers, spec.bands, sweep.objective_of(spec), targets
     )

@@ -64,7 +64,8 @@ def sweep_notes(result: SweepResult) -> list[str]:
 
 def sweep_page(result: SweepResult) -> str:
     """The page of a sweep."""
-    tables, document = [], result.to_json()
+    tables = []
+    document = result.to_json()
     crossings = crossing_rows(document)
     if len(crossings) > 1:
         note = f"Where the lower {_TITLES[result.sweep.y]} changes from one mechanism to another."
@@ -85,7 +86,8 @@ def sweep_page(result: SweepResult) -> str:
 def sweep_figures(result: SweepResult) -> list[Shown]:
     """A plane per mechanism and other values; or one figure with a line for each."""
     sweep = result.sweep
-    x_axis, y_title = _key_title(sweep.x), _TITLES[sweep.y]
+    x_axis = _key_title(sweep.x)
+    y_title = _TITLES[sweep.y]
     lines = _lines(result)
     if sweep.plane is not None:
         return [
@@ -143,7 +145,8 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
 def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
     """Rows with a figure by their place on the horizontal axis; by mechanism, what its sensitivity
     is of, and the other values."""
-    sweep, lines = result.sweep, {}
+    sweep = result.sweep
+    lines = {}
     for each in result.cells:
         others = _others(result, each.cell.values, (sweep.x,))
         for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
@@ -165,7 +168,8 @@ def _legend(y: str, row: Row) -> str:
 
 def _planes(result: SweepResult) -> dict[str, dict[tuple[float, float], float]]:
     """Values by mechanism and by what is on neither axis."""
-    sweep, planes = result.sweep, {}
+    sweep = result.sweep
+    planes = {}
     assert sweep.plane is not None
     for each in result.cells:
         others = _others(result, each.cell.values, (sweep.x, sweep.plane))

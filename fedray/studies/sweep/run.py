@@ -136,7 +136,8 @@ class SweepResult:
                 if key != self.sweep.x and self._varies(key)
             ]
             for row in each.rows:
-                x, y = each.cell.get(self.sweep.x), getattr(row, self.sweep.y)
+                x = each.cell.get(self.sweep.x)
+                y = getattr(row, self.sweep.y)
                 if y is not None and isinstance(x, int | float):
                     lines.setdefault((row.mechanism, *others), []).append((float(x), float(y)))
         return {name: sorted(points) for name, points in lines.items()}
@@ -179,9 +180,11 @@ def run_sweep(
     Raises:
         RunFailed: if a task dies for good.
     """
-    cells, cache = sweep.cells(), _Cache(default_cache() if has_cache else None)
+    cells = sweep.cells()
+    cache = _Cache(default_cache() if has_cache else None)
     designs = designs_cache() if has_cache else None
-    tell, placement = on_progress or (lambda _: None), placement or Placement()
+    tell = on_progress or (lambda _: None)
+    placement = placement or Placement()
     scenarios = [cell.scenario_of(scenario) if scenario is not None else None for cell in cells]
     truths = _truths(sweep, cells, scenarios, placement, cache, tell)
     distribution = tuple(truth.participation for truth in truths if truth.participation is not None)
