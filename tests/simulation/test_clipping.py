@@ -96,6 +96,16 @@ def test_an_audit_says_what_the_counts_cost(trace: Trace, fedray_command) -> Non
     assert line.split()[:4] == ["count", "of", "short", "updates"]
 
 
+def test_figures_for_other_noise_than_the_runs_are_of_sums_alone(trace: Trace) -> None:
+    """What another noise multiplier would leave for sums is not known; 60 is even more than the counts have."""
+    for other in (5.0, 60.0):
+        audit = audit_trace(trace, noise_multiplier=other)
+        assert audit.releases == ()
+        assert audit.mechanisms[0].rho == pytest.approx(
+            audit.mechanisms[0].trace.value ** 2 / (2 * other**2)
+        )
+
+
 def test_without_adaptive_clipping_nothing_else_is_released(small, tmp_path: Path) -> None:
     plain = simulate(small("rounds.count=2"), HERE, tmp_path / "t")
     assert audit_trace(plain).to_json()["releases"] == []
