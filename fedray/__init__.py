@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         TrainerLost,
     )
     from fedray.learning import train
-    from fedray.messages import RunProgress, TrainingEstimate, TrainingProgress
+    from fedray.messages import DataProgress, RunProgress, TrainingEstimate, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.pretraining import Pretrained, pretrain
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         ServerAdam,
         ServerSGD,
         ServerYogi,
+        StopAt,
         TimeZone,
         Training,
         TransformerLmTask,
@@ -95,6 +96,12 @@ if TYPE_CHECKING:
         PointsData,
         SourceCodeData,
         TffSqliteData,
+    )
+    from fedray.scenario.participation import (
+        DataAvailablePolicy,
+        MinSepPolicy,
+        TimerPolicy,
+        WithoutReplacementPolicy,
     )
     from fedray.scenario.pretraining import Pretraining
     from fedray.simulation import resume, simulate
@@ -159,7 +166,7 @@ _NAMES = {
     "fedray.studies.learning_curves": "LearningCurves study_learning",
     "fedray.encoding.tables": "FixedPoint SecAgg",
     "fedray.learning": "train",
-    "fedray.messages": "RunProgress TrainingEstimate TrainingProgress",
+    "fedray.messages": "DataProgress RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
     "fedray.placement": "Placement",
     "fedray.pretraining": "Pretrained pretrain",
@@ -171,9 +178,12 @@ _NAMES = {
         "InitialModel KeyboardLstmTask LanguageData Latency LogisticTask MlpTask NextWordTask "
         "Outage Participation PerLayerClipping Population "
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
-        "ServerYogi TimeZone Training TransformerLmTask"
+        "ServerYogi StopAt TimeZone Training TransformerLmTask"
     ),
     "fedray.scenario.pretraining": "Pretraining",
+    "fedray.scenario.participation": (
+        "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
+    ),
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -217,6 +227,8 @@ __all__ = [
     "CustomAvailability",
     "CustomData",
     "CustomTask",
+    "DataAvailablePolicy",
+    "DataProgress",
     "Dense",
     "Estimate",
     "Event",
@@ -248,6 +260,7 @@ __all__ = [
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",
+    "MinSepPolicy",
     "MlpTask",
     "NextWordTask",
     "OnDevices",
@@ -287,12 +300,14 @@ __all__ = [
     "SourceCodeData",
     "Starved",
     "Statement",
+    "StopAt",
     "Strategy",
     "Sweep",
     "SweepResult",
     "Target",
     "TffSqliteData",
     "TimeZone",
+    "TimerPolicy",
     "Toeplitz",
     "Trace",
     "TraceCorrupt",
@@ -307,6 +322,7 @@ __all__ = [
     "Tree",
     "TreeFull",
     "Utility",
+    "WithoutReplacementPolicy",
     "audit_trace",
     "calibrated_figures",
     "compare_runs",

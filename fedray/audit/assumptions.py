@@ -37,6 +37,13 @@ COUNTED = (
 )
 
 
+STOPPED = (
+    "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
+    "The observed figures are within it by construction. When the run ended tells of these rounds, "
+    "which are not protected; the enforced figures do not rest on the budget."
+)
+
+
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
     """Of a run of ours (scenario), or of an imported log (trace)."""
     if trace is not None:
@@ -52,7 +59,8 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "must draw its noise from a secret source."
     )
     encoding = scenario.privacy.encoding.assumption
-    own = (*([encoding] if encoding else []), *_counted(scenario))
+    budget = STOPPED if scenario.privacy.stop_at is not None else ""
+    own = [text for text in (encoding, *_counted(scenario), budget) if text]
     every = (first, *OF_EVERY_AUDIT, *own, released)
     if not training.enabled:
         return every

@@ -41,6 +41,7 @@ from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.released import ReleasedEvent, write_events
+from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.rounding import up
@@ -140,6 +141,9 @@ class Audit:
     """Rows of an imported log that are no participation."""
     filtered_rows: int
     """Rows of an imported log that did not meet the conditions of the import."""
+    violations: Violations | None
+    """Participations of a run that its own rules exclude; None where all devices keep the rules,
+    and of a log, which has none."""
     scenario: Scenario | None
     """What was run; None for an imported log."""
     claim: Claim | None
@@ -341,6 +345,7 @@ class Audit:
             "participations_per_device": {
                 str(k): v for k, v in self.participation_histogram().items()
             },
+            "violations": self.violations.to_json() if self.violations is not None else None,
             "left_out": [asdict(each) for each in self.left_out],
             "filtered_rows": self.filtered_rows,
             "incompleteness": self.incompleteness,
@@ -512,10 +517,17 @@ def audit_trace(
         incompleteness=imported.incompleteness if imported is not None else "",
         left_out=tuple(imported.left_out) if imported is not None else (),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
+        violations=_violations(opened, scenario),
         scenario=scenario,
         claim=claim,
         assumptions=_assumptions(scenario, imported, mechanisms),
     )
+
+
+def _violations(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Violations | None:
+    if scenario is None or isinstance(trace, ImportedTrace):
+        return None
+    return violations_of(trace, scenario)
 
 
 def _assumptions(

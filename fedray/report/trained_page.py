@@ -46,9 +46,10 @@ def render_trained(
     """
     document = trained.document
     scenario = document["scenario"]
+    trained_with = f"Trained with {scenario['privacy']['mechanism']['kind']} noise on a trace"
     notes = [
-        scenario.get("description", ""),
-        f"Trained on a trace (digest {trained.trace_digest}).",
+        scenario.get("description", "").rstrip(". "),
+        f"{trained_with} (digest {trained.trace_digest}).",
     ]
     own_tables = [
         PageTable("The trained run", [["figure", "value"], *trained.rows()]),
@@ -56,7 +57,7 @@ def render_trained(
     ]
     return render_study(
         scenario["name"],
-        " ".join(filter(None, notes)),
+        ". ".join(filter(None, notes)),
         [*trained_figures(trained), *figures],
         [*tables, *own_tables],
         {**trained.to_json(), **(results or {})},

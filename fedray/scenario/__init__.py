@@ -10,7 +10,7 @@ from fedray.scenario.data import LanguageData
 from fedray.scenario.latency import Latency
 from fedray.scenario.participation import Participation
 from fedray.scenario.population import Population, TimeZone
-from fedray.scenario.privacy import Privacy
+from fedray.scenario.privacy import Privacy, StopAt
 from fedray.scenario.rounds import Outage, Rounds
 from fedray.scenario.scenario import FILE_KEYS, NAME_PATTERN, TRAINED_TABLES, Scenario
 from fedray.scenario.shipped import shipped_scenarios
@@ -68,6 +68,7 @@ __all__ = [
     "ServerAdam",
     "ServerSGD",
     "ServerYogi",
+    "StopAt",
     "TimeZone",
     "Training",
     "TransformerLmTask",

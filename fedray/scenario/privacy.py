@@ -11,6 +11,29 @@ from mechanisms.files import strategy_beside
 from mechanisms.registry import BLT, AnyStrategy
 
 
+class StopAt(Table):
+    """A budget: the run ends before the first round with which the worst device, by the rounds in
+    which each device was accepted, would have spent more."""
+
+    rho: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Largest rho (zCDP); none: any."""
+    epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Largest epsilon at delta; none: any."""
+    delta: Annotated[float, Field(ge=1e-30, lt=1)] | None = None
+    """Delta of epsilon; none: privacy.delta."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.rho is None and self.epsilon is None:
+            raise ValueError("stop_at names neither rho nor epsilon; give one, or leave it out")
+        if self.delta is not None and self.epsilon is None:
+            raise ValueError(
+                f"stop_at.delta={self.delta:g} is that of an epsilon; give stop_at.epsilon too, or "
+                "leave delta out"
+            )
+        return self
+
+
 class Privacy(Table):
     """The noise mechanism and what it claims."""
 
@@ -43,6 +66,10 @@ class Privacy(Table):
         # Scenarios that were written before there was a choice keep their digest.
         exclude_if=lambda encoding: encoding == FixedPoint(),
     )
+
+    stop_at: StopAt | None = None
+    """Table: a budget at which a simulation ends early; none: it commits all rounds. A training
+    takes the rounds of its trace."""
 
     @field_validator("mechanism", mode="before")
     @classmethod

@@ -19,6 +19,8 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     """
     yield from _left_out(audit)
     yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
+    if audit["ended"] not in ("completed", "imported"):
+        yield Paragraph("ended     ", f"{audit['ended']}.")
     has_claim, mechanisms = bool(audit["findings"]), audit["mechanisms"]
     yield from guarantees_text(mechanisms, has_claim)
     if mechanisms:
@@ -78,7 +80,17 @@ def participation_rows(participation: Mapping[str, Any]) -> list[list[str]]:
         ["participations (accepted)", f"{participation['participations']:,}"],
         ["min-sep b (rounds)", shown_min_sep(participation["min_sep"])],
         ["max participations k", f"{participation['max_participations']:,}"],
+        *_violation_rows(participation.get("violations")),
     ]
+
+
+def _violation_rows(violations: Mapping[str, int] | None) -> list[list[str]]:
+    """What devices did that the rules exclude, where the rules were not kept by all of them."""
+    if violations is None:
+        return []
+    found = f"{violations['participations']:,} of {violations['devices']:,} devices"
+    after_loss = f"{violations['after_loss']:,} (of {violations['losses']:,} losses recorded)"
+    return [["breaking the rules", found], ["of them after a lost history", after_loss]]
 
 
 def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[str]]:
