@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
     from fedray.audit.statement import Statement, privacy_statement
-    from fedray.encoding.tables import FixedPoint, SecAgg
+    from fedray.encoding.tables import DiscreteGaussian, FixedPoint, SecAgg
     from fedray.errors import (
         AggregatorLost,
         CheckpointError,
@@ -151,7 +151,7 @@ _NAMES = {
     ),
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.studies.learning_curves": "LearningCurves study_learning",
-    "fedray.encoding.tables": "FixedPoint SecAgg",
+    "fedray.encoding.tables": "DiscreteGaussian FixedPoint SecAgg",
     "fedray.learning": "train",
     "fedray.messages": "RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
@@ -209,6 +209,7 @@ __all__ = [
     "CustomData",
     "CustomTask",
     "Dense",
+    "DiscreteGaussian",
     "Estimate",
     "FedAvg",
     "FedProx",

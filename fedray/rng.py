@@ -54,6 +54,7 @@ class Stream(IntEnum):
     PRETRAINING = 21
     ROTATION = 24
     ROUNDING = 25
+    DISCRETE_NOISE = 26
 
 
 class Key(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.claims import Claim
+from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
@@ -24,7 +25,7 @@ from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from mechanisms.accounting.accountants import epsilon_of
-from mechanisms.accounting.events import Event, StrategyRelease
+from mechanisms.accounting.events import Event, EventRefused, StrategyRelease
 from mechanisms.accounting.gdp import mu_of
 from mechanisms.accounting.zcdp import rho_of
 from mechanisms.participation import MinSep
@@ -94,8 +95,11 @@ class Guarantee:
 
     @property
     def mu(self) -> float | None:
-        """Gaussian DP: sensitivity / noise multiplier."""
-        return None if self.event is None else mu_of(self.event)
+        """Gaussian DP: sensitivity / noise multiplier; None too for noise that is not normal."""
+        try:
+            return None if self.event is None else mu_of(self.event)
+        except EventRefused:
+            return None
 
     @property
     def rho(self) -> float | None:
@@ -145,7 +149,7 @@ def observed(
     rounds: int,
     participation: MinSep | None,
     strategy: Strategy,
-    noise_multiplier: float | None,
+    noise: Noise | None,
     delta: float,
 ) -> Guarantee:
     """Returns the guarantee of the trace itself.
@@ -155,7 +159,7 @@ def observed(
         rounds: n, that released something.
         participation: (n, b, k) that the trace obeys; None if a device repeats a round.
         strategy: the mechanism.
-        noise_multiplier: z; None where it is not known.
+        noise: that was added; None where it is not known.
         delta: of epsilon.
     """
     pattern = found.rounds
@@ -170,7 +174,7 @@ def observed(
         "observed",
         participation,
         sensitivity,
-        _release(strategy, rounds, sensitivity, None, noise_multiplier),
+        _release(strategy, rounds, sensitivity, None, noise),
         delta,
         False,
         OBSERVED_CANNOT_BE_RESTED_ON,
@@ -181,7 +185,7 @@ def of_limits(
     name: str,
     limits: Limits,
     strategy: Strategy,
-    noise_multiplier: float | None,
+    noise: Noise | None,
     delta: float,
     may_rest_on: bool,
 ) -> Guarantee:
@@ -191,7 +195,7 @@ def of_limits(
         name: "observed", "enforced" or "claimed".
         limits: the participation that is allowed, and why.
         strategy: the mechanism.
-        noise_multiplier: z; None where it is not known.
+        noise: that was added; None where it is not known.
         delta: of epsilon.
         may_rest_on: whether a DP guarantee may rest on it if the sensitivity is known.
     """
@@ -201,9 +205,7 @@ def of_limits(
         try:
             strategy.check_rounds(participation.rounds)
             sensitivity = strategy.participation_sensitivity(participation)
-            event = _release(
-                strategy, participation.rounds, sensitivity, participation, noise_multiplier
-            )
+            event = _release(strategy, participation.rounds, sensitivity, participation, noise)
         except ValueError as error:  # what nothing is proven for
             reason = f"{limits.reason}; {error}"
     return Guarantee(
@@ -223,15 +225,17 @@ def _release(
     rounds: int,
     sensitivity: Sensitivity,
     participation: MinSep | None,
-    noise_multiplier: float | None,
+    noise: Noise | None,
 ) -> Event | None:
     """What was released of the rounds; None where the noise is not known."""
-    if noise_multiplier is None:
+    if noise is None:
         return None
+    if isinstance(noise, DeviceNoise):
+        return released(noise, sensitivity.value)
     return StrategyRelease(
         strategy=strategy,
         rounds=rounds,
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=noise,
         sensitivity=sensitivity,
         participation=participation,
     )

@@ -1,13 +1,13 @@
 """The table `privacy`: the noise mechanism and what it claims."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedray.encoding.tables import AnyEncoding, FixedPoint
 from fedray.table import Table
 from mechanisms.files import strategy_beside
-from mechanisms.registry import BLT, AnyStrategy
+from mechanisms.registry import BLT, AnyStrategy, Identity
 
 
 class Privacy(Table):
@@ -36,6 +36,16 @@ class Privacy(Table):
         # Scenarios that were written before there was a choice keep their digest.
         exclude_if=lambda encoding: encoding == FixedPoint(),
     )
+
+    @model_validator(mode="after")
+    def _devices_can_add_the_noise(self) -> Self:
+        if self.encoding.adds_noise and not isinstance(self.mechanism, Identity):
+            raise ValueError(
+                f"encoding.kind={self.encoding.kind!r} with mechanism.kind="
+                f"{self.mechanism.kind!r}: devices cannot add noise that is correlated between "
+                "rounds; take the mechanism identity, or the encoding secagg"
+            )
+        return self
 
     @field_validator("mechanism", mode="before")
     @classmethod
