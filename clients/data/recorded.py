@@ -15,7 +15,7 @@ from clients.data.cache import content_cache
 from clients.data.form import Contents, Counting, Form
 from clients.data.index import Index, indexed
 from clients.data.readers.reader import ClientFile, Damaged
-from clients.data.source import DamagedExamples, Field
+from clients.data.source import DamagedExamples, Field, OnRead
 from fedray.errors import InputError, one_line
 from fedray.kept import keep, read_kept
 from fedray.scenario import Scenario
@@ -49,6 +49,7 @@ class RecordedExamples:
         make_reader: opens the data, given the folder in the cache for its content.
         digest: SHA-256 of the data; None for data that cannot be told by its content, of which
             nothing is kept in the cache.
+        on_read: is told how far the data is if it is read as a whole, to count words or values.
 
     Raises:
         InputError: the data cannot be read, or is not what the table says.
@@ -62,7 +63,9 @@ class RecordedExamples:
         table: RecordedData,
         make_reader: Callable[[Path], ClientFile],
         digest: str | None,
+        on_read: OnRead | None = None,
     ) -> None:
+        self._on_read = on_read or (lambda clients, count: None)
         self._table, self._where = table, f"data ({table.kind})"
         try:
             if digest is None:
@@ -135,10 +138,13 @@ class RecordedExamples:
 
     def _counted(self) -> Contents:
         counting, index = Counting(self._table), self._index
+        count, read = self._split.trained.size + self._split.held_out.size, 0
         for places, is_trained_on in ((self._split.trained, True), (self._split.held_out, False)):
             for place in index.reading_order(places):
                 if not counting.needs_more:
                     break
+                self._on_read(read, count)
+                read += 1
                 client = index.client(int(place))
                 if client.examples:
                     try:

@@ -191,11 +191,15 @@ def discrete(small, *overrides: str):
     )
 
 
-def test_correlated_noise_and_a_wrong_number_of_parameters_are_refused(small) -> None:
+def test_what_devices_cannot_add_noise_for_is_refused(small) -> None:
     with pytest.raises(ScenarioError, match=r"mechanism\.kind='blt': devices cannot add noise"):
         small("privacy.encoding={kind='discrete_gaussian', parameters=9}")
     with pytest.raises(ScenarioError, match=r"privacy\.encoding\.parameters is missing"):
         small("privacy.mechanism={kind='identity'}", "privacy.encoding={kind='discrete_gaussian'}")
+    with pytest.raises(ScenarioError, match=r"clipping\.kind='adaptive': counts of short updates"):
+        discrete(small, "privacy.clipping={kind='adaptive'}")
+    with pytest.raises(ScenarioError, match="stop_at: the budget counts noise of the server"):
+        discrete(small, "privacy.stop_at={rho=1.0}")
     with pytest.raises(ScenarioError, match=r"parameters=30,320: the model has 10 parameters"):
         ModelAggregator(discrete(small, "training.enabled=true")).start(np.zeros(10, np.float32))
     with pytest.raises(InputError, match="devices add the noise"):
@@ -299,14 +303,16 @@ def test_a_claim_is_held_against_the_noise_of_that_round(trace_of, small) -> Non
 
 
 def test_coarse_steps_cost_privacy(trace_of, small) -> None:
-    """With a variance of 1/4 of a step per device, sums of discrete Gaussians are far from being one."""
-    bound = largest_square(200, padded(30320))
-    z = math.sqrt(0.26 * 4 / bound)
-    scenario = discrete(
-        small, f"privacy.noise_multiplier={max(z, 0.011)}", "rounds.report_goal=4"
-    ).with_overrides("privacy.encoding.scale=200")
-    variance = float(device_variance(scenario.privacy.noise_multiplier, 200, padded(30320), 4))
-    noise = audit_trace(trace_of(PATTERNS, 3, scenario)).mechanisms[0].noise
-    assert isinstance(noise, DeviceNoise)
-    assert noise.event.tau == pytest.approx(10 * math.exp(-(math.pi**2) * variance), rel=1e-6)
-    assert noise.event.sensitivity == pytest.approx(200 * inflation(200, padded(30320)), rel=1e-4)
+    """With a variance of one step per device, a sum of two is not quite a discrete Gaussian: tau is 4e-4, by hand 10 exp(-pi^2 sigma^2)."""
+    scenario = discrete(small, "privacy.noise_multiplier=0.015", "rounds.report_goal=4")
+    coarse = scenario.with_overrides("privacy.encoding.scale=100")
+    variance = float(device_variance(0.015, 100, padded(30320), 4))
+    used = audit_trace(trace_of(PATTERNS, 3, coarse)).mechanisms[0]
+    assert isinstance(used.noise, DeviceNoise)
+    event = used.noise.event
+    assert event.tau == pytest.approx(10 * math.exp(-(math.pi**2) * variance), rel=1e-6)
+    assert 1e-4 < event.tau < 1e-3
+    assert event.sensitivity == pytest.approx(100 * inflation(100, padded(30320)), rel=1e-4)
+    assert largest_square(100, padded(30320)) == math.floor(event.sensitivity**2 + 1e-6)
+    fine = audit_trace(trace_of(PATTERNS, 3, scenario)).mechanisms[0]
+    assert used.observed.rho > fine.observed.rho
