@@ -92,7 +92,7 @@ class DiscreteGaussian(ModularTable):
         """What an audit has to say of the encoding."""
         return (
             f"{self._bounded} Every accepted device adds discrete Gaussian noise of its own, and "
-            "the server adds none: it is trusted to see nothing but the sum. The noise multiplier "
+            "the server adds none. The noise multiplier "
             "is that of a round with report_goal accepted devices; the figures are those of the "
             "round with the fewest, by zCDP (Kairouz, Liu and Steinke 2021, Proposition 14)."
         )

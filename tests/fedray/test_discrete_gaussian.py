@@ -282,6 +282,8 @@ def test_the_audit_accounts_for_the_round_with_the_fewest_devices(trace_of, smal
         "noise_multiplier": pytest.approx(3 / math.sqrt(2)),
     }
     assert any("round 1, with 2 of 4" in text for text in audit.assumptions)
+    assert "distributed model" in audit.assumptions[2]
+    assert not any("floating-point" in text for text in audit.assumptions)
     assert audit.ledger[-1].epsilon == used.observed.epsilon
     assert audit.device_privacy is not None
     assert audit.device_privacy.quantiles[-1].rho == pytest.approx(used.observed.rho)
