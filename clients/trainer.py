@@ -47,12 +47,8 @@ class LocalTrainer:
         self._source = getattr(self._task, "source", None) or scenario_source
         self._work = work_of(scenario, self._task, self._source)
         self._clipper = Clipper(scenario.privacy, self._task.shapes)
-        self._encoding = encoding_of(
-            scenario.privacy.encoding,
-            size_of(self._task.shapes),
-            scenario.rounds.report_goal,
-            scenario.training_seed,
-        )
+        dimension = size_of(self._task.shapes)
+        self._encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D]: those of training.initial, or drawn as the task says."""
@@ -128,11 +124,11 @@ class LocalTrainer:
         start_D: torch.Tensor,
         total_P: NDArray[np.int64],
     ) -> TrainReport:
-        """Trains one group, and adds its encoded updates to the sum."""
-        asked = device_ids.size
+        """Trains one group, and adds what its devices send to the sum."""
+        asked = device_ids
         held = self._source.examples_on(device_ids)
         device_ids, held = device_ids[held > 0], held[held > 0]
-        without_examples = asked - device_ids.size
+        without_examples = asked.size - device_ids.size
         result, damaged = None, 0
         while device_ids.size and result is None:
             try:
@@ -141,7 +137,9 @@ class LocalTrainer:
                 is_whole = _are_whole(device_ids, error)
                 damaged += int((~is_whole).sum())
                 device_ids, held = device_ids[is_whole], held[is_whole]
-        counts = {"devices": asked, "without_examples": without_examples, "damaged": damaged}
+        without_update = np.setdiff1d(asked, device_ids, assume_unique=True)
+        self._encoding.encode_zeros_into(total_P, without_update, order.round_index)
+        counts = {"devices": asked.size, "without_examples": without_examples, "damaged": damaged}
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
         return self._add(order, device_ids, result, total_P, counts)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedray.audit.guarantees import Guarantee
     from fedray.audit.released import ReleasedEvent, read_events
     from fedray.audit.statement import Statement, privacy_statement
-    from fedray.encoding.tables import FixedPoint, SecAgg
+    from fedray.encoding.tables import DiscreteGaussian, FixedPoint, SecAgg
     from fedray.errors import (
         AggregatorLost,
         CheckpointError,
@@ -164,7 +164,7 @@ _NAMES = {
     ),
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.studies.learning_curves": "LearningCurves study_learning",
-    "fedray.encoding.tables": "FixedPoint SecAgg",
+    "fedray.encoding.tables": "DiscreteGaussian FixedPoint SecAgg",
     "fedray.learning": "train",
     "fedray.messages": "DataProgress RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
@@ -230,6 +230,7 @@ __all__ = [
     "DataAvailablePolicy",
     "DataProgress",
     "Dense",
+    "DiscreteGaussian",
     "Estimate",
     "Event",
     "EventRefused",

@@ -324,8 +324,8 @@ class _Training:
 
 def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
     """What the encoding is for a model of D parameters, as training.json records it."""
-    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
-    encoding = encoding_of(table, dimension, goal, scenario.training_seed)
+    table = scenario.privacy.encoding
+    encoding = encoding_of(table, scenario.sum_setting(dimension))
     return {
         "kind": table.kind,
         "bits_per_parameter": encoding.bits_per_parameter,

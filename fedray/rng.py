@@ -55,6 +55,7 @@ class Stream(IntEnum):
     CLIP_COUNT = 23
     ROTATION = 24
     ROUNDING = 25
+    DISCRETE_NOISE = 26
     HISTORY = 31
 
 

@@ -6,7 +6,8 @@ is the most that a device can contribute to the sum, which the encoding says: th
 or more where encoding makes updates longer. z is the noise multiplier of the scenario, or what a
 count of short updates leaves of it. `scale` is cohort_sample / report_goal: where only a sample of
 the cohort trains, noise of the sample's share keeps the signal-to-noise ratio of the full cohort
-(the practice of DP-FTRL studies). The privacy claimed is that of the full cohort.
+(the practice of DP-FTRL studies). The privacy claimed is that of the full cohort. Where devices add
+the noise themselves (the encoding says that too), the server adds none.
 
 Sums are kept on the CPU whatever the device: they come from there, and are decoded once a round.
 """
@@ -45,10 +46,7 @@ class ModelAggregator:
         dimension = parameters.size
         self._parameters_D = torch.tensor(parameters, device=self._device)
         self._encoding = encoding_of(
-            self._scenario.privacy.encoding,
-            dimension,
-            self._scenario.rounds.report_goal,
-            self._scenario.training_seed,
+            self._scenario.privacy.encoding, self._scenario.sum_setting(dimension)
         )
         self._total_P = self._encoding.zero_sum()
         self._noise: NoiseStream = noise_stream(
@@ -96,10 +94,13 @@ class ModelAggregator:
         clip_norm = self._rule.clip().norm
         decoded_D = self._encoding.decode(self._total_P, clip_norm, self._noise.next_round)
         self._total_P.fill(0)
+        noise_D = self._noise.next()
+        released_D = torch.from_numpy(decoded_D).to(self._device)
+        if self._encoding.adds_noise:
+            return released_D
         norm = self._encoding.contribution_norm(clip_norm)
         deviation = self._noise_multiplier * norm * self._noise_share
-        released_D = torch.from_numpy(decoded_D).to(self._device)
-        return released_D.add_(self._noise.next(), alpha=deviation)
+        return released_D.add_(noise_D, alpha=deviation)
 
     def state(self) -> dict[str, NDArray]:
         """The whole state as named arrays."""

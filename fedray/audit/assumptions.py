@@ -4,10 +4,16 @@ from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 from mechanisms.accounting.clip_count import count_noise_multiplier
 
+_CENTRAL = (
+    "The aggregator that adds the noise is trusted (central model), and every model after every "
+    "round is released."
+)
+_FLOATING = (
+    "Noise is drawn in floating-point numbers; attacks on their last bits are not accounted for."
+)
 OF_EVERY_AUDIT = (
     "Adjacency: one unit's updates are replaced by zeros (zero-out).",
-    "The aggregator that adds the noise is trusted (central model), and every model after every "
-    "round is released.",
+    _CENTRAL,
     "Every update was clipped to the clip norm, and the noise is the mechanism's with the stated "
     "multiplier.",
     "When devices took part is not protected. The observed figures take the recorded rounds as "
@@ -15,9 +21,17 @@ OF_EVERY_AUDIT = (
     "not depending on released models. If an app is used more, or less, because of the models, "
     "only the enforced "
     "figures are a guarantee.",
-    "Noise is drawn in floating-point numbers; attacks on their last bits are not accounted for.",
+    _FLOATING,
     "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for.",
 )
+
+_OF_DEVICES = {
+    _CENTRAL: "The server sees sums of secure aggregation and nothing else (distributed model), "
+    "and every model after every round is released.",
+    _FLOATING: "Noise is drawn by the devices, exactly and in whole numbers; every accepted device "
+    "is taken to add its own.",
+}
+"""What takes the place of some of these where devices add the noise."""
 
 SCALED_NOISE = (
     "In each round {sample} of the {goal} accepted devices really trained, and the noise on their "
@@ -60,9 +74,11 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "must draw its noise from a secret source."
     )
     encoding = scenario.privacy.encoding.assumption
+    replaced = _OF_DEVICES if scenario.privacy.encoding.adds_noise else {}
+    general = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     budget = STOPPED if scenario.privacy.stop_at is not None else ""
     own = [text for text in (encoding, *_counted(scenario), budget) if text]
-    every = (first, *OF_EVERY_AUDIT, *own, released)
+    every = (first, *general, *own, released)
     if not training.enabled:
         return every
     metrics = (

@@ -31,7 +31,6 @@ from fedray.audit.guarantees import (
     REPEATED,
     Guarantee,
     Limits,
-    Noise,
     claimed_limits,
     enforced_limits,
     observed,
@@ -39,10 +38,12 @@ from fedray.audit.guarantees import (
 )
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
+from fedray.audit.noise import DeviceNoise, Noise, ServerNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.encoding.tables import AnyEncoding, DiscreteGaussian
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.rounding import up
 from fedray.scenario import Scenario
@@ -66,6 +67,7 @@ class MechanismAudit:
 
     is_own: whether it is the run's own mechanism, or the one that is claimed.
     noise_multiplier: None where neither the trace nor the caller says how much noise there was.
+    noise: the same, or what devices added themselves.
     trace: sensitivity of this trace, with the device that attains it; exact or an upper bound, as
         it says.
     binding_device: what that device is called.
@@ -78,6 +80,7 @@ class MechanismAudit:
     """The mechanism."""
     is_own: bool
     noise_multiplier: float | None
+    noise: Noise | None
     trace: TraceSensitivity
     binding_device: str
     observed: Guarantee
@@ -213,10 +216,8 @@ class Audit:
         if not self._has_noise:
             return []
         used = self.mechanisms[0]
-        assert used.noise_multiplier is not None
-        return privacy_over_rounds(
-            used.strategy, self.patterns, used.noise_multiplier, used.observed.delta
-        )
+        assert used.noise is not None
+        return privacy_over_rounds(used.strategy, self.patterns, used.noise, used.observed.delta)
 
     @cached_property
     def device_privacy(self) -> DevicePrivacy | None:
@@ -225,10 +226,8 @@ class Audit:
         if not self._has_noise:
             return None
         used = self.mechanisms[0]
-        assert used.noise_multiplier is not None
-        return DevicePrivacy.of(
-            device_sensitivities(used.strategy, self.patterns), used.noise_multiplier
-        )
+        assert used.noise is not None
+        return DevicePrivacy.of(device_sensitivities(used.strategy, self.patterns), used.noise)
 
     @cached_property
     def frontier(self) -> Frontier | None:
@@ -375,7 +374,20 @@ class Audit:
         if self.scenario is None:
             return None
         table = self.scenario.privacy.encoding
-        return {**table.model_dump(), "noise_is_relative_to": table.noise_is_relative_to}
+        least = [
+            {
+                "round": noise.round_index,
+                "devices": noise.event.devices,
+                "noise_multiplier": noise.noise_multiplier,
+            }
+            for noise in (each.noise for each in self.mechanisms)
+            if isinstance(noise, DeviceNoise)
+        ]
+        return {
+            **table.model_dump(),
+            "noise_is_relative_to": table.noise_is_relative_to,
+            "least_noise": least[0] if least else None,
+        }
 
     def to_json_in_full(self) -> dict[str, Any]:
         """`to_json`, and what takes longer: what each device got, the frontier, privacy over
@@ -456,6 +468,7 @@ def audit_trace(
     mechanism: Strategy | Sequence[Strategy] | None = None,
     claim: Claim | None = None,
     show_devices: bool = False,
+    encoding: AnyEncoding | None = None,
 ) -> Audit:
     """Audits a trace, opened or by path; against a claim if one is given.
 
@@ -466,6 +479,7 @@ def audit_trace(
         mechanism: one or several, all audited, instead of the run's own.
         claim: names mechanism, noise multiplier and delta itself.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
+        encoding: of the updates of a run, instead of the run's own.
 
     An imported log without a mechanism shows its participation alone, and without a noise
     multiplier no rho or epsilon.
@@ -476,6 +490,9 @@ def audit_trace(
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     scenario = _scenario_of(opened) if isinstance(opened, Trace) else None
+    if scenario is not None and encoding is not None:
+        privacy = scenario.privacy.model_copy(update={"encoding": encoding})
+        scenario = scenario.model_copy(update={"privacy": privacy})
     used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
     patterns = read_patterns(opened)
     names = DeviceNames(opened, show_devices)
@@ -484,14 +501,26 @@ def audit_trace(
         enforced = enforced_limits(opened, scenario, claim, patterns)
         claimed = _claimed(claim, opened, patterns)
         mechanisms = [
-            _audit_mechanism(strategy, used, patterns, enforced, claimed, names)
+            _audit_mechanism(
+                strategy,
+                used,
+                _noise_of(strategy, used.server_noise_of(strategy), opened, scenario),
+                patterns,
+                enforced,
+                claimed,
+                names,
+            )
             for strategy in used.strategies
         ]
         findings: tuple[Finding, ...] = ()
         if claim is not None:
             privacy = scenario.privacy if scenario is not None else None
             found = mechanisms[0].trace
-            findings = check_claim(claim, privacy, opened, patterns, found, enforced, names.of)
+            noise = mechanisms[0].noise
+            assert noise is not None
+            findings = check_claim(
+                claim, privacy, opened, patterns, found, enforced, noise, names.of
+            )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
     broken = [
@@ -534,6 +563,7 @@ def _assumptions(
     scenario: Scenario | None, imported: ImportedTrace | None, mechanisms: Sequence[MechanismAudit]
 ) -> tuple[str, ...]:
     own = [f"Enforced: {text}" for text in mechanisms[0].enforced.assumptions] if mechanisms else []
+    own += [each.noise.sentence for each in mechanisms if isinstance(each.noise, DeviceNoise)]
     return (*assumptions_of(scenario, imported), *own)
 
 
@@ -548,11 +578,13 @@ class _Used:
     delta: float
     count_noise: float | None = None
 
-    def noise_of(self, strategy: Strategy) -> Noise | None:
-        """The noise of one of the strategies; None where it is not known."""
+    def server_noise_of(self, strategy: Strategy) -> ServerNoise | None:
+        """The server's noise under one of the strategies; None where it is not known."""
         if self.noise_multiplier is None:
             return None
-        return Noise(self.noise_multiplier, self.count_noise if strategy == self.own else None)
+        return ServerNoise(
+            self.noise_multiplier, self.count_noise if strategy == self.own else None
+        )
 
     @classmethod
     def of(
@@ -619,15 +651,33 @@ def _claimed(claim: Claim | None, trace: Trace | ImportedTrace, patterns: Patter
     return claimed_limits(claim, trace) if patterns.min_sep > 0 else Limits(None, REPEATED)
 
 
+def _noise_of(
+    strategy: Strategy,
+    noise: ServerNoise | None,
+    trace: Trace | ImportedTrace,
+    scenario: Scenario | None,
+) -> Noise | None:
+    """What was added under a strategy. Devices add independent noise; another strategy's is the
+    server's."""
+    if scenario is None or noise is None or isinstance(trace, ImportedTrace):
+        return noise
+    table = scenario.privacy.encoding
+    if not isinstance(table, DiscreteGaussian) or not isinstance(strategy, Identity):
+        return noise
+    accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
+    return DeviceNoise.least(table, noise.multiplier, scenario.rounds.report_goal, accepted)
+
+
 def _audit_mechanism(
     strategy: Strategy,
     used: _Used,
+    noise: Noise | None,
     patterns: Patterns,
     enforced: Limits,
     claimed: Limits,
     names: DeviceNames,
 ) -> MechanismAudit:
-    noise, delta = used.noise_of(strategy), used.delta
+    delta = used.delta
     n, k = patterns.committed_rounds, patterns.max_participations
     if patterns.min_sep:
         participation = MinSep(n, patterns.min_sep, k)
@@ -642,6 +692,7 @@ def _audit_mechanism(
         strategy=strategy,
         is_own=strategy is used.own,
         noise_multiplier=used.noise_multiplier,
+        noise=noise,
         trace=trace,
         binding_device=names.of(trace.device_id),
         observed=observed(trace, n, participation, strategy, noise, delta),

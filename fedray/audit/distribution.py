@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
-from mechanisms.accounting.events import Gaussian
 from mechanisms.accounting.zcdp import rho_of
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities, PatternValues
@@ -68,21 +68,19 @@ class DevicePrivacy:
     is_exact: bool
 
     @classmethod
-    def of(cls, values: PatternValues, noise_multiplier: float) -> "DevicePrivacy":
+    def of(cls, values: PatternValues, noise: Noise) -> "DevicePrivacy":
         """From the devices' sensitivities; quantiles are values that devices have (the least with
         at least that share below)."""
         shares = np.concatenate([SHARES, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS])
         places = np.maximum(np.ceil(shares * values.values.size).astype(int) - 1, 0)
         chosen = np.partition(values.values, np.unique(places))[places].tolist()
-        rhos = [
-            rho_of(Gaussian(noise_multiplier=noise_multiplier, sensitivity=each)) for each in chosen
-        ]
+        rhos = [rho_of(released(noise, each)) for each in chosen]
         quantiles = [
             Quantile(share, each, rho)
             for share, each, rho in zip(SHARES, chosen, rhos, strict=False)
         ]
         curve = tuple(rhos[len(SHARES) :])
-        mean = float((values.values**2).mean()) / (2.0 * noise_multiplier**2)
+        mean = float((values.values**2).mean()) * rho_of(released(noise, 1.0))
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import REPEATED, Limits, claimed_limits, joined
+from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
@@ -18,8 +19,7 @@ from fedray.rounding import down, up
 from fedray.scenario import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.accountants import epsilon_of
 from mechanisms.accounting.zcdp import rho_of
 from mechanisms.strategy import Sensitivity
 
@@ -160,6 +160,7 @@ def check_claim(
     patterns: Patterns,
     found: TraceSensitivity,
     limits: Limits,
+    noise: Noise,
     name_of: Callable[[int], str],
 ) -> tuple[Finding, ...]:
     """Finds out what becomes of everything that is claimed.
@@ -175,13 +176,14 @@ def check_claim(
         patterns: every device's rounds.
         found: sensitivity of the claimed mechanism on this trace.
         limits: what was enforced.
+        noise: with the claimed multiplier.
         name_of: how a device is shown.
 
     Raises:
         ValueError: if the claim is impossible.
     """
     subject = _Subject(trace, patterns, name_of)
-    noise = _check_noise(claim, used)
+    noise_findings = _check_noise(claim, used)
     participation = []
     if claim.rounds is not None:
         participation.append(_check_rounds(claim.rounds, patterns))
@@ -202,18 +204,14 @@ def check_claim(
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
     spent = []
-
-    def released(sensitivity: float) -> Gaussian:
-        return Gaussian(noise_multiplier=claim.noise_multiplier, sensitivity=sensitivity)
-
     for what, claimed, figure in (
-        ("rho", claim.rho, lambda s: rho_of(released(s))),
-        ("epsilon", claim.epsilon, lambda s: gdp_epsilon(released(s), claim.delta)),
+        ("rho", claim.rho, lambda s: rho_of(released(noise, s))),
+        ("epsilon", claim.epsilon, lambda s: epsilon_of(released(noise, s), claim.delta).epsilon),
     ):
         if claimed is not None:
             finding = _check_spent(what, claimed, figure, found, basis, evidence)
             spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
-    return tuple(_without_advice(finding) for finding in (*noise, *participation, *spent))
+    return tuple(_without_advice(finding) for finding in (*noise_findings, *participation, *spent))
 
 
 def _without_advice(finding: Finding) -> Finding:

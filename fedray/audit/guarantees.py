@@ -10,12 +10,13 @@ what is claimed.
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.claims import Claim
+from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.rules import rules_of
 from fedray.audit.sensitivity import TraceSensitivity
@@ -26,7 +27,7 @@ from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from mechanisms.accounting.accountants import epsilon_of
 from mechanisms.accounting.clip_count import with_counts
-from mechanisms.accounting.events import Event, StrategyRelease
+from mechanisms.accounting.events import Event, EventRefused, StrategyRelease
 from mechanisms.accounting.gdp import mu_of
 from mechanisms.accounting.zcdp import rho_of
 from mechanisms.participation import MinSep
@@ -65,18 +66,6 @@ class Limits:
     assumptions: tuple[str, ...] = ()
 
 
-class Noise(NamedTuple):
-    """How much noise a run added.
-
-    multiplier: z, of all that a round releases.
-    count_noise: standard deviation of the noise on the counts of short updates that z covers; None
-        where sums of updates are all that is released.
-    """
-
-    multiplier: float
-    count_noise: float | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Guarantee:
     """One of the three guarantees for one mechanism.
@@ -108,8 +97,11 @@ class Guarantee:
 
     @property
     def mu(self) -> float | None:
-        """Gaussian DP: sensitivity / noise multiplier."""
-        return None if self.event is None else mu_of(self.event)
+        """Gaussian DP: sensitivity / noise multiplier; None too for noise that is not normal."""
+        try:
+            return None if self.event is None else mu_of(self.event)
+        except EventRefused:
+            return None
 
     @property
     def rho(self) -> float | None:
@@ -169,7 +161,7 @@ def observed(
         rounds: n, that released something.
         participation: (n, b, k) that the trace obeys; None if a device repeats a round.
         strategy: the mechanism.
-        noise: None where it is not known.
+        noise: that was added; None where it is not known.
         delta: of epsilon.
     """
     pattern = found.rounds
@@ -205,7 +197,7 @@ def of_limits(
         name: "observed", "enforced" or "claimed".
         limits: the participation that is allowed, and why.
         strategy: the mechanism.
-        noise: None where it is not known.
+        noise: that was added; None where it is not known.
         delta: of epsilon.
         may_rest_on: whether a DP guarantee may rest on it if the sensitivity is known.
     """
@@ -240,6 +232,8 @@ def _release(
     """What was released of the rounds; None where the noise is not known."""
     if noise is None:
         return None
+    if isinstance(noise, DeviceNoise):
+        return released(noise, sensitivity.value)
     release = StrategyRelease(
         strategy=strategy,
         rounds=rounds,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.accountants import epsilon_of
 from mechanisms.accounting.zcdp import rho_of
 from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import Strategy
@@ -28,14 +28,14 @@ class LedgerEntry:
 
 
 def privacy_over_rounds(
-    strategy: Strategy, patterns: Patterns, noise_multiplier: float, delta: float, entries: int = 12
+    strategy: Strategy, patterns: Patterns, noise: Noise, delta: float, entries: int = 12
 ) -> list[LedgerEntry]:
     """Computes what had been spent at evenly spaced numbers of rounds, the last at the end.
 
     Args:
         strategy: the mechanism.
         patterns: every device's rounds.
-        noise_multiplier: z.
+        noise: that was added.
         delta: of epsilon.
         entries: at how many numbers of rounds; fewer if there are fewer rounds.
     """
@@ -45,8 +45,8 @@ def privacy_over_rounds(
     for rounds in np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist():
         sensitivities.grow(rounds)
         found = trace_sensitivity(strategy, patterns.before(rounds), sensitivities)
-        event = Gaussian(noise_multiplier=noise_multiplier, sensitivity=found.value)
+        event = released(noise, found.value)
         rho = rho_of(event)
-        epsilon = gdp_epsilon(event, delta)
+        epsilon = epsilon_of(event, delta).epsilon
         ledger.append(LedgerEntry(rounds, found.value, found.is_exact, rho, epsilon))
     return ledger

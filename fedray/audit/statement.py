@@ -16,9 +16,15 @@ from fedray.errors import InputError, shown
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
+from mechanisms.accounting.accountants import epsilon_of
 
 UNSEEN = "cannot be seen in a trace"
 FALSE_POSITIVE_RATE = 1e-3
+_THEOREMS = {
+    "gdp": "the Gaussian mechanism, Balle and Wang 2018, Theorem 8",
+    "zcdp": "rho alone, Canonne, Kamath and Steinke 2020, Corollary 13",
+}
+"""What the epsilon of an audit follows from, by the accountant that found it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +197,7 @@ def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
     epsilon = stated.epsilon
     assert sensitivity is not None
     assert rho is not None
-    assert mu is not None
+    assert stated.event is not None
     assert epsilon is not None
     kind = "exact" if sensitivity.is_exact else "an upper bound"
     basis = f"{stated.name} sensitivity {up(sensitivity.value, 6)} ({kind}): {sensitivity.theorem}"
@@ -200,21 +206,21 @@ def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
         for each in mechanism.guarantees
         if each is not stated and each.rho is not None and each.epsilon is not None
     ]
-    rate = true_positive_rate(mu, FALSE_POSITIVE_RATE)
-    lines = [
-        Line("rho (zCDP)", up(rho, 6), basis),
-        Line("mu (Gaussian DP)", up(mu, 6), "sensitivity / noise multiplier"),
-        Line(
-            "(epsilon, delta)",
-            f"({up(epsilon)}, {stated.delta:g})",
-            "the Gaussian mechanism, Balle and Wang 2018, Theorem 8",
-        ),
-        Line(
+    lines = [Line("rho (zCDP)", up(rho, 6), basis)]
+    if mu is not None:
+        lines.append(Line("mu (Gaussian DP)", up(mu, 6), "sensitivity / noise multiplier"))
+    theorem = _THEOREMS[epsilon_of(stated.event, stated.delta).accountant]
+    lines.append(Line("(epsilon, delta)", f"({up(epsilon)}, {stated.delta:g})", theorem))
+    if mu is not None:
+        rate = up(true_positive_rate(mu, FALSE_POSITIVE_RATE))
+        attack = Line(
             "Best attack",
             f"a test for a device that errs with probability {FALSE_POSITIVE_RATE:g} finds it with "
-            f"probability at most {up(rate)}",
+            f"probability at most {rate}",
             "Phi(mu - Phi^-1(1 - 0.001)), Dong, Roth and Su 2022",
-        ),
+        )
+        lines.append(attack)
+    lines += [
         Line("What the figures are a statement about", stated.scope, _rests(stated)),
     ]
     if others:

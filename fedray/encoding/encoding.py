@@ -25,17 +25,37 @@ class ClippedUpdates:
     factors: NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class SumSetting:
+    """What an encoding depends on beside its table.
+
+    dimension: parameters D of the model.
+    devices: most devices in a sum; the scenario's report goal.
+    sampled: of them, those that train here.
+    noise_multiplier: z.
+    seed: of the training.
+    """
+
+    dimension: int
+    devices: int
+    sampled: int
+    noise_multiplier: float
+    seed: int
+
+
 class Encoding(Protocol):
     """One kind of encoding, for models of D parameters: what a device does to a clipped update, how
     sums are added, and what the server does to a sum.
 
     A sum is an array [P] of integers. What a device adds to it is a function of the seed, the
     round, the device and its update, and sums are exact. So they do not depend on how devices are
-    grouped. A device that takes part without an update it can send adds the encoding of zero,
-    which is zero in every kind.
+    grouped. A device that takes part without an update that it can send adds the encoding of zero.
 
     The clip norm is an argument of both ends, because it may differ between rounds.
     """
+
+    adds_noise: bool
+    """Whether devices add the round's noise to what they send; the server then adds none."""
 
     def zero_sum(self) -> NDArray[np.int64]:
         """The sum [P] of nobody."""
@@ -50,6 +70,18 @@ class Encoding(Protocol):
             total_P: the sum.
             updates: of the devices, and by how much each is scaled down.
             clip_norm: of the round.
+        """
+        ...
+
+    def encode_zeros_into(
+        self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
+    ) -> None:
+        """Adds to a sum, in place, what devices send that take part and have no update.
+
+        Args:
+            total_P: the sum.
+            device_ids: of such devices.
+            round_index: the round.
         """
         ...
 

@@ -21,6 +21,7 @@ class FixedPointEncoding:
     """
 
     bits_per_parameter = 64.0
+    adds_noise = False
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
@@ -34,6 +35,11 @@ class FixedPointEncoding:
     ) -> None:
         """See `Encoding`. Each coordinate of each update is rounded towards zero."""
         _encode_into(total_P, updates.values, updates.factors, _steps_per_unit(clip_norm))
+
+    def encode_zeros_into(
+        self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
+    ) -> None:
+        """See `Encoding`. They add nothing."""
 
     def add(self, total_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> None:
         """See `Encoding`."""

@@ -13,12 +13,6 @@ from numpy.typing import NDArray
 from fedray.rng import Key, Stream, draw, stream_key
 
 
-def padded(dimension: int) -> int:
-    """The coordinates P that a vector [D] is rotated in: the least power of two from D on, and 4 at
-    least, since the bounds of the encodings need a few."""
-    return max(4, 1 << (dimension - 1).bit_length())
-
-
 def signs_of(seed: int, round_index: int, coordinates: int) -> NDArray[np.float64]:
     """The round's signs [P], 1 or -1: a function of seed and round.
 

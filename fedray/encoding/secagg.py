@@ -31,9 +31,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.encoding.encoding import ClippedUpdates
-from fedray.encoding.rotation import padded, signs_of, walsh_hadamard
-from fedray.encoding.tables import SecAgg
+from fedray.encoding.encoding import ClippedUpdates, SumSetting
+from fedray.encoding.norms import (
+    inflation,
+    largest_coordinate,
+    largest_square,
+    padded,
+    rounding_square,
+)
+from fedray.encoding.rotation import signs_of, walsh_hadamard
+from fedray.encoding.tables import ModularTable
 from fedray.errors import ScenarioError
 from fedray.rng import Stream, draw, stream_key, uniform
 
@@ -52,9 +59,7 @@ class SecAggEncoding:
 
     Args:
         table: of the scenario.
-        dimension: parameters D of the model.
-        devices: most devices in a sum.
-        seed: of the training.
+        setting: what else of it an encoding depends on.
 
     modulus: M.
     largest: Cinf, the largest coordinate that a device sends, in steps.
@@ -63,19 +68,21 @@ class SecAggEncoding:
         ScenarioError: for a scale that is too small, or a modulus without room for the sums.
     """
 
-    def __init__(self, table: SecAgg, dimension: int, devices: int, seed: int) -> None:
-        self._dimension, self._coordinates = dimension, padded(dimension)
-        self._seed, self._scale = seed, table.scale
-        self._rounding_key = stream_key(seed, Stream.ROUNDING)
+    adds_noise = False
+
+    def __init__(self, table: ModularTable, setting: SumSetting) -> None:
+        self._setting, self._scale = setting, table.scale
+        self._coordinates = padded(setting.dimension)
+        self._rounding_key = stream_key(setting.seed, Stream.ROUNDING)
         self._check_scale()
         self.largest = largest_coordinate(table.scale, self._coordinates)
-        self.modulus = _modulus(table, 2 * self.largest * devices + 1, devices)
+        self.modulus = _modulus(table, 2 * self._largest_sum() + 1, setting.devices)
 
     @property
     def bits_per_parameter(self) -> float:
         """See `Encoding`. Padding counts."""
         bits = (self.modulus - 1).bit_length()
-        return bits * self._coordinates / self._dimension
+        return bits * self._coordinates / self._setting.dimension
 
     def zero_sum(self) -> NDArray[np.int64]:
         """See `Encoding`."""
@@ -89,26 +96,21 @@ class SecAggEncoding:
         Raises:
             ValueError: if an update is longer than the clip norm in spite of its factor.
         """
-        signs_P = signs_of(self._seed, updates.round_index, self._coordinates)
-        # Of the transform too, which is not normalised.
-        steps_per_unit = self._scale / clip_norm / math.sqrt(self._coordinates)
-        is_within = _encode_into(
-            total_P,
-            updates.values,
-            updates.factors * steps_per_unit,
-            updates.device_ids,
-            updates.round_index,
-            signs_P,
-            self._rounding_key,
-            self.largest,
-            largest_square(self._scale, self._coordinates),
-            self.modulus,
-        )
-        if not is_within:
-            raise ValueError(
-                f"an update of round {updates.round_index} is longer than clip_norm={clip_norm:g} "
-                "in spite of its factor; clip it first"
-            )
+        signs_P = signs_of(self._setting.seed, updates.round_index, self._coordinates)
+        for device_id, value_D, factor in zip(
+            updates.device_ids.tolist(), updates.values, updates.factors.tolist(), strict=True
+        ):
+            steps_P = np.zeros(self._coordinates, np.int64)
+            if factor > 0.0:  # else the values may be NaN
+                self._round(
+                    steps_P, value_D, factor, clip_norm, signs_P, device_id, updates.round_index
+                )
+            self._send(total_P, steps_P, device_id, updates.round_index)
+
+    def encode_zeros_into(
+        self, total_P: NDArray[np.int64], device_ids: NDArray[np.uint64], round_index: int
+    ) -> None:
+        """See `Encoding`. Zero is rounded to zero."""
 
     def add(self, total_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> None:
         """See `Encoding`."""
@@ -119,66 +121,69 @@ class SecAggEncoding:
         self, total_P: NDArray[np.int64], clip_norm: float, round_index: int
     ) -> NDArray[np.float32]:
         """See `Encoding`."""
-        signs_P = signs_of(self._seed, round_index, self._coordinates)
+        signs_P = signs_of(self._setting.seed, round_index, self._coordinates)
         units_per_step = clip_norm / self._scale / math.sqrt(self._coordinates)
         sum_P = _centred(total_P, self.modulus)
         walsh_hadamard(sum_P)
         decoded_P = sum_P * signs_P * units_per_step
-        return decoded_P[: self._dimension].astype(np.float32)
+        return decoded_P[: self._setting.dimension].astype(np.float32)
 
     def contribution_norm(self, clip_norm: float) -> float:
         """The inflated norm Cinfl."""
         return clip_norm * inflation(self._scale, self._coordinates)
+
+    def _largest_sum(self) -> int:
+        """The largest coordinate of a sum, in steps."""
+        return self.largest * self._setting.devices
+
+    def _send(
+        self,
+        total_P: NDArray[np.int64],
+        steps_P: NDArray[np.int64],
+        device_id: int,
+        round_index: int,
+    ) -> None:
+        """Adds to a sum what a device sends."""
+        _add_modulo(total_P, steps_P, self.modulus)
+
+    def _round(
+        self,
+        steps_P: NDArray[np.int64],
+        value_D: NDArray[np.float32],
+        factor: float,
+        clip_norm: float,
+        signs_P: NDArray[np.float64],
+        device_id: int,
+        round_index: int,
+    ) -> None:
+        """Writes an update's rotated and rounded steps."""
+        # The transform is not normalised, so that is done here.
+        multiplier = factor * self._scale / clip_norm / math.sqrt(self._coordinates)
+        rotated_P = _rotated(value_D, multiplier, signs_P)
+        np.clip(rotated_P, -self.largest, self.largest, out=rotated_P)
+        most = largest_square(self._scale, self._coordinates)
+        if not _round(rotated_P, steps_P, self._rounding_key, device_id, round_index, most):
+            raise ValueError(
+                f"the update of device {device_id} in round {round_index} is longer than "
+                f"clip_norm={clip_norm:g} in spite of its factor; clip it first"
+            )
 
     def _check_scale(self) -> None:
         factor = inflation(self._scale, self._coordinates)
         if factor <= MOST_INFLATION:
             return
         # The least S with S^2 + S + rest <= (MOST_INFLATION S)^2.
-        rest, share = _rounding_square(self._coordinates), MOST_INFLATION**2 - 1
+        rest, share = rounding_square(self._coordinates), MOST_INFLATION**2 - 1
         least = math.ceil((1 + math.sqrt(1 + 4 * share * rest)) / (2 * share))
         raise ScenarioError(
-            f"privacy.encoding.scale={self._scale}: rounding a model of {self._dimension:,} "
-            f"parameters may make an update {factor:.3g} times as long as the clip norm, and "
-            f"{MOST_INFLATION:g} times is the most; take a scale of at least {least:,}"
+            f"privacy.encoding.scale={self._scale}: rounding a model of "
+            f"{self._setting.dimension:,} parameters may make an update {factor:.3g} times as long "
+            f"as the clip norm, and {MOST_INFLATION:g} times is the most; take a scale of at least "
+            f"{least:,}"
         )
 
 
-def inflation(scale: int, coordinates: int) -> float:
-    """By what the norm of an encoded update may exceed the clip norm, as a factor: Cinfl / C.
-
-    Args:
-        scale: S, steps in a clip norm.
-        coordinates: d, a power of two.
-    """
-    return math.sqrt(1.0 + 1.0 / scale + _rounding_square(coordinates) / scale**2)
-
-
-def largest_square(scale: int, coordinates: int) -> int:
-    """The largest squared length of an encoded update, in steps: (S Cinfl / C)^2, rounded down.
-
-    Args:
-        scale: S, steps in a clip norm.
-        coordinates: d, a power of two.
-    """
-    return scale**2 + scale + math.floor(_rounding_square(coordinates))
-
-
-def largest_coordinate(scale: int, coordinates: int) -> int:
-    """Cinf: the largest coordinate of an encoded update, in steps.
-
-    Args:
-        scale: S, steps in a clip norm.
-        coordinates: d, a power of two.
-    """
-    return math.ceil(scale * min(1.0, 2.0 * math.log(coordinates) / math.sqrt(coordinates)))
-
-
-def _rounding_square(coordinates: int) -> float:
-    return coordinates / 4.0 + math.sqrt(coordinates) / 2.0
-
-
-def _modulus(table: SecAgg, least: int, devices: int) -> int:
+def _modulus(table: ModularTable, least: int, devices: int) -> int:
     """M, as the table says or the least that has room. Raises ScenarioError."""
     if least > 1 << MOST_BITS:
         raise ScenarioError(
@@ -197,37 +202,12 @@ def _modulus(table: SecAgg, least: int, devices: int) -> int:
 
 
 @njit(cache=True)
-def _encode_into(
-    total,
-    values,
-    steps_per_unit,
-    device_ids,
-    round_index,
-    signs,
-    rounding_key,
-    largest,
-    largest_square,
-    modulus,
-):
-    """False if a device finds no rounding within the bound."""
-    devices, dimension = values.shape
-    rotated, steps = np.empty(total.size), np.empty(total.size, np.int64)
-    for device in range(devices):
-        if steps_per_unit[device] == 0.0:  # it sends zeros; the values may be NaN
-            continue
-        for coordinate in range(dimension):
-            value = np.float64(values[device, coordinate]) * steps_per_unit[device]
-            rotated[coordinate] = value * signs[coordinate]
-        rotated[dimension:] = 0.0
-        walsh_hadamard(rotated)
-        for coordinate in range(total.size):
-            rotated[coordinate] = min(max(rotated[coordinate], -largest), largest)
-        address = device_ids[device]
-        if not _round(rotated, steps, rounding_key, address, round_index, largest_square):
-            return False
-        for coordinate in range(total.size):
-            total[coordinate] = (total[coordinate] + steps[coordinate]) % modulus
-    return True
+def _rotated(value, multiplier, signs):
+    rotated = np.zeros(signs.size)
+    for coordinate in range(value.size):
+        rotated[coordinate] = np.float64(value[coordinate]) * multiplier * signs[coordinate]
+    walsh_hadamard(rotated)
+    return rotated
 
 
 @njit(cache=True)
@@ -253,6 +233,12 @@ def _round(rotated, steps, key, device_id, round_index, largest_square):
         if square <= largest_square:
             return True
     return False
+
+
+@njit(cache=True)
+def _add_modulo(total, steps, modulus):
+    for coordinate in range(total.size):
+        total[coordinate] = (total[coordinate] + steps[coordinate]) % modulus
 
 
 @njit(cache=True)

@@ -10,6 +10,14 @@ from pydantic import Field, Tag
 
 from fedray.table import Table, told_apart_by
 
+LEAST_DEVICE_VARIANCE = 0.25
+"""Of the discrete noise of one device, squared steps: a condition of the theorem on their sum
+(Kairouz, Liu and Steinke 2021, Proposition 14)."""
+_INFLATED_NORM = (
+    "the inflated norm, which is the clip norm times sqrt(1 + 1 / s + d / (4 s^2) + "
+    "sqrt(d) / (2 s^2)), with s the scale and d the model's parameters padded to a power of two"
+)
+
 
 class FixedPoint(Table):
     """Whole steps of clip_norm / 2^40, summed without a modulus; see
@@ -17,44 +25,83 @@ class FixedPoint(Table):
 
     kind: Literal["fixed_point"] = "fixed_point"
     """Exact sums of whole steps."""
+    adds_noise: ClassVar[bool] = False
+    """Whether devices add the noise."""
     noise_is_relative_to: ClassVar[str] = "the clip norm"
     """What the noise multiplier is multiplied by: the most that a device adds to a sum."""
     assumption: ClassVar[str] = ""
-    """What an audit has to say of the encoding, a sentence; empty for nothing."""
+    """What an audit has to say of the encoding; empty for nothing."""
 
 
-class SecAgg(Table):
+class ModularTable(Table):
+    """What the encodings of secure aggregation have in common."""
+
+    noise_is_relative_to: ClassVar[str] = _INFLATED_NORM
+    """What the noise multiplier is multiplied by: the most that a device adds to a sum."""
+    scale: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 16
+    """Steps that a clip norm is divided into: the paper's scale s times the clip norm."""
+    modulus_bits: Annotated[int, Field(ge=1, le=62)] | None = None
+    """Sums are taken modulo 2^modulus_bits; none: modulo the least M that has room for the sum of
+    report_goal devices."""
+
+    @property
+    def _bounded(self) -> str:
+        return (
+            f"Updates are summed by secure aggregation with scale s = {self.scale:,}: a device "
+            "rounds its update, and rounds again until it is no longer than the inflated norm "
+            "(Kairouz, Liu and Steinke 2021, Theorem 1). Sensitivities are in units of that norm, "
+            "and so is the noise: the noise multiplier is relative to "
+            f"{self.noise_is_relative_to}."
+        )
+
+
+class SecAgg(ModularTable):
     """Integers modulo M, as secure aggregation sums them (Xu et al. 2023, Algorithm 2); see
     fedray/encoding/secagg.py."""
 
     kind: Literal["secagg"] = "secagg"
     """Sums modulo M, of rotated and rounded updates."""
-    scale: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 16
-    """Steps that a clip norm is divided into: the paper's scale s times the clip norm."""
-    modulus_bits: Annotated[int, Field(ge=1, le=62)] | None = None
-    """Sums are taken modulo 2^modulus_bits; none: modulo 2 Cinf report_goal + 1, the least that has
-    room for every sum."""
-    noise_is_relative_to: ClassVar[str] = (
-        "the inflated norm, which is the clip norm times sqrt(1 + 1 / s + d / (4 s^2) + "
-        "sqrt(d) / (2 s^2)), with s the scale and d the model's parameters padded to a power of two"
-    )
-    """What the noise multiplier is multiplied by: the most that a device adds to a sum."""
+    adds_noise: ClassVar[bool] = False
+    """Whether devices add the noise."""
 
     @property
     def assumption(self) -> str:
-        """What an audit has to say of the encoding, a sentence."""
+        """What an audit has to say of the encoding."""
         return (
-            f"Updates are summed by secure aggregation with scale s = {self.scale:,}: a device "
-            "rounds its update, and rounds again until it is no longer than the inflated norm "
-            "(Kairouz, Liu and Steinke 2021, Theorem 1). Sensitivities are in units of that norm, "
-            "and so is the noise that the aggregator adds: the noise multiplier is relative to "
-            f"{self.noise_is_relative_to}. So rho and epsilon are those of the noise multiplier "
-            "as it stands, and what encoding costs is more noise."
+            f"{self._bounded} So rho and epsilon are those of the noise multiplier as it stands, "
+            "and what encoding costs is more noise."
+        )
+
+
+class DiscreteGaussian(ModularTable):
+    """Secure aggregation of updates to which devices have added discrete Gaussian noise (Kairouz,
+    Liu and Steinke 2021); see fedray/encoding/discrete_gaussian.py.
+
+    The mechanism must be `identity`: devices cannot add noise that is correlated between rounds.
+    """
+
+    kind: Literal["discrete_gaussian"] = "discrete_gaussian"
+    """Sums modulo M of rounded updates and the devices' own noise."""
+    adds_noise: ClassVar[bool] = True
+    """Whether devices add the noise."""
+    parameters: Annotated[int, Field(ge=1, le=1 << 40)]
+    """Parameters of the model; the privacy of discrete noise depends on how many there are."""
+
+    @property
+    def assumption(self) -> str:
+        """What an audit has to say of the encoding."""
+        return (
+            f"{self._bounded} Every accepted device adds discrete Gaussian noise of its own, and "
+            "the server adds none. The noise multiplier "
+            "is that of a round with report_goal accepted devices; the figures are those of the "
+            "round with the fewest, by zCDP (Kairouz, Liu and Steinke 2021, Proposition 14)."
         )
 
 
 AnyEncoding = Annotated[
-    Annotated[FixedPoint, Tag("fixed_point")] | Annotated[SecAgg, Tag("secagg")],
+    Annotated[FixedPoint, Tag("fixed_point")]
+    | Annotated[SecAgg, Tag("secagg")]
+    | Annotated[DiscreteGaussian, Tag("discrete_gaussian")],
     told_apart_by("kind", "fixed_point"),
 ]
 """The tables of all encodings, told apart by `kind`."""

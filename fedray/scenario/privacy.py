@@ -5,10 +5,10 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedray.encoding.tables import AnyEncoding, FixedPoint
-from fedray.scenario.clipping import AnyClipping, FixedClipping
+from fedray.scenario.clipping import AdaptiveClipping, AnyClipping, FixedClipping
 from fedray.table import Table
 from mechanisms.files import strategy_beside
-from mechanisms.registry import BLT, AnyStrategy
+from mechanisms.registry import BLT, AnyStrategy, Identity
 
 
 class StopAt(Table):
@@ -70,6 +70,27 @@ class Privacy(Table):
     stop_at: StopAt | None = None
     """Table: a budget at which a simulation ends early; none: it commits all rounds. A training
     takes the rounds of its trace."""
+
+    @model_validator(mode="after")
+    def _devices_can_add_the_noise(self) -> Self:
+        if self.encoding.adds_noise and not isinstance(self.mechanism, Identity):
+            raise ValueError(
+                f"encoding.kind={self.encoding.kind!r} with mechanism.kind="
+                f"{self.mechanism.kind!r}: devices cannot add noise that is correlated between "
+                "rounds; take the mechanism identity, or the encoding secagg"
+            )
+        if self.encoding.adds_noise and isinstance(self.clipping, AdaptiveClipping):
+            raise ValueError(
+                f"encoding.kind={self.encoding.kind!r} with clipping.kind="
+                f"{self.clipping.kind!r}: counts of short updates need noise of the server; take "
+                "another clipping, or the encoding secagg"
+            )
+        if self.encoding.adds_noise and self.stop_at is not None:
+            raise ValueError(
+                f"encoding.kind={self.encoding.kind!r} with stop_at: the budget counts noise of "
+                "the server; leave stop_at out, or take the encoding secagg"
+            )
+        return self
 
     @field_validator("mechanism", mode="before")
     @classmethod

@@ -13,6 +13,7 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from fedray.encoding.encoding import SumSetting
 from fedray.errors import ScenarioError, one_line
 from fedray.mistakes import explain
 from fedray.parsing import parse_toml
@@ -88,6 +89,16 @@ class Scenario(Table):
     def training_seed(self) -> int:
         """Seed of the model, its data and its noise."""
         return self.seed if self.training.seed is None else self.training.seed
+
+    def sum_setting(self, dimension: int) -> SumSetting:
+        """What the encoding of a model with D parameters depends on, beside its table."""
+        return SumSetting(
+            dimension=dimension,
+            devices=self.rounds.report_goal,
+            sampled=self.training.cohort_sample,
+            noise_multiplier=self.privacy.noise_multiplier,
+            seed=self.training_seed,
+        )
 
     def to_document(self) -> dict[str, Any]:
         """Digest and tables, as run.json, training.json and unfinished.json record them."""

@@ -210,8 +210,14 @@ def check_aggregator(
         clip: clips updates; the real one unless given.
 
     Raises:
+        InputError: if devices add the noise.
         RunFailed: if the aggregator adds no noise at all.
     """
+    if scenario.privacy.encoding.adds_noise:
+        raise InputError(
+            f"privacy.encoding.kind={scenario.privacy.encoding.kind!r}: devices add the noise, and "
+            "canaries check that of the server; take secagg or fixed_point"
+        )
     released = _released(
         scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip()
     )
@@ -309,9 +315,7 @@ def _with_room(scenario: Scenario, coordinates: int) -> Scenario:
 
 
 def _encoding_of(scenario: Scenario, coordinates: int) -> Encoding:
-    table = scenario.privacy.encoding
-    goal = scenario.rounds.report_goal
-    return encoding_of(table, coordinates, goal, scenario.training_seed)
+    return encoding_of(scenario.privacy.encoding, scenario.sum_setting(coordinates))
 
 
 def _canaries(

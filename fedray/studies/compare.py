@@ -319,10 +319,13 @@ def _epsilons(
     found, assumptions = [], ()
     for run in runs:
         privacy = run.document["scenario"]["privacy"]
-        key = json.dumps([privacy["mechanism"], privacy["noise_multiplier"]], sort_keys=True)
+        own = [privacy["mechanism"], privacy["noise_multiplier"], privacy.get("encoding")]
+        key = json.dumps(own, sort_keys=True)
         if key not in known:
             read = scenario_of_trained(run, trace).privacy
-            audit = audit_trace(trace, read.noise_multiplier, delta, read.mechanism)
+            audit = audit_trace(
+                trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
+            )
             used = audit.mechanisms[0]
             known[key] = {"observed": used.observed.epsilon, "enforced": used.enforced.epsilon}
             assumptions = audit.assumptions

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients.clipping import clip_factors
-from fedray.encoding.encoding import ClippedUpdates, Encoding
+from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
+from fedray.encoding.norms import padded
 from fedray.encoding.registry import encoding_of
-from fedray.encoding.rotation import padded
 from fedray.encoding.tables import FixedPoint, SecAgg
 
 ENCODINGS = {
@@ -28,7 +28,7 @@ DEVICES = 12
 
 
 def made(kind: str, dimension: int) -> Encoding:
-    return encoding_of(ENCODINGS[kind], dimension, DEVICES, seed=11)
+    return encoding_of(ENCODINGS[kind], SumSetting(dimension, DEVICES, DEVICES, 1.0, seed=11))
 
 
 def updates_of(

@@ -14,10 +14,11 @@ from scipy.linalg import hadamard
 from clients.clipping import clip_factors
 from clients.trainer import LocalTrainer
 from fedray.encoding import secagg
-from fedray.encoding.encoding import ClippedUpdates
+from fedray.encoding.encoding import ClippedUpdates, SumSetting
+from fedray.encoding.norms import inflation, largest_coordinate, largest_square, padded
 from fedray.encoding.registry import encoding_of
-from fedray.encoding.rotation import padded, signs_of, walsh_hadamard
-from fedray.encoding.secagg import SecAggEncoding, inflation, largest_coordinate, largest_square
+from fedray.encoding.rotation import signs_of, walsh_hadamard
+from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import FixedPoint, SecAgg
 from fedray.errors import ScenarioError
 from fedray.learning import train
@@ -29,6 +30,10 @@ from fedray.studies.canary import check_aggregator
 from server.aggregator import ModelAggregator
 
 HERE = Placement(1, "in-process")
+
+
+def made(table: SecAgg, dimension: int, devices: int, seed: int = 0) -> SecAggEncoding:
+    return SecAggEncoding(table, SumSetting(dimension, devices, devices, 1.0, seed))
 
 
 def updates_of(values: np.ndarray, clip_norm: float = 1.0, round_index: int = 2) -> ClippedUpdates:
@@ -67,7 +72,7 @@ def halves(devices: int, scale: int, dimension: int) -> ClippedUpdates:
 
 def test_bounds_by_hand() -> None:
     """S = 64 and d = 1024: 64^2 + 1024 / 4 + 64 + 32 / 2 = 4432; Cinf = ceil(2 x 64 ln(1024) / 32) = ceil(27.73) = 28."""
-    encoding = SecAggEncoding(SecAgg(scale=64), dimension=1000, devices=10, seed=0)
+    encoding = made(SecAgg(scale=64), dimension=1000, devices=10)
     assert largest_square(64, 1024) == 4432
     assert encoding.contribution_norm(0.5) == pytest.approx(0.5 * math.sqrt(4432) / 64, rel=1e-15)
     assert encoding.contribution_norm(0.5) == pytest.approx(0.520104, abs=1e-6)
@@ -100,7 +105,7 @@ def test_the_transform_is_that_of_hadamard_and_signs_are_fair() -> None:
 def test_what_is_sent_is_that_of_the_slow_twin() -> None:
     """With matrices and Python's whole numbers, one coordinate after the other."""
     dimension, scale, seed = 50, 300, 9
-    encoding = SecAggEncoding(SecAgg(scale=scale), dimension, 8, seed)
+    encoding = made(SecAgg(scale=scale), dimension, 8, seed)
     updates = updates_of(np.random.default_rng(1).normal(size=(8, dimension)))
     key = stream_key(seed, Stream.ROUNDING)
     rotation = hadamard(64) * signs_of(seed, 2, 64) / 8.0
@@ -126,7 +131,7 @@ def test_what_is_sent_is_that_of_the_slow_twin() -> None:
 
 def test_sums_are_exact_modulo_m_in_pieces_too() -> None:
     """A modulus of 62 bits, and sums that wrap again and again: int64 never overflows."""
-    encoding = SecAggEncoding(SecAgg(scale=1 << 20, modulus_bits=62), 64, 8, 0)
+    encoding = made(SecAgg(scale=1 << 20, modulus_bits=62), 64, 8, 0)
     rng, total, exact = np.random.default_rng(0), encoding.zero_sum(), [0] * 64
     for _ in range(50):
         part = rng.integers(0, 1 << 62, 64)
@@ -144,14 +149,14 @@ def longest_message(encoding: SecAggEncoding, updates: ClippedUpdates) -> int:
 
 
 def test_no_message_is_longer_than_the_bound_where_rounding_makes_most_of_them_long() -> None:
-    encoding = SecAggEncoding(SecAgg(scale=200), 256, 1, 4)
+    encoding = made(SecAgg(scale=200), 256, 1, 4)
     assert longest_message(encoding, halves(300, 200, 256)) <= largest_square(200, 256)
 
 
 def test_rounding_once_only_is_caught_by_that_check(monkeypatch) -> None:
     """About one device in six would be beyond the bound."""
     monkeypatch.setattr(secagg, "largest_square", lambda scale, coordinates: 1 << 60)
-    encoding = SecAggEncoding(SecAgg(scale=200), 256, 1, 4)
+    encoding = made(SecAgg(scale=200), 256, 1, 4)
     assert longest_message(encoding, halves(300, 200, 256)) > largest_square(200, 256)
 
 
@@ -161,7 +166,7 @@ def test_rounding_is_without_bias() -> None:
     Power: rounding to nearest is off by up to half a step, a hundred standard errors.
     """
     devices, dimension = 4000, 64
-    encoding = SecAggEncoding(SecAgg(scale=1000), dimension, devices, 0)
+    encoding = made(SecAgg(scale=1000), dimension, devices, 0)
     value = np.random.default_rng(3).normal(size=dimension)
     updates = updates_of(np.tile(0.5 * value / np.linalg.norm(value), (devices, 1)))
     total = encoding.zero_sum()
@@ -177,7 +182,7 @@ def test_rounding_is_without_bias() -> None:
 
 def check_decoded_sum(dimension: int, devices: int, scale: int, is_sparse: bool = True) -> None:
     """A decoded sum is within devices x sqrt(d) / scale clip norms of the exact one."""
-    encoding = encoding_of(SecAgg(scale=scale), dimension, devices, 5)
+    encoding = made(SecAgg(scale=scale), dimension, devices, 5)
     rng = np.random.default_rng(dimension)
     values = np.zeros((devices, dimension), np.float32)
     if is_sparse:
@@ -201,7 +206,7 @@ def test_a_decoded_sum_is_within_its_error(dimension: int, is_sparse: bool) -> N
 
 def test_a_missing_rotation_is_caught_by_that_check(monkeypatch) -> None:
     """One large coordinate is then clipped to Cinf."""
-    monkeypatch.setattr(secagg, "_encode_into", secagg._encode_into.py_func)
+    monkeypatch.setattr(secagg, "_rotated", secagg._rotated.py_func)
     check_decoded_sum(4096, 2, 1 << 16)
     monkeypatch.setattr(secagg, "walsh_hadamard", lambda values: values.__imul__(64.0))
     with pytest.raises(AssertionError):
@@ -211,7 +216,7 @@ def test_a_missing_rotation_is_caught_by_that_check(monkeypatch) -> None:
 def check_room_for_the_largest_sum() -> None:
     """Every device sends Cinf in some coordinates; such an update is what decodes to that."""
     devices, dimension, scale = 7, 1024, 1 << 14
-    encoding = SecAggEncoding(SecAgg(scale=scale), dimension, devices, 5)
+    encoding = made(SecAgg(scale=scale), dimension, devices, 5)
     extreme = np.zeros(dimension, np.int64)
     extreme[:2], extreme[2:4] = encoding.largest, encoding.modulus - encoding.largest
     value = encoding.decode(extreme, 1.0, 2)
@@ -249,7 +254,7 @@ def check_mean(small, aggregator_class: type[ModelAggregator]) -> None:
     aggregator = aggregator_class(scenario)
     aggregator.start(np.zeros(500, np.float32))
     updates = updates_of(np.random.default_rng(0).normal(size=(10, 500)) + 1.0, round_index=0)
-    encoding = encoding_of(scenario.privacy.encoding, 500, 200, scenario.training_seed)
+    encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(500))
     for part in (slice(0, 3), slice(3, 10)):
         total = encoding.zero_sum()
         encoding.encode_into(
@@ -342,15 +347,15 @@ def test_a_table_that_does_not_fit_is_refused_in_one_line(
     table: SecAgg, dimension: int, devices: int, parts: list[str]
 ) -> None:
     with pytest.raises(ScenarioError) as caught:
-        encoding_of(table, dimension, devices, 0)
+        made(table, dimension, devices)
     assert "\n" not in str(caught.value)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
 def test_the_least_scale_that_is_named_is_accepted() -> None:
-    encoding_of(SecAgg(scale=297), 1_000_000, 100, 0)
+    made(SecAgg(scale=297), 1_000_000, 100, 0)
     with pytest.raises(ScenarioError, match="at least 297"):
-        encoding_of(SecAgg(scale=296), 1_000_000, 100, 0)
+        made(SecAgg(scale=296), 1_000_000, 100, 0)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +379,7 @@ def test_bad_keys_are_refused_in_one_line(small, override: str, parts: list[str]
 
 
 def test_an_update_that_was_not_clipped_is_refused() -> None:
-    encoding = encoding_of(SecAgg(), 100, 1, 0)
+    encoding = made(SecAgg(), 100, 1, 0)
     values = np.full((1, 100), 5.0, np.float32)
     updates = ClippedUpdates(0, np.zeros(1, np.uint64), values, np.ones(1))
     with pytest.raises(ValueError, match="longer than clip_norm=1 in spite of its factor"):
@@ -434,7 +439,7 @@ def test_a_trained_run_records_its_encoding(trained) -> None:
     _, runs = trained
     record = runs["secagg"].document["encoding"]
     parameters = runs["secagg"].parameters().size
-    encoding = encoding_of(SecAgg(), parameters, 200, 7)
+    encoding = made(SecAgg(), parameters, 200, 7)
     assert record == {
         "kind": "secagg",
         "bits_per_parameter": encoding.bits_per_parameter,
