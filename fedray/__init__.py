@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         TrainerLost,
     )
     from fedray.learning import train
-    from fedray.messages import RunProgress, TrainingEstimate, TrainingProgress
+    from fedray.messages import DataProgress, RunProgress, TrainingEstimate, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.pretraining import Pretrained, pretrain
@@ -48,10 +48,12 @@ if TYPE_CHECKING:
     from fedray.report.page import write_report
     from fedray.report.trained_page import write_training_report
     from fedray.scenario import (
+        AdaptiveClipping,
         CustomTask,
         FedAvg,
         FedProx,
         FedSGD,
+        FixedClipping,
         ImageCnnTask,
         InitialModel,
         KeyboardLstmTask,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         NextWordTask,
         Outage,
         Participation,
+        PerLayerClipping,
         Population,
         Privacy,
         QuadraticTask,
@@ -93,6 +96,12 @@ if TYPE_CHECKING:
         PointsData,
         SourceCodeData,
         TffSqliteData,
+    )
+    from fedray.scenario.participation import (
+        DataAvailablePolicy,
+        MinSepPolicy,
+        TimerPolicy,
+        WithoutReplacementPolicy,
     )
     from fedray.scenario.pretraining import Pretraining
     from fedray.simulation import resume, simulate
@@ -157,7 +166,7 @@ _NAMES = {
     "fedray.studies.learning_curves": "LearningCurves study_learning",
     "fedray.encoding.tables": "FixedPoint SecAgg",
     "fedray.learning": "train",
-    "fedray.messages": "RunProgress TrainingEstimate TrainingProgress",
+    "fedray.messages": "DataProgress RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
     "fedray.placement": "Placement",
     "fedray.pretraining": "Pretrained pretrain",
@@ -165,12 +174,16 @@ _NAMES = {
     "fedray.report.page": "write_report",
     "fedray.report.trained_page": "write_training_report",
     "fedray.scenario": (
-        "CustomTask FedAvg FedProx FedSGD ImageCnnTask InitialModel KeyboardLstmTask "
-        "LanguageData Latency LogisticTask MlpTask NextWordTask Outage Participation Population "
+        "AdaptiveClipping CustomTask FedAvg FedProx FedSGD FixedClipping ImageCnnTask "
+        "InitialModel KeyboardLstmTask LanguageData Latency LogisticTask MlpTask NextWordTask "
+        "Outage Participation PerLayerClipping Population "
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
         "ServerYogi StopAt TimeZone Training TransformerLmTask"
     ),
     "fedray.scenario.pretraining": "Pretraining",
+    "fedray.scenario.participation": (
+        "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
+    ),
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -199,6 +212,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [
     "BISR",
     "BLT",
+    "AdaptiveClipping",
     "Aggregates",
     "AggregatorLost",
     "AlwaysOn",
@@ -213,6 +227,8 @@ __all__ = [
     "CustomAvailability",
     "CustomData",
     "CustomTask",
+    "DataAvailablePolicy",
+    "DataProgress",
     "Dense",
     "Estimate",
     "Event",
@@ -225,6 +241,7 @@ __all__ = [
     "Fit",
     "FitFailed",
     "FittedRun",
+    "FixedClipping",
     "FixedPoint",
     "Guarantee",
     "HabitAvailability",
@@ -243,6 +260,7 @@ __all__ = [
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",
+    "MinSepPolicy",
     "MlpTask",
     "NextWordTask",
     "OnDevices",
@@ -250,6 +268,7 @@ __all__ = [
     "Outage",
     "ParquetData",
     "Participation",
+    "PerLayerClipping",
     "PflHdf5Data",
     "Placement",
     "Plan",
@@ -288,6 +307,7 @@ __all__ = [
     "Target",
     "TffSqliteData",
     "TimeZone",
+    "TimerPolicy",
     "Toeplitz",
     "Trace",
     "TraceCorrupt",
@@ -302,6 +322,7 @@ __all__ = [
     "Tree",
     "TreeFull",
     "Utility",
+    "WithoutReplacementPolicy",
     "audit_trace",
     "calibrated_figures",
     "compare_runs",

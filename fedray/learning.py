@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.registry import source_of
+from clients.data.registry import build_index, source_of
 from clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
 from fedray.encoding.registry import encoding_of
@@ -90,6 +90,7 @@ def train(
         value.demand_trust_of_training()
     assert isinstance(opened, Trace)  # else there is no scenario
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
+    build_index(value, on_progress)
     here = (placement or Placement()).resolved(lambda: predicted_seconds(value))
     return _train(opened, value, here, directory, None, is_resumed, on_progress)
 

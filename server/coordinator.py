@@ -305,10 +305,10 @@ class Coordinator:
         by_round = (census.open_eligible - census.free_eligible) / total
         if not census.eligible or by_cap + by_timer + by_round <= 0.5:
             return ""
-        cap, separation = participation.max_participations, participation.round_separation
+        cap, keys = participation.max_participations, participation.keys_by_rule
         remedies = (
-            (by_timer, f"lower participation.timer_hours={participation.timer_hours:g}"),
-            (by_round, f"lower participation.round_separation={separation}"),
+            (by_timer, f"lower {keys['time']}"),
+            (by_round, f"lower {keys['rounds']}"),
             (by_cap, f"raise participation.max_participations={cap}"),
         )
         _, remedy = max(remedies, key=lambda each: each[0])
@@ -323,9 +323,11 @@ class Coordinator:
 
     def _what_else_to_change(self) -> str:
         scenario = self._scenario
+        keys = f"rounds.report_goal={scenario.rounds.report_goal}"
+        if waits := scenario.participation.keys_by_rule["time"]:
+            keys += f" or {waits}"
         return (
-            f"too few devices checked in, so lower rounds.report_goal={scenario.rounds.report_goal}"
-            f" or participation.timer_hours={scenario.participation.timer_hours:g}, or raise "
+            f"too few devices checked in, so lower {keys}, or raise "
             f"population.devices={scenario.population.devices} or rounds.max_days"
         )
 
@@ -375,6 +377,7 @@ def _merge(lists: Sequence[CheckIns]) -> CheckIns:
         interval_ends=merged("interval_ends"),
         fixed_seconds=merged("fixed_seconds"),
         training_seconds=merged("training_seconds"),
+        upload_seconds=merged("upload_seconds"),
         last_rounds=merged("last_rounds"),
         timer_seconds=merged("timer_seconds"),
         contributions=merged("contributions"),

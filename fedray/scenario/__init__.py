@@ -5,6 +5,7 @@ description. `fedray schema` prints the same as a JSON schema. What may only cha
 is in `fedray.placement`.
 """
 
+from fedray.scenario.clipping import AdaptiveClipping, FixedClipping, PerLayerClipping
 from fedray.scenario.data import LanguageData
 from fedray.scenario.latency import Latency
 from fedray.scenario.participation import Participation
@@ -40,10 +41,12 @@ __all__ = [
     "FILE_KEYS",
     "NAME_PATTERN",
     "TRAINED_TABLES",
+    "AdaptiveClipping",
     "CustomTask",
     "FedAvg",
     "FedProx",
     "FedSGD",
+    "FixedClipping",
     "ImageCnnTask",
     "InitialModel",
     "KeyboardLstmTask",
@@ -54,6 +57,7 @@ __all__ = [
     "NextWordTask",
     "Outage",
     "Participation",
+    "PerLayerClipping",
     "Population",
     "Privacy",
     "QuadraticTask",

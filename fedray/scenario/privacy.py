@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedray.encoding.tables import AnyEncoding, FixedPoint
+from fedray.scenario.clipping import AnyClipping, FixedClipping
 from fedray.table import Table
 from mechanisms.files import strategy_beside
 from mechanisms.registry import BLT, AnyStrategy
@@ -50,7 +51,13 @@ class Privacy(Table):
     """Noise standard deviation over the most that a device contributes, for C of unit scale (z of
     mechanisms/README.md). That is the clip norm, or what the encoding makes of it."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Largest L2 norm of a device's update."""
+    """Largest L2 norm of a device's update; of adaptive clipping, the first."""
+    clipping: AnyClipping = Field(
+        default=FixedClipping(),
+        description="How updates are clipped: a table with `kind` fixed, per_layer or adaptive.",
+        # Scenarios that were written before there was a choice keep their digest.
+        exclude_if=lambda clipping: clipping == FixedClipping(),
+    )
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
     """Delta at which epsilon is reported."""
     encoding: AnyEncoding = Field(
@@ -70,3 +77,8 @@ class Privacy(Table):
         if isinstance(value, str):
             return strategy_beside(value, "scenario", info.context)
         return value
+
+    @model_validator(mode="after")
+    def _layers_stay_within_the_clip_norm(self) -> Self:
+        self.clipping.check_clip_norm(self.clip_norm)
+        return self

@@ -28,6 +28,7 @@ from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.table import Table
+from mechanisms.accounting.clip_count import update_noise_multiplier
 from mechanisms.accounting.events import Gaussian
 from mechanisms.accounting.gdp import gdp_epsilon
 from mechanisms.accounting.zcdp import rho_of
@@ -224,6 +225,16 @@ class Scenario(Table):
                 f"{growth:g}-fold "
                 f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
             )
+        if self.count_noise is not None:
+            recurrence = mechanism.recurrence(self.rounds.count)
+            if not any(map(recurrence.begins_anew, range(1, self.rounds.count))):
+                raise ValueError(
+                    "privacy.clipping.kind='adaptive': a clip norm changes where the mechanism "
+                    f"begins anew, and this {mechanism.kind} mechanism does so in none of the "
+                    f"rounds up to rounds.count={self.rounds.count}; take a mechanism with "
+                    "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
+                )
+            _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
         if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed "
@@ -252,6 +263,19 @@ class Scenario(Table):
                     f"{self.privacy.noise_multiplier:g}"
                 )
         return self
+
+    @property
+    def count_noise(self) -> float | None:
+        """Standard deviation of the noise on a round's count of short updates, for the full cohort;
+        None where nothing is counted."""
+        return self.privacy.clipping.noise_on_count(self.rounds.report_goal)
+
+    @property
+    def update_noise_multiplier(self) -> float:
+        """Noise multiplier of the sums of updates: privacy.noise_multiplier, or what a count of
+        short updates leaves of it."""
+        z, count_noise = self.privacy.noise_multiplier, self.count_noise
+        return z if count_noise is None else update_noise_multiplier(z, count_noise)
 
     @classmethod
     def from_toml(

@@ -582,7 +582,7 @@ class Unfinished:
         document = {"scenario": scenario.to_tables(), "scenario_digest": scenario.digest}
         journal = Journal(self._partial, write_unfinished(self._partial, document))
         for attempt in range(3):
-            columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3)
+            columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3, ids)
             journal.append(Settlement(attempt, attempt, *columns))
         journal.save({"coordinator.x": np.arange(9)})
         self._contents = {
