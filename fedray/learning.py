@@ -47,7 +47,8 @@ from server.training import Loads, TrainingLoop, cohort_places
 from server.workers import AggregatorWorker, start_aggregator
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
-"""Keys of a scenario on which no trace depends. (`name` and `description` are for people.)"""
+"""Keys of a scenario on which no trace depends, but for the budget `privacy.stop_at`. (`name` and
+`description` are for people.)"""
 MEASURED_DEVICES = 4
 """Devices that are timed at once where the size of groups is found in the first round."""
 

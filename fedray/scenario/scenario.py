@@ -38,7 +38,8 @@ from mechanisms.triangular import MatrixFile
 LARGEST_NOISE_GROWTH = 1e6
 """Of a coefficient of C^-1: beyond, float32 noise would drown itself."""
 TRAINED_TABLES = ("data", "training", "privacy")
-"""On which no trace depends: two trainings on one trace may differ in them."""
+"""On which no trace depends, but for the budget `privacy.stop_at`: two trainings on one trace may
+differ in the rest of them."""
 FILE_KEYS = (
     "availability.file",
     *(f"data.{place}" for place in PLACES),

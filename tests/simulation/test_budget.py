@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
-from fedray.audit.participation import read_patterns
+from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, ScenarioError
 from fedray.learning import train
 from fedray.pipeline import resume_run, run_scenario
@@ -16,6 +19,10 @@ from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from fedray.trace.reader import Trace
+from mechanisms.accounting.accountants import epsilon_of
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.zcdp import rho_of
+from server.budget import Budget
 from server.coordinator import Coordinator
 
 HERE = Placement(1, "in-process")
@@ -68,6 +75,48 @@ def test_the_run_ends_at_the_first_round_that_would_break_the_budget(
     assert getattr(entries[kept], what) > most
     assert trace.run["ended"].startswith(f"stopped: round {kept} would have brought a device to ")
     assert f"privacy.stop_at.{what}=" in trace.run["ended"]
+
+
+def as_patterns(cohorts: list[list[int]]) -> Patterns:
+    rows = sorted((device, t) for t, cohort in enumerate(cohorts) for device in cohort)
+    devices, counts = np.unique([device for device, _ in rows], return_counts=True)
+    rounds = np.array([t for _, t in rows], np.uint32)
+    return Patterns(len(cohorts), devices.astype(np.uint64), counts, rounds)
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 12), min_size=1, max_size=5), min_size=2, max_size=24),
+    st.sampled_from(list(MECHANISMS)),
+    st.floats(0.0, 1.0),
+    st.sampled_from(["rho", "epsilon"]),
+)
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_for_any_trace_the_audit_is_within_the_budget_and_beyond_it_a_round_later(
+    small, cohorts: list[set[int]], mechanism: str, share: float, what: str
+) -> None:
+    free = small(*OVERRIDES, *MECHANISMS[mechanism])
+    rounds = [sorted(cohort) for cohort in cohorts]
+
+    def spent(n: int) -> float:
+        """By an audit of the first rounds."""
+        found = trace_sensitivity(free.privacy.mechanism, as_patterns(rounds[:n])).value
+        release = Gaussian(noise_multiplier=free.privacy.noise_multiplier, sensitivity=found)
+        delta = free.privacy.delta
+        return rho_of(release) if what == "rho" else epsilon_of(release, delta).epsilon
+
+    first, last = spent(1), spent(len(rounds))
+    most = (first + share * (last - first)) * (1 + 1e-9)
+    budget = Budget.of(free.with_overrides(f"privacy.stop_at.{what}={most!r}"))
+    assert budget is not None
+    committed = 0
+    for cohort in rounds:
+        if budget.refusal(np.array(cohort, np.uint64)):
+            break
+        committed += 1
+    assert spent(committed) <= most * (1 + 1e-9)
+    assert committed == len(rounds) or spent(committed + 1) > most * (1 - 1e-9)
 
 
 def test_nothing_of_the_refused_round_is_released_and_all_before_is_as_without_a_budget(
