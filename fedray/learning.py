@@ -446,6 +446,12 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
             "data, training and privacy may differ: leave the others as they are, or simulate anew"
         )
+    if given.privacy.stop_at != kept.privacy.stop_at:
+        raise InputError(
+            f"privacy.stop_at={shown(after['privacy'].get('stop_at'))} but the trace was simulated "
+            f"with {shown(before['privacy'].get('stop_at'))}; a budget ends a simulation, and a "
+            "training takes the rounds of its trace: leave it as it is, or simulate anew"
+        )
     trained = given.with_overrides("training.enabled=true")  # validates what is trained
     return kept.model_copy(update={name: getattr(trained, name) for name in TRAINED_TABLES})
 

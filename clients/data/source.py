@@ -51,7 +51,14 @@ class ExampleSource(Protocol):
     optimum: Mapping[str, float]
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """How many examples each device has, [G]; a device may have none."""
+        """How many examples devices have.
+
+        Args:
+            device_ids: [G].
+
+        Returns:
+            Counts [G]; a device may have none.
+        """
         ...
 
     def examples(

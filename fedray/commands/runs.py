@@ -141,7 +141,7 @@ def run(
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
     if problem:
         raise RunFailed(problem)
-    if trace.run["ended"] != "completed":
+    if trace.run["ended"].startswith("starved"):
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)
 

@@ -89,7 +89,7 @@ class CanaryResult:
     """Of the model; half of them have a canary."""
     pattern: tuple[int, ...]
     noise_multiplier: float
-    """z of the run."""
+    """z of the run's sums of updates."""
     claimed_mu: float
     expected_mu: float
     mu: float
@@ -215,7 +215,7 @@ def check_aggregator(
     released = _released(
         scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip()
     )
-    strategy, z = scenario.privacy.mechanism, scenario.privacy.noise_multiplier
+    strategy, z = scenario.privacy.mechanism, scenario.update_noise_multiplier
     M = reference.noise_map(strategy, rounds)
     L = np.linalg.cholesky(M @ M.T)
     clip_norm = scenario.privacy.clip_norm

@@ -50,10 +50,12 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     }
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
-    keeps_timer = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
-    if (
-        keeps_timer and participation.timer_resets_on != "selected"
-    ):  # else a device may come sooner after its report
+    keeps_timer = (
+        participation.timer_violators == participation.clock_skew_hours == 0.0
+        and participation.history_loss_per_day is None
+    )
+    # Else a device may come sooner after its report.
+    if keeps_timer and participation.timer_resets_on in ("accepted", "reported"):
         claim["timer_hours"] = best.timer_hours
     for table in scenario.content_files:  # a scenario finds them by their digests
         files[table.content_name] = table.content
