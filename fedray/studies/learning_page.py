@@ -11,7 +11,6 @@ from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import PageTable, render_study
 from fedray.report.text.learning import CONVENTIONS, gain_rows, study_sentence, value_rows
 from fedray.studies.learning_curves import (
-    LAST_SHARE,
     NO_NOISE,
     LearningCurves,
     MetricResult,
@@ -19,7 +18,7 @@ from fedray.studies.learning_curves import (
 )
 from fedray.studies.paired import MeanInterval, mean_interval
 
-FINAL = f"The mean of the evaluations in the last {LAST_SHARE:.0%} of the rounds"
+FINAL = "The mean of the evaluations in the last fifth of the rounds"
 
 
 def learning_page(study: LearningCurves) -> str:
@@ -52,16 +51,10 @@ def learning_figures(study: LearningCurves) -> list[Shown]:
 
 def _curves(study: LearningCurves, metric: Metric) -> Figure:
     """Of the mechanisms in the literature's order, and of the reference."""
-    guessed = {
-        each.name
-        for each in _made_for(study)
-        if each.made_for_min_sep != study.participation.min_sep
-    }
     lines = []
-    for mechanism in study.mechanisms:
-        if mechanism.name not in guessed:
-            first, *others = (study.runs[mechanism.name, seed].metrics for seed in study.seeds)
-            lines.append(MetricLine(mechanism.name, first, others))
+    for mechanism in _without_guesses(study):
+        first, *others = (study.runs[mechanism.name, seed].metrics for seed in study.seeds)
+        lines.append(MetricLine(mechanism.name, first, others))
     first_run = next(iter(study.runs.values()))
     return metric_curve(metric, lines, first_run.document.get("optimum", {}))
 
@@ -70,7 +63,7 @@ def _against_error(study: LearningCurves, result: MetricResult) -> Figure:
     """A point per mechanism; the reference, which has no predicted error, as a line."""
     noised = [
         (each, each.rms_prefix_error)
-        for each in study.mechanisms
+        for each in _without_guesses(study)
         if each.rms_prefix_error is not None
     ]
     errors = np.array([error for _, error in noised], np.float64)
@@ -82,7 +75,7 @@ def _against_error(study: LearningCurves, result: MetricResult) -> Figure:
         f"{result.metric.name}-error",
         f"Final {result.metric.title} over the predicted error",
         f"{FINAL}; bars are 95 % intervals of the mean over seeds. All mechanisms have the same "
-        "rho on this trace.",
+        "rho on this trace; the dashed line is the model without noise.",
         Axis("RMS error of the prefix sums at clip norm 1", needs_log([errors]), False, 4),
         _final_axis(result.metric),
         tuple(series),
@@ -102,7 +95,7 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
         finals = [_final(result, name) for _, name in own]
         series.append(
             Series(
-                kind,
+                own[0][1].partition(" for min-sep")[0],
                 "line",
                 np.array([min_sep for min_sep, _ in own], np.float64),
                 _column(finals, "mean"),
@@ -121,6 +114,12 @@ def _against_guess(study: LearningCurves, result: MetricResult) -> Figure:
         tuple(series),
         (Mark(float(truth), f"min-sep {truth:,}"),),
     )
+
+
+def _without_guesses(study: LearningCurves) -> list[TrainedMechanism]:
+    """The mechanisms that were made for the trace, and the reference."""
+    known = (None, study.participation.min_sep)
+    return [each for each in study.mechanisms if each.made_for_min_sep in known]
 
 
 def _made_for(study: LearningCurves) -> list[TrainedMechanism]:

@@ -44,7 +44,7 @@ def test_the_quickstart_benchmark_runs() -> None:
         (
             "benchmarks/bench_learning.py",
             ["overhead", "driver", "memory", "--small", "--devices", "5"],
-            "memory: tree",
+            "memory: blt",
         ),
         (
             "benchmarks/compare_optima.py",
