@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         TimerPolicy,
         WithoutReplacementPolicy,
     )
+    from fedray.scenario.rounds import AtLeastClosing, GoalClosing
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.compare import Comparison, compare_runs
@@ -169,6 +170,7 @@ _NAMES = {
     "fedray.scenario.participation": (
         "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
     ),
+    "fedray.scenario.rounds": "AtLeastClosing GoalClosing",
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -197,6 +199,7 @@ __all__ = [
     "Aggregates",
     "AggregatorLost",
     "AlwaysOn",
+    "AtLeastClosing",
     "Audit",
     "BandFHU",
     "Banded",
@@ -219,6 +222,7 @@ __all__ = [
     "Fit",
     "FitFailed",
     "FittedRun",
+    "GoalClosing",
     "Guarantee",
     "HabitAvailability",
     "Identity",

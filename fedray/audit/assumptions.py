@@ -28,6 +28,14 @@ SCALED_NOISE = (
     "guarantee."
 )
 
+SCALED_NOISE_OF_SURPLUS = (
+    "Rounds accepted {goal} devices or more, of which {sample} really trained, and the noise on "
+    "their sum was scaled by {sample} / {goal}. That is the signal-to-noise ratio of a cohort of "
+    "{goal}, and less than that of a larger one. The privacy stated is that of the full cohort "
+    "with full noise; this simulation's own model has no such guarantee."
+)
+"""Where rounds keep more reports than the goal."""
+
 
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
     """Of a run of ours (scenario), or of an imported log (trace)."""
@@ -53,5 +61,6 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     )
     if not scenario.trains_a_sample:
         return (first, *OF_EVERY_AUDIT, released, metrics)
-    scaled = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
+    text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
+    scaled = text.format(sample=training.cohort_sample, goal=goal)
     return (first, *OF_EVERY_AUDIT, released, metrics, scaled)
