@@ -1,20 +1,25 @@
-"""Clipping, and exact sums: a clipped update as whole steps of clip_norm / 2^40, so that sums do
-not depend on their order."""
+"""Clipping: by which factors each device's update is scaled down before it is encoded."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.messages import FIXED_POINT_BITS
+from fedray.messages import Clip
+from fedray.scenario import Privacy
 
 _MARGIN = 1.0 - 2.0**-24
 """Clipped updates end this much below the clip norm, so that rounding cannot exceed it.
 
 The norm is a float64 sum of D squares, off by at most D 2^-53 of itself: less than the margin up to
 D = 2^29."""
+_LAYER_MARGIN = 1.0 - 2.0**-22
+"""The same of layers, which are scaled in float32: each coordinate grows by 2^-24 of itself at
+most."""
 
 
 class Clipped(IntEnum):
@@ -23,43 +28,123 @@ class Clipped(IntEnum):
     KEPT = 0
     """It was no longer than the clip norm."""
     SHORTENED = 1
-    """It was scaled down to the clip norm."""
+    """It was scaled down to the clip norm, or one of its layers to the layer's."""
     NOT_FINITE = 2
     """It has a NaN or an infinity, and counts as zero."""
+    ZEROED = 3
+    """It was so long that it counts as zero."""
 
 
-def add_clipped(
-    total_D: NDArray[np.int64], updates_GD: NDArray[np.float32], clip_norm: float
-) -> NDArray[np.int8]:
-    """Adds updates [G, D] to a sum [D] in place, each scaled down to L2 norm clip_norm where it is
-    longer.
+@dataclass(frozen=True, slots=True)
+class ClippedGroup:
+    """What clipping did to the updates of G devices.
 
-    The sum is in whole steps of clip_norm / 2^40, each coordinate of each update rounded towards
-    zero, so that no norm grows. An update that is not finite counts as zero: a device whose
-    training diverged contributes nothing.
+    factors: [G] float64; factors[g] times the update is no longer than the clip norm. 0 where it
+        counts as zero.
+    done: [G], as `Clipped`.
+    norms: [G] float64, before clipping.
+    """
+
+    factors: NDArray[np.float64]
+    done: NDArray[np.int8]
+    norms: NDArray[np.float64]
+
+
+class Clipper:
+    """Clips as a scenario says.
+
+    Args:
+        privacy: the scenario's table.
+        shapes: of the model's parameters by name, in order; each is a layer.
+
+    Raises:
+        ScenarioError: if the table has norms for another number of layers.
+    """
+
+    def __init__(self, privacy: Privacy, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.first = privacy.clipping.clip(privacy.clip_norm)
+        """How updates are clipped in the first round."""
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        self._starts = np.cumsum([0, *sizes])
+        self._layer_norms = privacy.clipping.layer_norms(list(shapes), privacy.clip_norm)
+
+    def clip(self, updates_GD: NDArray[np.float32], clip: Clip) -> ClippedGroup:
+        """What is to be done to updates [G, D] so that their L2 norm is at most `clip.norm`.
+
+        Layers that are longer than their own clip norms are scaled down in place. An update that is
+        not finite counts as zero: a device whose training diverged contributes nothing.
+        """
+        if self._layer_norms is None:
+            return _clip_whole(updates_GD, clip)
+        return _clip_layers(updates_GD, clip, self._starts, np.array(self._layer_norms))
+
+
+def clip_factors(
+    updates_GD: NDArray[np.float32], clip_norm: float
+) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """By which factor each update [G, D] is to be scaled, so that its L2 norm is at most clip_norm.
 
     Returns:
-        What was done to each update [G], as `Clipped`.
+        The factors [G], from 0 to 1; and what that does to each update [G], as `Clipped`.
     """
-    return _add_clipped(total_D, updates_GD, clip_norm, 2.0**FIXED_POINT_BITS / clip_norm)
+    group = _clip_whole(updates_GD, Clip(clip_norm))
+    return group.factors, group.done
+
+
+def _clip_whole(updates_GD: NDArray[np.float32], clip: Clip) -> ClippedGroup:
+    norms = _norms(updates_GD, np.array([0, updates_GD.shape[1]]))[:, 0]
+    done = _done(norms, norms > clip.norm * _MARGIN, clip)
+    factors = (done == Clipped.KEPT).astype(np.float64)
+    is_shortened = done == Clipped.SHORTENED
+    factors[is_shortened] = clip.norm * _MARGIN / norms[is_shortened]
+    return ClippedGroup(factors, done, norms)
+
+
+def _clip_layers(
+    updates_GD: NDArray[np.float32],
+    clip: Clip,
+    starts: NDArray[np.int64],
+    layer_norms: NDArray[np.float64],
+) -> ClippedGroup:
+    by_layer, bounds = _norms(updates_GD, starts), layer_norms * _LAYER_MARGIN
+    norms = np.sqrt((by_layer**2).sum(axis=1))
+    done = _done(norms, np.any(by_layer > bounds, axis=1), clip)
+    _shorten_layers(updates_GD, starts, by_layer, bounds, done == Clipped.SHORTENED)
+    factors = ((done == Clipped.KEPT) | (done == Clipped.SHORTENED)).astype(np.float64)
+    return ClippedGroup(factors, done, norms)
+
+
+def _done(norms: NDArray[np.float64], is_long: NDArray[np.bool_], clip: Clip) -> NDArray[np.int8]:
+    """What is done to updates of norms [G], of which some are longer than they may be."""
+    done = np.where(is_long, Clipped.SHORTENED, Clipped.KEPT).astype(np.int8)
+    done[norms > clip.zero_above] = Clipped.ZEROED
+    done[~np.isfinite(norms)] = Clipped.NOT_FINITE
+    return done
 
 
 @njit(cache=True)
-def _add_clipped(total, updates, clip_norm, steps_per_unit):
-    devices, dimension = updates.shape
-    done = np.zeros(devices, np.int8)
+def _norms(updates, starts):
+    """L2 norms [G, L] of the layers of updates [G, D]; layer j is [starts[j], starts[j + 1])."""
+    devices, layers = updates.shape[0], starts.size - 1
+    norms = np.empty((devices, layers))
     for device in range(devices):
-        square = 0.0
-        for coordinate in range(dimension):
-            square += np.float64(updates[device, coordinate]) ** 2
-        norm = math.sqrt(square)
-        if not math.isfinite(norm):
-            done[device] = 2
+        for layer in range(layers):
+            square = 0.0
+            for coordinate in range(starts[layer], starts[layer + 1]):
+                square += np.float64(updates[device, coordinate]) ** 2
+            norms[device, layer] = math.sqrt(square)
+    return norms
+
+
+@njit(cache=True)
+def _shorten_layers(updates, starts, norms, bounds, is_shortened):
+    """Scales each layer of some updates [G, D] down to its bound, in place."""
+    for device in range(updates.shape[0]):
+        if not is_shortened[device]:
             continue
-        is_longer = not norm <= clip_norm * _MARGIN
-        done[device] = 1 if is_longer else 0
-        scale = steps_per_unit * (clip_norm * _MARGIN / norm if is_longer else 1.0)
-        for coordinate in range(dimension):
-            # The conversion rounds towards zero.
-            total[coordinate] += np.int64(np.float64(updates[device, coordinate]) * scale)
-    return done
+        for layer in range(bounds.size):
+            if norms[device, layer] > bounds[layer]:
+                factor = bounds[layer] / norms[device, layer]
+                for coordinate in range(starts[layer], starts[layer + 1]):
+                    scaled = np.float64(updates[device, coordinate]) * factor
+                    updates[device, coordinate] = np.float32(scaled)

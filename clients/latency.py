@@ -1,8 +1,8 @@
 """How long a selected device takes, as far as it is the device's own (Bonawitz et al. 2019; rates
 and spreads as in `Latency`).
 
-    seconds = slowdown * (setup + download + upload + train * device speed * round factor * (1 +
-    examples / median) / 2)
+    seconds = slowdown * (setup + secagg + download + upload + train * device speed * round factor *
+    (1 + examples / median) / 2)
 
 Half of the training time is taken to grow with the device's examples, half to be fixed cost
 (loading, compiling). The round factor and failures are drawn per attempt, for the selected alone
@@ -29,7 +29,7 @@ class LatencyModel(NamedTuple):
 
     devices: of the scenario.
     examples_median: median number of examples on a device.
-    setup_seconds: before training starts.
+    setup_seconds: before training starts, and of secure aggregation.
     train_seconds: median training time at the median number of examples.
     download_seconds, upload_seconds: of the model, at the median rates.
     """
@@ -54,7 +54,7 @@ class LatencyModel(NamedTuple):
         return cls(
             devices=DeviceModel.of(scenario),
             examples_median=_examples_median(scenario, source),
-            setup_seconds=table.slowdown * table.setup_seconds,
+            setup_seconds=table.slowdown * table.fixed_seconds,
             train_seconds=table.slowdown * table.train_seconds,
             download_seconds=megabytes / table.downlink_megabytes_per_second,
             upload_seconds=megabytes / table.uplink_megabytes_per_second,

@@ -4,13 +4,14 @@ It trains any devices and has no state between two orders. Torch works on one th
 trainers of the pool are the parallelism.
 """
 
+import dataclasses
 import time
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.clipping import Clipped, add_clipped
+from clients.clipping import Clipped, Clipper
 from clients.data.registry import source_of
 from clients.data.source import DamagedExamples
 from clients.evaluation import device_sums, evaluate
@@ -19,6 +20,8 @@ from clients.tasks.layout import size_of
 from clients.tasks.registry import task_of
 from clients.work.registry import work_of
 from clients.work.work import WorkOrder, WorkResult
+from fedray.encoding.encoding import ClippedUpdates
+from fedray.encoding.registry import encoding_of
 from fedray.messages import (
     FIXED_POINT_BITS,
     DeviceMeasures,
@@ -28,6 +31,9 @@ from fedray.messages import (
     TrainReport,
 )
 from fedray.scenario import Scenario
+
+LONG_ENOUGH = 2.0
+"""Seconds of measuring, after which a device's time is known well enough."""
 
 
 class LocalTrainer:
@@ -40,6 +46,13 @@ class LocalTrainer:
         # A task of the user's own may bring its data.
         self._source = getattr(self._task, "source", None) or scenario_source
         self._work = work_of(scenario, self._task, self._source)
+        self._clipper = Clipper(scenario.privacy, self._task.shapes)
+        self._encoding = encoding_of(
+            scenario.privacy.encoding,
+            size_of(self._task.shapes),
+            scenario.rounds.report_goal,
+            scenario.training_seed,
+        )
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D]: those of training.initial, or drawn as the task says."""
@@ -85,25 +98,24 @@ class LocalTrainer:
         """Trains the groups of an order from parameters [D].
 
         Returns:
-            What became of the devices; and the sum [D] of their clipped updates, in whole steps of
-            clip_norm / 2^FIXED_POINT_BITS.
+            What became of the devices; and the sum [P] of their encoded updates.
         """
         _use_one_thread()
-        total_D = np.zeros(size_of(self._task.shapes), np.int64)
+        total_P = self._encoding.zero_sum()
         start_D = torch.tensor(parameters)
-        groups = [self._train_group(order, group, start_D, total_D) for group in order.groups]
-        return TrainReport.of(order.round_index, groups), total_D
+        groups = [self._train_group(order, group, start_D, total_P) for group in order.groups]
+        return TrainReport.of(order.round_index, groups), total_P
 
     def seconds_per_device(
         self, order: TrainOrder, parameters: NDArray[np.float32], devices_at_once: int
     ) -> float:
-        """How long a device of the order takes, in groups of that size; the least of three."""
+        """How long a device of the order takes, in groups of that size: the least of a few passes,
+        of which the first compiles and reads the data."""
         cohort = np.concatenate(order.groups)
         groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
-        timed = TrainOrder(order.round_index, groups[: max(1, 16 // devices_at_once)])
-        self.train(timed, parameters)  # compiles, and reads the data
-        seconds = []
-        for _ in range(3):
+        timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
+        seconds: list[float] = []
+        while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
             start = time.perf_counter()
             self.train(timed, parameters)
             seconds.append(time.perf_counter() - start)
@@ -114,9 +126,9 @@ class LocalTrainer:
         order: TrainOrder,
         device_ids: NDArray[np.uint64],
         start_D: torch.Tensor,
-        total_D: NDArray[np.int64],
+        total_P: NDArray[np.int64],
     ) -> TrainReport:
-        """Trains one group, and adds its clipped updates to the sum."""
+        """Trains one group, and adds its encoded updates to the sum."""
         asked = device_ids.size
         held = self._source.examples_on(device_ids)
         device_ids, held = device_ids[held > 0], held[held > 0]
@@ -132,26 +144,35 @@ class LocalTrainer:
         counts = {"devices": asked, "without_examples": without_examples, "damaged": damaged}
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        return self._add(order.round_index, result, total_D, counts)
+        return self._add(order, device_ids, result, total_P, counts)
 
     def _add(
         self,
-        round_index: int,
+        order: TrainOrder,
+        device_ids: NDArray[np.uint64],
         result: WorkResult,
-        total_D: NDArray[np.int64],
+        total_P: NDArray[np.int64],
         counts: dict[str, int],
     ) -> TrainReport:
-        done = add_clipped(total_D, result.updates.numpy(), self._scenario.privacy.clip_norm)
-        is_counted = done != Clipped.NOT_FINITE
+        clip, values = order.clip or self._clipper.first, result.updates.numpy()
+        group = self._clipper.clip(values, clip)
+        updates = ClippedUpdates(order.round_index, device_ids, values, group.factors)
+        self._encoding.encode_into(total_P, updates, clip.norm)
+        is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
+        is_counting = clip.counted_norm is not None
+        short = int((group.norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
         losses = result.losses.numpy()[is_counted]
         losses = losses[np.isfinite(losses)]
         return TrainReport(
-            round_index=round_index,
+            round_index=order.round_index,
             loss_sum=sum(round(loss * 2.0**FIXED_POINT_BITS) for loss in losses.tolist()),
             trained=int(is_counted.sum()),
             examples=int(result.examples[is_counted].sum()),
-            clipped=int((done == Clipped.SHORTENED).sum()),
-            not_finite=int((~is_counted).sum()),
+            clipped=int((group.done == Clipped.SHORTENED).sum()),
+            zeroed=int((group.done == Clipped.ZEROED).sum()),
+            short=short,
+            long=device_ids.size - short if is_counting else 0,
+            not_finite=int((group.done == Clipped.NOT_FINITE).sum()),
             **counts,
         )
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from fedray.audit.audit import Audit, audit_trace
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
+    from fedray.audit.released import ReleasedEvent, read_events
     from fedray.audit.statement import Statement, privacy_statement
+    from fedray.encoding.tables import FixedPoint, SecAgg
     from fedray.errors import (
         AggregatorLost,
         CheckpointError,
@@ -38,17 +40,20 @@ if TYPE_CHECKING:
         TrainerLost,
     )
     from fedray.learning import train
-    from fedray.messages import RunProgress, TrainingProgress
+    from fedray.messages import DataProgress, RunProgress, TrainingEstimate, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
+    from fedray.pretraining import Pretrained, pretrain
     from fedray.report.files import write_figures
     from fedray.report.page import write_report
     from fedray.report.trained_page import write_training_report
     from fedray.scenario import (
+        AdaptiveClipping,
         CustomTask,
         FedAvg,
         FedProx,
         FedSGD,
+        FixedClipping,
         ImageCnnTask,
         InitialModel,
         KeyboardLstmTask,
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
         NextWordTask,
         Outage,
         Participation,
+        PerLayerClipping,
         Population,
         Privacy,
         QuadraticTask,
@@ -69,6 +75,7 @@ if TYPE_CHECKING:
         ServerAdam,
         ServerSGD,
         ServerYogi,
+        StopAt,
         TimeZone,
         Training,
         TransformerLmTask,
@@ -96,6 +103,7 @@ if TYPE_CHECKING:
         TimerPolicy,
         WithoutReplacementPolicy,
     )
+    from fedray.scenario.pretraining import Pretraining
     from fedray.scenario.rounds import AtLeastClosing, GoalClosing
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
@@ -110,6 +118,7 @@ if TYPE_CHECKING:
     from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
     from fedray.trace.trained import TrainedRun
+    from mechanisms.accounting.events import Event, EventRefused
     from mechanisms.accounting.sampled import PoissonSampling
     from mechanisms.comparison import Utility, utility
     from mechanisms.figures import Figures, calibrated_figures, mechanism_figures
@@ -125,6 +134,7 @@ if TYPE_CHECKING:
         Dense,
         Identity,
         Matrix,
+        Restarted,
         Toeplitz,
         Tree,
         TreeFull,
@@ -137,6 +147,7 @@ _NAMES = {
     "fedray.audit.audit": "Audit audit_trace",
     "fedray.audit.claims": "Claim read_claim",
     "fedray.audit.guarantees": "Guarantee",
+    "fedray.audit.released": "ReleasedEvent read_events",
     "fedray.audit.statement": "Statement privacy_statement",
     "fedray.scenario.availability": (
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
@@ -154,19 +165,23 @@ _NAMES = {
     ),
     "fedray.studies.fit": "Fit FittedRun fit_min_sep",
     "fedray.studies.learning_curves": "LearningCurves study_learning",
+    "fedray.encoding.tables": "FixedPoint SecAgg",
     "fedray.learning": "train",
-    "fedray.messages": "RunProgress TrainingProgress",
+    "fedray.messages": "DataProgress RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
     "fedray.placement": "Placement",
+    "fedray.pretraining": "Pretrained pretrain",
     "fedray.report.files": "write_figures",
     "fedray.report.page": "write_report",
     "fedray.report.trained_page": "write_training_report",
     "fedray.scenario": (
-        "CustomTask FedAvg FedProx FedSGD ImageCnnTask InitialModel KeyboardLstmTask "
-        "LanguageData Latency LogisticTask MlpTask NextWordTask Outage Participation Population "
+        "AdaptiveClipping CustomTask FedAvg FedProx FedSGD FixedClipping ImageCnnTask "
+        "InitialModel KeyboardLstmTask LanguageData Latency LogisticTask MlpTask NextWordTask "
+        "Outage Participation PerLayerClipping Population "
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
-        "ServerYogi TimeZone Training TransformerLmTask"
+        "ServerYogi StopAt TimeZone Training TransformerLmTask"
     ),
+    "fedray.scenario.pretraining": "Pretraining",
     "fedray.scenario.participation": (
         "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
     ),
@@ -180,6 +195,7 @@ _NAMES = {
     "fedray.trace.importer": "import_log",
     "fedray.trace.reader": "Trace",
     "fedray.trace.trained": "TrainedRun",
+    "mechanisms.accounting.events": "Event EventRefused",
     "mechanisms.accounting.sampled": "PoissonSampling",
     "mechanisms.comparison": "Utility utility",
     "mechanisms.figures": "Figures calibrated_figures mechanism_figures",
@@ -187,7 +203,9 @@ _NAMES = {
     "mechanisms.optimize.design": "MechanismRequest optimize_mechanism",
     "mechanisms.optimize.objective": "Target",
     "mechanisms.participation": "MinSep",
-    "mechanisms.registry": ("BISR BLT BandFHU Banded Dense Identity Matrix Toeplitz Tree TreeFull"),
+    "mechanisms.registry": (
+        "BISR BLT BandFHU Banded Dense Identity Matrix Restarted Toeplitz Tree TreeFull"
+    ),
     "mechanisms.strategy": "SensitivityUnknown Strategy",
 }
 """The names that each module gives."""
@@ -196,6 +214,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [
     "BISR",
     "BLT",
+    "AdaptiveClipping",
     "Aggregates",
     "AggregatorLost",
     "AlwaysOn",
@@ -212,8 +231,11 @@ __all__ = [
     "CustomData",
     "CustomTask",
     "DataAvailablePolicy",
+    "DataProgress",
     "Dense",
     "Estimate",
+    "Event",
+    "EventRefused",
     "FedAvg",
     "FedProx",
     "FedSGD",
@@ -222,6 +244,8 @@ __all__ = [
     "Fit",
     "FitFailed",
     "FittedRun",
+    "FixedClipping",
+    "FixedPoint",
     "GoalClosing",
     "Guarantee",
     "HabitAvailability",
@@ -248,6 +272,7 @@ __all__ = [
     "Outage",
     "ParquetData",
     "Participation",
+    "PerLayerClipping",
     "PflHdf5Data",
     "Placement",
     "Plan",
@@ -256,15 +281,20 @@ __all__ = [
     "PoissonAvailability",
     "PoissonSampling",
     "Population",
+    "Pretrained",
+    "Pretraining",
     "Privacy",
     "QuadraticTask",
+    "ReleasedEvent",
     "ReplayAvailability",
+    "Restarted",
     "Rounds",
     "RunFailed",
     "RunProgress",
     "Scenario",
     "ScenarioError",
     "Schedule",
+    "SecAgg",
     "SensitivityUnknown",
     "ServerAdagrad",
     "ServerAdam",
@@ -274,6 +304,7 @@ __all__ = [
     "SourceCodeData",
     "Starved",
     "Statement",
+    "StopAt",
     "Strategy",
     "Sweep",
     "SweepResult",
@@ -289,6 +320,7 @@ __all__ = [
     "TrainedRun",
     "TrainerLost",
     "Training",
+    "TrainingEstimate",
     "TrainingProgress",
     "TransformerLmTask",
     "Tree",
@@ -305,8 +337,10 @@ __all__ = [
     "mechanism_figures",
     "open_trace",
     "optimize_mechanism",
+    "pretrain",
     "privacy_statement",
     "read_claim",
+    "read_events",
     "read_strategy",
     "resume",
     "resume_run",

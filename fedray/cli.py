@@ -12,9 +12,10 @@ import typer
 from typer.core import TyperGroup
 
 from fedray.commands.audits import audit, canary, report, statement
+from fedray.commands.caches import cache
 from fedray.commands.flags import in_flags
 from fedray.commands.imports import import_
-from fedray.commands.learning import compare, evaluate, train
+from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
 from fedray.commands.runs import fit, reproduce, run, scenarios, schema
 from fedray.commands.studies import plan, stress
@@ -44,6 +45,7 @@ app = typer.Typer(
 for _command in (
     run,
     train,
+    pretrain,
     compare,
     evaluate,
     audit,
@@ -58,6 +60,7 @@ for _command in (
     calibrate,
     reproduce,
     fit,
+    cache,
     scenarios,
     schema,
 ):

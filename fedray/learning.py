@@ -10,6 +10,7 @@ the rounds of a simulation as they are committed, and gives the same model, bit 
 """
 
 import contextlib
+import math
 import os
 import queue
 import threading
@@ -23,11 +24,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.registry import source_of
+from clients.data.registry import build_index, source_of
 from clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
+from fedray.encoding.registry import encoding_of
 from fedray.errors import CheckpointError, InputError, shown
-from fedray.messages import ProgressListener, TrainingProgress, TrainOrder
+from fedray.messages import (
+    ProgressListener,
+    TrainingEstimate,
+    TrainingProgress,
+    TrainOrder,
+)
 from fedray.placement import Placement
 from fedray.scenario import TRAINED_TABLES, CustomTask, FedAvg, Scenario
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
@@ -41,6 +48,8 @@ from server.workers import AggregatorWorker, start_aggregator
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
 """Keys of a scenario on which no trace depends. (`name` and `description` are for people.)"""
+MEASURED_DEVICES = 4
+"""Devices that are timed at once where the size of groups is found in the first round."""
 
 
 def train(
@@ -80,7 +89,8 @@ def train(
         value.demand_trust_of_training()
     assert isinstance(opened, Trace)  # else there is no scenario
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
-    here = (placement or Placement()).resolved(predicted_seconds(value))
+    build_index(value, on_progress)
+    here = (placement or Placement()).resolved(lambda: predicted_seconds(value))
     return _train(opened, value, here, directory, None, is_resumed, on_progress)
 
 
@@ -121,14 +131,14 @@ def finish_training(
     is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
         value.demand_trust_of_training()
-    placement = placement.resolved(predicted_seconds(value))
+    placement = placement.resolved(lambda: predicted_seconds(value))
     return _train(trace, value, placement, trace.path / TRAINING, partial, is_resumed, on_progress)
 
 
 def predicted_seconds(scenario: Scenario) -> float:
-    """How long a training takes in one process: a guess, from one machine, for `auto`."""
-    # Measured: a device of next_word trains in 5 ms; importing torch takes the rest.
-    return 3.0 + 5e-3 * scenario.rounds.count * scenario.training.cohort_sample
+    """How long a training takes in this process, by training some of its devices here."""
+    trainers = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), cpus=1)
+    return _estimate(scenario, trainers, scenario.rounds.count).sample_seconds
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.uint64]]]:
@@ -264,24 +274,33 @@ class _Training:
         if state:
             self._loop.load(state)
         self._description = trainers[0].describe().result()
+        rounds_left = scenario.rounds.count - self._loop.next_round
+        if on_progress is not None and rounds_left:
+            on_progress(_estimate(scenario, trainers, rounds_left))
         self._begun = self._last_checkpoint = time.monotonic()
 
     def train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
         """Trains a round, unless that was done before the last checkpoint."""
         if round_index < self._loop.next_round:
             return
-        metrics = self._loop.train(round_index, cohort)
-        count = self._scenario.rounds.count
-        self._on_progress(
-            TrainingProgress(round_index + 1, count, metrics, self._loop.last_evaluation)
-        )
+        self._loop.train(round_index, cohort)
+        self._tell()
         if time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds:
             self._checkpoints.save(self._loop.state())
             self._last_checkpoint = time.monotonic()
 
+    def _tell(self) -> None:
+        loop, count = self._loop, self._scenario.rounds.count
+        self._on_progress(
+            TrainingProgress(
+                loop.next_round, count, loop.metrics[-1], loop.last_evaluation, loop.evaluated
+            )
+        )
+
     def finish(self, trace: Trace) -> TrainedRun:
         """Writes the trained run."""
         model = self._loop.finish()
+        self._tell()  # of the last evaluation
         workers = [*self._trainers, self._aggregator]
         document = {
             "trace_digest": trace.digest,
@@ -290,6 +309,7 @@ class _Training:
             **self._scenario.to_document(),
             "aggregator_device": str(model["device"]),
             "devices_at_once": self._loop.devices_at_once,
+            "encoding": _encoding_figures(self._scenario, model["parameters"].size),
             "trainers": len(self._trainers),
             "restarts": sum(each.worker.restarts for each in workers),
             "notes": self._checkpoints.notes,
@@ -300,6 +320,17 @@ class _Training:
             self._loop.metrics, self._description, model["parameters"], document
         )
         return TrainedRun.open(path)
+
+
+def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:
+    """What the encoding is for a model of D parameters, as training.json records it."""
+    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
+    encoding = encoding_of(table, dimension, goal, scenario.training_seed)
+    return {
+        "kind": table.kind,
+        "bits_per_parameter": encoding.bits_per_parameter,
+        "inflation": encoding.contribution_norm(1.0),
+    }
 
 
 def _train(
@@ -362,6 +393,25 @@ def _training(
         )
 
 
+def _estimate(
+    scenario: Scenario, trainers: Sequence[TrainerWorker], rounds: int
+) -> TrainingEstimate:
+    """How long so many rounds take these trainers, by what some devices take the first one."""
+    sample, accepted = scenario.training.cohort_sample, scenario.rounds.report_goal
+    group = min(scenario.training.devices_at_once or MEASURED_DEVICES, sample)
+    # Spread over the population, because devices that joined together may be alike.
+    device_ids = np.linspace(0, scenario.population.devices - 1, group).astype(np.uint64)
+    parameters = trainers[0].initial_parameters().result()
+    order = TrainOrder(0, [device_ids])
+    per_device = trainers[0].seconds_per_device(order, parameters, group).result()
+
+    def seconds(devices: int) -> float:
+        groups_of_the_busiest = math.ceil(math.ceil(devices / group) / len(trainers))
+        return rounds * per_device * min(devices, groups_of_the_busiest * group)
+
+    return TrainingEstimate(rounds, sample, seconds(sample), accepted, seconds(accepted))
+
+
 def _rehearse(trainer: TrainerWorker) -> None:
     """Raises ScenarioError if a user's code fails at once, before anything long is begun."""
     parameters = trainer.initial_parameters().result()
@@ -395,6 +445,12 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
         raise InputError(
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
             "data, training and privacy may differ: leave the others as they are, or simulate anew"
+        )
+    if given.privacy.stop_at != kept.privacy.stop_at:
+        raise InputError(
+            f"privacy.stop_at={shown(after['privacy'].get('stop_at'))} but the trace was simulated "
+            f"with {shown(before['privacy'].get('stop_at'))}; a budget ends a simulation, and a "
+            "training takes the rounds of its trace: leave it as it is, or simulate anew"
         )
     trained = given.with_overrides("training.enabled=true")  # validates what is trained
     return kept.model_copy(update={name: getattr(trained, name) for name in TRAINED_TABLES})

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FIXED_POINT_BITS = 40
-"""Resolution of an update's coordinate: 2^40 steps per clip norm leave room for 2^22 clipped
-updates in an int64 sum."""
+"""Resolution of sums in fixed point: 2^40 steps per clip norm, or per unit of a loss, leave room
+for 2^22 devices in an int64 sum."""
 
 
 class Outcome(IntEnum):
@@ -188,16 +188,33 @@ class Census:
 
 
 @dataclass(frozen=True, slots=True)
+class Clip:
+    """How the updates of a round are clipped.
+
+    norm: the longest that a clipped update is (L2).
+    zero_above: updates longer than this count as zero; infinite where none do.
+    counted_norm: updates up to this long are counted; None where nothing is counted.
+    """
+
+    norm: float
+    zero_above: float = math.inf
+    counted_norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainOrder:
     """Asks a trainer for the local training of some groups of a round's devices.
 
     round_index: the round.
     groups: the devices [G] of each group, sorted. What is in a group is fixed by the round's
         cohort, so that no result depends on who trains it.
+    clip: how their updates are clipped; None where nothing of what is trained is kept, as in
+        measurements: as in the first round.
     """
 
     round_index: int
     groups: Sequence[NDArray[np.uint64]]
+    clip: Clip | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +228,9 @@ class TrainReport:
     damaged: those whose data cannot be read.
     not_finite: those whose update has a NaN or an infinity; they count as zero.
     clipped: those whose update was scaled down to the clip norm.
+    zeroed: those whose update was so long that it counts as zero.
+    short: those whose update is no longer than the order's `counted_norm`.
+    long: those whose update is longer, or not finite; 0 like `short` where nothing is counted.
     examples: different examples that those in the sum used.
     loss_sum: sum of their losses before training, in steps of 2^-FIXED_POINT_BITS, so that it is
         the same in any order.
@@ -223,6 +243,9 @@ class TrainReport:
     damaged: int = 0
     not_finite: int = 0
     clipped: int = 0
+    zeroed: int = 0
+    short: int = 0
+    long: int = 0
     examples: int = 0
     loss_sum: int = 0
 
@@ -341,10 +364,12 @@ class TrainingMetrics:
 
     report: what became of the round's devices.
     evaluation: on held-out data; None in rounds without one.
+    clip: how the round's updates were clipped; None where that was not recorded.
     """
 
     report: TrainReport
     evaluation: Evaluation | None = None
+    clip: Clip | None = None
 
     @property
     def round_index(self) -> int:
@@ -437,14 +462,47 @@ class TrainingProgress:
     trained, count: rounds that were trained on, and that there will be.
     metrics: of the last round.
     evaluation: the last one; None before the first.
+    evaluated: rounds that the evaluated model was trained on; 0 before the first.
     """
 
     trained: int
     count: int
     metrics: TrainingMetrics
     evaluation: Evaluation | None
+    evaluated: int
 
 
-Progress = RunProgress | TrainingProgress
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """How long a training will take, as measured with some of its devices before it begins. The
+    time of evaluations and of the aggregator is not in it.
+
+    count: rounds that will be trained.
+    devices: how many train in each.
+    sample_seconds: how long that takes the trainers that there are.
+    accepted: devices that a round accepts.
+    full_seconds: how long it would take if all of these trained.
+    """
+
+    count: int
+    devices: int
+    sample_seconds: float
+    accepted: int
+    full_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataProgress:
+    """How far data is that is read once as a whole, before anything is simulated or trained, to
+    count its words or values.
+
+    clients, count: those that were read, and all of them.
+    """
+
+    clients: int
+    count: int
+
+
+Progress = DataProgress | RunProgress | TrainingEstimate | TrainingProgress
 ProgressListener = Callable[[Progress], None]
 """Is told how far a simulation or a training is; may be called from another thread."""

@@ -5,12 +5,13 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from clients.data.registry import build_index
 from fedray import learning, simulation
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError
 from fedray.learning import LiveTraining, finish_training
 from fedray.messages import ProgressListener
-from fedray.placement import Placement
+from fedray.placement import RAY_START_SECONDS, Placement
 from fedray.scenario import Scenario
 from fedray.simulation import read_unfinished_scenario, resume, simulate, with_resume_hint
 from fedray.trace.partial import new_directory
@@ -39,6 +40,7 @@ def run_scenario(
 
     Raises what `simulate` and `train` do. After a checkpoint, `resume_run` goes on.
     """
+    build_index(scenario, on_progress)
     placement = _resolved(scenario, placement)
     simulation.check_memory(scenario, placement)
     directory = Path(out) if out is not None else new_directory(scenario.name)
@@ -87,10 +89,14 @@ def resume_run(
 
 
 def _resolved(scenario: Scenario, placement: Placement | None) -> Placement:
-    seconds = simulation.predicted_seconds(scenario)
-    if scenario.training.enabled:
-        seconds += learning.predicted_seconds(scenario)
-    return (placement or Placement()).resolved(seconds)
+    return (placement or Placement()).resolved(lambda: _predicted_seconds(scenario))
+
+
+def _predicted_seconds(scenario: Scenario) -> float:
+    simulated = simulation.predicted_seconds(scenario)
+    if not scenario.training.enabled or simulated >= RAY_START_SECONDS:
+        return simulated  # then nothing need be measured
+    return simulated + learning.predicted_seconds(scenario)
 
 
 def _finish_training(

@@ -1,5 +1,6 @@
 """Placement: where a run happens. May change the wall clock, never a result."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -79,11 +80,11 @@ class Placement:
                 "whole GPU"
             )
 
-    def resolved(self, predicted_seconds: float) -> Self:
+    def resolved(self, predict: Callable[[], float]) -> Self:
         """A copy whose backend is "ray" or "in-process".
 
-        predicted_seconds: how long the work would take in this process. A wrong prediction costs
-            time, and changes no result.
+        predict: gives the seconds that the work would take in this process; is asked only where
+            that decides. A wrong prediction costs time, and changes no result.
         """
         if self.backend != "auto":
             return self
@@ -93,5 +94,5 @@ class Placement:
             or self.trainers is not None
             or self.aggregator_gpus > 0
         )
-        is_here = predicted_seconds < RAY_START_SECONDS and not asks_for_actors
+        is_here = not asks_for_actors and predict() < RAY_START_SECONDS
         return replace(self, backend="in-process" if is_here else "ray")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from mechanisms.recurrence import Draws
 from mechanisms.toeplitz import ToeplitzStrategy, inverse_series
 
 
@@ -35,6 +36,9 @@ class BISR(ToeplitzStrategy):
 
     def first_column(self, rounds: int) -> NDArray[np.float64]:
         return inverse_series(self.inverse_first_column(rounds))
+
+    def recurrence(self, rounds: int) -> Draws:
+        return Draws(coefficients=np.trim_zeros(self.inverse_first_column(rounds), "b"))
 
     def is_non_increasing(self, rounds: int) -> bool:
         """Always: with r the negated coefficients of C^-1 past the first, all positive, c_t = sum_i

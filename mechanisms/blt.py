@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from mechanisms.recurrence import Buffers
 from mechanisms.toeplitz import ToeplitzStrategy
 
 
@@ -62,6 +63,15 @@ class BLT(ToeplitzStrategy):
             inverse[t] = -(omega_b @ S)
             S = theta_b * S + inverse[t]
         return inverse
+
+    def recurrence(self, rounds: int) -> Buffers:
+        del rounds
+        return Buffers(theta=self.theta, omega=self.omega)
+
+    def noise_growth(self, rounds: int) -> float:
+        """The spectral radius, which is checked where a BLT is made, bounds it."""
+        del rounds
+        return 1.0
 
     def is_non_increasing(self, rounds: int) -> bool:
         """As theta < 1 and omega > 0, all but c_1 <= c_0 always holds; decided by the parameters,

@@ -10,14 +10,13 @@ from mechanisms.accounting.calibration import (
     noise_multiplier_for_epsilon,
     noise_multiplier_for_rho,
 )
-from mechanisms.accounting.gdp import check_delta, gaussian_epsilon, gaussian_mu
+from mechanisms.accounting.events import Event, StrategyRelease
+from mechanisms.accounting.gdp import gdp_epsilon, mu_of
+from mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from mechanisms.accounting.pld import pld_epsilon
 from mechanisms.accounting.renyi import renyi_epsilon
-from mechanisms.accounting.sampled import (
-    PoissonSampling,
-    independent_noise_multiplier,
-    sampled_epsilon,
-)
-from mechanisms.accounting.zcdp import check_noise_multiplier, gaussian_rho
+from mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.loss import Loss, loss
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Strategy
@@ -55,45 +54,52 @@ class Figures:
         )
 
     @property
+    def event(self) -> Event | None:
+        """What is released, without any sampling; None without a noise multiplier."""
+        if self.noise_multiplier is None:
+            return None
+        return StrategyRelease(
+            strategy=self.strategy,
+            rounds=self.participation.rounds,
+            noise_multiplier=self.noise_multiplier,
+            sensitivity=self.loss.sensitivity,
+            participation=self.participation,
+        )
+
+    @property
     def mu(self) -> float | None:
         """Gaussian DP: sensitivity / noise multiplier. Exact if the sensitivity is."""
-        return (
-            None
-            if self.noise_multiplier is None
-            else gaussian_mu(self.loss.sensitivity.value, self.noise_multiplier)
-        )
+        return None if self.event is None else mu_of(self.event)
 
     @property
     def rho(self) -> float | None:
         """zCDP. Exact if the sensitivity is."""
-        return (
-            None
-            if self.noise_multiplier is None
-            else gaussian_rho(self.loss.sensitivity.value, self.noise_multiplier)
-        )
+        return None if self.event is None else rho_of(self.event)
 
     @property
     def epsilon(self) -> float | None:
         """At delta, without any sampling. Exact if the sensitivity is."""
-        if self.noise_multiplier is None:
+        return None if self.event is None else gdp_epsilon(self.event, self.delta)
+
+    @property
+    def amplified_event(self) -> Event | None:
+        """What is released if devices are Poisson-sampled as `sampling` says. Raises InputError
+        where nothing is proven."""
+        if self.noise_multiplier is None or self.sampling is None:
             return None
-        return gaussian_epsilon(self.loss.sensitivity.value, self.noise_multiplier, self.delta)
+        return cyclically_sampled(self.strategy, self.sampling, self.noise_multiplier)
 
     @property
     def amplified_epsilon(self) -> float | None:
-        """An upper bound at delta, if devices are Poisson-sampled as `sampling` says. Raises
-        InputError where nothing is proven."""
-        if self.noise_multiplier is None or self.sampling is None:
-            return None
-        return sampled_epsilon(self.strategy, self.sampling, self.noise_multiplier, self.delta)
+        """An upper bound at delta, if devices are so sampled."""
+        event = self.amplified_event
+        return None if event is None else pld_epsilon(event, self.delta)
 
     @property
     def amplified_renyi_epsilon(self) -> float | None:
         """The same by Renyi DP, looser; for comparison with other tools."""
-        if self.noise_multiplier is None or self.sampling is None:
-            return None
-        noise = independent_noise_multiplier(self.strategy, self.sampling, self.noise_multiplier)
-        return renyi_epsilon(self.sampling, noise, self.delta)
+        event = self.amplified_event
+        return None if event is None else renyi_epsilon(event, self.delta)
 
     def parameters(self) -> dict[str, Any]:
         """The strategy's own; of a matrix its size and bands too."""
@@ -210,7 +216,7 @@ def calibrated_figures(
     elif sampling is not None:
         assert epsilon is not None
         z = least_noise_multiplier(
-            lambda each: sampled_epsilon(strategy, sampling, each, delta), epsilon
+            lambda each: pld_epsilon(cyclically_sampled(strategy, sampling, each), delta), epsilon
         )
     else:
         assert epsilon is not None

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.recurrence import Independent
 from mechanisms.toeplitz import ToeplitzStrategy
 
 
@@ -17,6 +18,10 @@ class Identity(ToeplitzStrategy):
 
     def first_column(self, rounds: int) -> NDArray[np.float64]:
         return np.eye(1, rounds)[0]
+
+    def recurrence(self, rounds: int) -> Independent:
+        del rounds
+        return Independent()
 
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int

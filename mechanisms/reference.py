@@ -21,6 +21,7 @@ from mechanisms.bisr import BISR
 from mechanisms.blt import BLT
 from mechanisms.identity import Identity
 from mechanisms.participation import MinSep
+from mechanisms.restarted import Restarted
 from mechanisms.strategy import Strategy
 from mechanisms.toeplitz import Toeplitz
 from mechanisms.tree import Tree
@@ -72,6 +73,12 @@ def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
             upper: NDArray[np.float64] = np.linalg.qr(nodes[:, ::-1]).R
             R = upper[::-1, ::-1]  # nodes' nodes = R'R, R lower triangular
             return (np.sign(np.diag(R))[:, None] * R)[:rounds, :rounds]
+        case Restarted():
+            starts = [0, *(each for each in strategy.restarts if each < rounds)]
+            C = np.zeros((rounds, rounds))
+            for start, end in zip(starts, [*starts[1:], rounds], strict=True):
+                C[start:end, start:end] = strategy_matrix(strategy.mechanism, end - start)
+            return C
         case _:
             raise InputError(
                 f"strategy kind {strategy.kind!r} has no reference matrix; add it to "

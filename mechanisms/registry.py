@@ -11,6 +11,7 @@ from mechanisms.blt import BLT
 from mechanisms.dense import Dense
 from mechanisms.identity import Identity
 from mechanisms.matrix import Matrix
+from mechanisms.restarted import Restarted
 from mechanisms.toeplitz import Toeplitz
 from mechanisms.tree import Tree
 from mechanisms.tree_full import TreeFull
@@ -24,12 +25,23 @@ __all__ = [
     "Dense",
     "Identity",
     "Matrix",
+    "Restarted",
     "Toeplitz",
     "Tree",
     "TreeFull",
 ]
 
 AnyStrategy = Annotated[
-    Identity | BLT | Toeplitz | BandFHU | BISR | Banded | Dense | Matrix | Tree | TreeFull,
+    Identity
+    | BLT
+    | Toeplitz
+    | BandFHU
+    | BISR
+    | Banded
+    | Dense
+    | Matrix
+    | Tree
+    | TreeFull
+    | Restarted,
     Field(discriminator="kind"),
 ]

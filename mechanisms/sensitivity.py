@@ -131,13 +131,13 @@ class PatternSensitivities:
         squared, is_exact = np.zeros(len(patterns)), np.ones(len(patterns), np.bool_)
         for position, later in enumerate(columns):
             for earlier in columns[:position]:
-                entries = self._gram(earlier, later)
+                entries = self.entries(earlier, later)
                 if entries.min(initial=0.0) < 0:
                     is_exact &= entries >= -self._rounding(earlier, later)
                     np.abs(entries, out=entries)
                 entries *= 2.0
                 squared += entries
-            squared += self._gram(later, later)
+            squared += self.entries(later, later)
         return squared, is_exact
 
     def _row_by_row(
@@ -164,10 +164,10 @@ class PatternSensitivities:
                 "rounds, or leave this mechanism out"
             )
         square, is_exact = 0.0, True
-        norms = np.sqrt(self._gram(pattern, pattern))
+        norms = np.sqrt(self.entries(pattern, pattern))
         for start in range(0, pattern.size, BLOCK):
             rows, later = pattern[start : start + BLOCK, None], slice(start, None)
-            block = self._gram(np.minimum(rows, pattern[later]), np.maximum(rows, pattern[later]))
+            block = self.entries(np.minimum(rows, pattern[later]), np.maximum(rows, pattern[later]))
             is_exact = is_exact and bool(
                 (block >= -ROUNDING * norms[start : start + BLOCK, None] * norms[later]).all()
             )
@@ -179,7 +179,7 @@ class PatternSensitivities:
     def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sizes of entries that may be rounded zeros: ROUNDING of the product of the two columns'
         norms."""
-        return ROUNDING * np.sqrt(self._gram(first, first) * self._gram(second, second))
+        return ROUNDING * np.sqrt(self.entries(first, first) * self.entries(second, second))
 
     def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
         """Of one pattern [c]; where G has negative entries, exact for models of c or more
@@ -207,11 +207,11 @@ class PatternSensitivities:
 
     def gram_of(self, pattern: NDArray[np.int64]) -> NDArray[np.float64]:
         """G[pattern, pattern], [c, c]."""
-        return self._gram(
+        return self.entries(
             np.minimum(pattern[:, None], pattern), np.maximum(pattern[:, None], pattern)
         )
 
-    def _gram(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+    def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         """G[first, second] elementwise, for first <= second; from a table once as many as rounds
         were asked for."""
         self._looked_up += first.size

@@ -13,6 +13,7 @@ from fedray.errors import InputError
 from fedray.mistakes import Explained
 from mechanisms.gram import GramTable
 from mechanisms.participation import MinSep
+from mechanisms.recurrence import Recurrence
 
 
 class SensitivityUnknown(InputError):
@@ -41,9 +42,10 @@ class Sensitivity:
 class Strategy(Explained, ABC):
     """An immutable strategy matrix. Serialises to JSON as its `kind` and its parameters.
 
-    A subclass says its Gram matrix G = C'C, entry by entry, and the error of its decoder; most are
-    one of two families, `mechanisms.toeplitz.ToeplitzStrategy` and
-    `mechanisms.triangular.TriangularStrategy`, which say both.
+    A subclass says its Gram matrix G = C'C, entry by entry, the error of its decoder, and the
+    recurrence of its noise; most are one of two families,
+    `mechanisms.toeplitz.ToeplitzStrategy` and `mechanisms.triangular.TriangularStrategy`, which
+    say all three.
     """
 
     model_config = ConfigDict(
@@ -130,6 +132,27 @@ class Strategy(Explained, ABC):
         """
         del pattern, rounds
         return None
+
+    def diagonals(self, rounds: int) -> int:
+        """Diagonals of C up to the last that is not zero over so many rounds; columns that are at
+        least so far apart are orthogonal. `rounds` where no fewer are known."""
+        return rounds
+
+    def is_quick_under_participation(self, rounds: int) -> bool:
+        """Whether `participation_sensitivity` over so many rounds takes less than a look at every
+        entry of G."""
+        del rounds
+        return False
+
+    def noise_growth(self, rounds: int) -> float:
+        """Largest weight of a draw in the noise C^-1 Z over so many rounds; 1 where the strategy's
+        parameters bound it, and where finding it would need a matrix's inverse."""
+        del rounds
+        return 1.0
+
+    @abstractmethod
+    def recurrence(self, rounds: int) -> Recurrence:
+        """How its noise is made, row by row, for 1 <= rounds <= most_rounds."""
 
     @abstractmethod
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:

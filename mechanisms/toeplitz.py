@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from mechanisms.participation import MinSep
+from mechanisms.recurrence import Outputs, Recurrence
 from mechanisms.sensitivity import any_strategy_sensitivity
 from mechanisms.strategy import Sensitivity, Strategy
 
@@ -36,6 +37,20 @@ class ToeplitzStrategy(Strategy):
         """Whether c_0 >= c_1 >= ... >= 0 over that many rounds: the condition of Theorem 3.1."""
         c = self.first_column(rounds)
         return bool((c >= 0).all() and (np.diff(c) <= 0).all())
+
+    def diagonals(self, rounds: int) -> int:
+        return int(np.flatnonzero(self.first_column(rounds))[-1]) + 1
+
+    def is_quick_under_participation(self, rounds: int) -> bool:
+        return self.is_non_increasing(rounds)
+
+    def noise_growth(self, rounds: int) -> float:
+        with np.errstate(all="ignore"):  # what overflows is infinite growth
+            return float(np.abs(self.inverse_first_column(rounds)).max())
+
+    def recurrence(self, rounds: int) -> Recurrence:
+        c = np.trim_zeros(self.first_column(rounds), "b")
+        return Outputs(row=lambda t: c, bands=len(c))
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
         """sum_{i <= t} beta_i^2, beta the coefficients of B = A C^-1 (McMahan, Xu, Zhang 2024,
@@ -90,7 +105,7 @@ class ToeplitzStrategy(Strategy):
                 value,
                 pattern,
             )
-        if int(np.flatnonzero(c)[-1]) < b:
+        if self.diagonals(n) <= b:
             # Columns' norms do not increase, so that the earliest rounds are worst.
             value = float(np.cumsum(c * c)[::-1][list(pattern)].sum()) ** 0.5
             theorem = "Choquette-Choo et al. 2023, Theorem 2 (at most b bands: orthogonal columns)"

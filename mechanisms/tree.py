@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from mechanisms.participation import MinSep
+from mechanisms.recurrence import Forest
+from mechanisms.restarts import Restarts, segments_of
 from mechanisms.strategy import Sensitivity, Strategy
 
 NO_ROUND = -(2**62)
@@ -144,7 +146,7 @@ class Tree(Strategy):
 
     kind: Literal["tree"] = "tree"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Binary tree, online."""
-    restarts: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
+    restarts: Restarts = ()
     """Rounds at which a new tree starts, increasing; those beyond the rounds that happen do
     nothing."""
     completion: bool = False
@@ -156,14 +158,7 @@ class Tree(Strategy):
     paper: ClassVar[str] = "Kairouz et al. 2021; Honaker 2015"
 
     @model_validator(mode="after")
-    def _restarts_increase(self) -> Self:
-        if any(
-            later <= earlier
-            for earlier, later in zip(self.restarts, self.restarts[1:], strict=False)
-        ):
-            raise ValueError(
-                f"restarts={list(self.restarts)} must increase; sort them, drop repeats"
-            )
+    def _completion_is_planned(self) -> Self:
         if self.completion and self.rounds is None:
             raise ValueError(
                 "completion=true needs rounds, the number planned: the last tree is completed there"
@@ -178,17 +173,27 @@ class Tree(Strategy):
         """What has been released after so many rounds: a segment that is still going on is not
         completed."""
         self.check_rounds(rounds)
-        starts = [0, *(restart for restart in self.restarts if restart < rounds)]
-        ends = [*starts[1:], rounds]
         planned = {*self.restarts, self.rounds}
         return [
-            Segment(*each, self.completion and each[1] in planned)
-            for each in zip(starts, ends, strict=True)
+            Segment(start, end, self.completion and end in planned)
+            for start, end in segments_of(self.restarts, rounds)
         ]
 
     def forest(self, rounds: int) -> list[Subtree]:
         """Its trees over that many rounds."""
         return forest(self.segments(rounds))
+
+    def is_quick_under_participation(self, rounds: int) -> bool:
+        del rounds
+        return True
+
+    def recurrence(self, rounds: int) -> Forest:
+        segments = self.segments(rounds)
+        return Forest(
+            starts=tuple(segment.start for segment in segments),
+            completed_ends=frozenset(each.end for each in segments if each.is_completed),
+            variances=tuple(honaker_variances(rounds.bit_length() + 2)),
+        )
 
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int

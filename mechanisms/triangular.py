@@ -20,6 +20,7 @@ from fedray.errors import InputError
 from fedray.mistakes import explain
 from mechanisms.gram import GramTable
 from mechanisms.participation import MinSep
+from mechanisms.recurrence import Outputs
 from mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
 from mechanisms.strategy import Sensitivity, Strategy
 
@@ -50,6 +51,14 @@ class TriangularStrategy(Strategy):
         C = self.matrix
         last_rows = len(C) - 1 - np.argmax(C[::-1] != 0, axis=0)
         return int((last_rows - np.arange(len(C))).max()) + 1
+
+    def diagonals(self, rounds: int) -> int:
+        return min(self.bands, rounds)
+
+    def recurrence(self, rounds: int) -> Outputs:
+        self.check_rounds(rounds)
+        C, bands = self.matrix, self.diagonals(rounds)
+        return Outputs(row=lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands=bands)
 
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int

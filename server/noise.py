@@ -1,12 +1,11 @@
 """Streams of correlated noise: row t of C^-1 Z (of a tree: of its decoder times Z), in torch, one
-class per recurrence.
+class per recurrence of mechanisms/recurrence.py.
 
-    IndependentNoise    identity
-    BufferedNoise       BLT: one buffer per (theta, omega)
-    OutputRecurrence    banded Toeplitz, band-FHU, banded, dense, matrix, full tree: from the last
-                        `bands - 1` outputs
-    InputConvolution    BISR: from the last `bands - 1` draws
-    TreeNoise           online tree: one buffer per height
+    IndependentNoise    Independent
+    BufferedNoise       Buffers: one row of state per (theta, omega)
+    OutputRecurrence    Outputs: the last `bands - 1` rows
+    InputConvolution    Draws: the last draws, one fewer than there are coefficients
+    TreeNoise           Forest: one row per height
 
 A stream is made for a number of rounds and refuses to go beyond: a row that was accounted for
 nowhere, or given twice, would break the guarantee. Rows are in place: what `next` returns is
@@ -25,13 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mechanisms.bisr import BISR
-from mechanisms.blt import BLT
-from mechanisms.identity import Identity
+from fedray.rng import Stream
+from mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
 from mechanisms.strategy import Strategy
-from mechanisms.toeplitz import ToeplitzStrategy
-from mechanisms.tree import Tree, honaker_variances
-from mechanisms.triangular import TriangularStrategy
 from server.draws import VIRTUAL, NormalDraws
 
 
@@ -40,8 +35,14 @@ class NoiseStream(ABC):
     each row is given once."""
 
     def __init__(
-        self, draws: NormalDraws, dimension: int, device: torch.device, rounds: int
+        self,
+        recurrence: Restarting,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
     ) -> None:
+        self._recurrence = recurrence
         self._draws, self._rounds = draws, rounds
         self._out = torch.empty(dimension, device=device)
         self.next_round = 0
@@ -55,7 +56,10 @@ class NoiseStream(ABC):
                 "rounds, which is what is accounted "
                 "for, and a repeated row would reveal differences; plan for more rounds"
             )
-        self._row(self.next_round)
+        start = self._recurrence.start_of(self.next_round)
+        if start == self.next_round:
+            self._buffers().zero_()
+        self._row(self.next_round, self.next_round - start)
         self.next_round += 1
         return self._out
 
@@ -84,8 +88,8 @@ class NoiseStream(ABC):
         self._buffers().copy_(torch.from_numpy(np.array(state["buffers"])))
 
     @abstractmethod
-    def _row(self, round_index: int) -> None:
-        """Writes the round's noise to `_out`."""
+    def _row(self, round_index: int, place: int) -> None:
+        """Writes the round's noise to `_out`; `place` counts rounds from the latest start."""
 
     @abstractmethod
     def _buffers(self) -> Tensor:
@@ -98,7 +102,8 @@ class NoiseStream(ABC):
 class IndependentNoise(NoiseStream):
     """C = I."""
 
-    def _row(self, round_index: int) -> None:
+    def _row(self, round_index: int, place: int) -> None:
+        del place
         self._draws.fill(self._out, round_index)
 
     def _buffers(self) -> Tensor:
@@ -106,17 +111,22 @@ class IndependentNoise(NoiseStream):
 
 
 class BufferedNoise(NoiseStream):
-    """out_t = z_t - omega' S; S = diag(theta) S + out_t (multi-participation BLT, Algorithm 3). S
-    is [buffers, D]."""
+    """out_t = z_t - omega' S; S = diag(theta) S + out_t. S is [buffers, D]."""
 
     def __init__(
-        self, strategy: BLT, draws: NormalDraws, dimension: int, device: torch.device, rounds: int
+        self,
+        recurrence: Buffers,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
     ) -> None:
-        super().__init__(draws, dimension, device, rounds)
-        self._theta, self._omega = strategy.theta, strategy.omega
-        self._S = self._zeros(len(strategy.theta))
+        super().__init__(recurrence, draws, dimension, device, rounds)
+        self._theta, self._omega = recurrence.theta, recurrence.omega
+        self._S = self._zeros(len(recurrence.theta))
 
-    def _row(self, round_index: int) -> None:
+    def _row(self, round_index: int, place: int) -> None:
+        del place
         self._draws.fill(self._out, round_index)
         self.step()
 
@@ -143,7 +153,7 @@ CHUNK = 4096
 writing."""
 
 
-@numba.njit(parallel=True, error_model="numpy")
+@numba.njit(parallel=True, cache=True, error_model="numpy")
 def _buffered_step(S, out, theta, omega):
     for chunk in numba.prange((out.size + CHUNK - 1) // CHUNK):
         low, high = chunk * CHUNK, min(out.size, (chunk + 1) * CHUNK)
@@ -174,78 +184,80 @@ class _Ring(NoiseStream):
     """A stream whose state is its last `memory` rows: row r stands in slot r modulo memory."""
 
     def __init__(
-        self, memory: int, draws: NormalDraws, dimension: int, device: torch.device, rounds: int
+        self,
+        memory: int,
+        recurrence: Restarting,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
     ) -> None:
-        super().__init__(draws, dimension, device, rounds)
+        super().__init__(recurrence, draws, dimension, device, rounds)
         self._ring = self._zeros(memory)
 
-    def _add_weighted(self, round_index: int, weights: NDArray[np.float64]) -> None:
-        """Adds weights[j - 1] times the row of round t - j, for j = 1 .. min(t, memory)."""
+    def _add_weighted(self, place: int, weights: NDArray[np.float64]) -> None:
+        """Adds weights[j - 1] times the row of place - j, for j = 1 .. min(place, memory)."""
         memory = len(self._ring)
         by_slot = np.zeros(memory)
-        lags = np.arange(1, min(round_index, memory) + 1)
-        by_slot[(round_index - lags) % memory] = weights[: lags.size]
+        lags = np.arange(1, min(place, memory) + 1)
+        by_slot[(place - lags) % memory] = weights[: lags.size]
         self._out.addmv_(
             self._ring.T, torch.tensor(by_slot, dtype=torch.float32, device=self._out.device)
         )
 
-    def _keep(self, round_index: int, row_D: Tensor) -> None:
-        self._ring[round_index % len(self._ring)].copy_(row_D)
+    def _keep(self, place: int, row_D: Tensor) -> None:
+        self._ring[place % len(self._ring)].copy_(row_D)
 
     def _buffers(self) -> Tensor:
         return self._ring
 
 
 class OutputRecurrence(_Ring):
-    """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution.
-
-    row(t) gives C[t, t], C[t, t-1], ..., as many as there are bands (zeros may be left out at the
-    end).
-    """
+    """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution."""
 
     def __init__(
         self,
-        row: Callable[[int], NDArray[np.float64]],
-        bands: int,
+        recurrence: Outputs,
         draws: NormalDraws,
         dimension: int,
         device: torch.device,
         rounds: int,
     ) -> None:
-        super().__init__(bands - 1, draws, dimension, device, rounds)
-        self._row_of_C = row
+        super().__init__(recurrence.bands - 1, recurrence, draws, dimension, device, rounds)
+        self._row_of_C = recurrence.row
 
-    def _row(self, round_index: int) -> None:
-        weights = self._row_of_C(round_index)
+    def _row(self, round_index: int, place: int) -> None:
+        weights = self._row_of_C(place)
         self._draws.fill(self._out, round_index)
         if len(self._ring):
-            self._add_weighted(round_index, -weights[1:])
+            self._add_weighted(place, -weights[1:])
         if weights[0] != 1.0:
             self._out.div_(float(weights[0]))
         if len(self._ring):
-            self._keep(round_index, self._out)
+            self._keep(place, self._out)
 
 
 class InputConvolution(_Ring):
-    """out_t = sum_j d_j z_{t-j}, d the coefficients of C^-1, d_0 = 1."""
+    """out_t = sum_j d_j z_{t-j}, d_0 = 1."""
 
     def __init__(
         self,
-        inverse: NDArray[np.float64],
+        recurrence: Draws,
         draws: NormalDraws,
         dimension: int,
         device: torch.device,
         rounds: int,
     ) -> None:
-        super().__init__(max(1, len(inverse) - 1), draws, dimension, device, rounds)
-        self._inverse = inverse
+        memory = max(1, len(recurrence.coefficients) - 1)
+        super().__init__(memory, recurrence, draws, dimension, device, rounds)
+        self._inverse = recurrence.coefficients
         self._draw = torch.empty_like(self._out)
 
-    def _row(self, round_index: int) -> None:
+    def _row(self, round_index: int, place: int) -> None:
         self._draws.fill(self._draw, round_index)
         self._out.copy_(self._draw)
-        self._add_weighted(round_index, np.append(self._inverse[1:], [0.0])[: len(self._ring)])
-        self._keep(round_index, self._draw)
+        self._add_weighted(place, np.append(self._inverse[1:], [0.0])[: len(self._ring)])
+        self._keep(place, self._draw)
 
 
 class TreeNoise(NoiseStream):
@@ -258,22 +270,21 @@ class TreeNoise(NoiseStream):
     """
 
     def __init__(
-        self, strategy: Tree, draws: NormalDraws, dimension: int, device: torch.device, rounds: int
+        self,
+        recurrence: Forest,
+        draws: NormalDraws,
+        dimension: int,
+        device: torch.device,
+        rounds: int,
     ) -> None:
-        super().__init__(draws, dimension, device, rounds)
-        segments = strategy.segments(rounds)
-        self._starts = np.array([segment.start for segment in segments])
-        self._completed_ends = {segment.end for segment in segments if segment.is_completed}
-        heights = rounds.bit_length() + 1
-        self._variances = honaker_variances(heights + 1)
-        self._slots = self._zeros(heights + 1)
+        super().__init__(recurrence, draws, dimension, device, rounds)
+        self._completed_ends = recurrence.completed_ends
+        self._variances = recurrence.variances
+        self._slots = self._zeros(len(recurrence.variances))
         self._node, self._draw = torch.empty_like(self._out), torch.empty_like(self._out)
 
-    def _row(self, round_index: int) -> None:
-        start = int(self._starts[np.searchsorted(self._starts, round_index, side="right") - 1])
-        place, previous = round_index - start, self._slots[-1]
-        if place == 0:
-            previous.zero_()
+    def _row(self, round_index: int, place: int) -> None:
+        previous = self._slots[-1]
         self._draws.fill(self._node, round_index)
         height = 0
         while place >> height & 1:  # the node's left sibling is complete: so is their parent
@@ -323,34 +334,24 @@ def noise_stream(
     device: torch.device,
     rounds: int,
     first_coordinate: int = 0,
+    stream: Stream = Stream.NOISE,
 ) -> NoiseStream:
     """The stream of a strategy for so many rounds, on coordinates [first, first + dimension) of the
-    model.
+    model, from the draws of one purpose.
 
-    Raises ValueError for a strategy without one, or of fewer rounds.
+    Raises InputError for a strategy of fewer rounds.
     """
     strategy.check_rounds(rounds)
-    where = (NormalDraws(seed, first_coordinate, device), dimension, device, rounds)
-    match strategy:
-        case Identity():
-            return IndependentNoise(*where)
-        case BLT():
-            return BufferedNoise(strategy, *where)
-        case Tree():
-            return TreeNoise(strategy, *where)
-        case BISR():
-            return InputConvolution(
-                np.trim_zeros(strategy.inverse_first_column(rounds), "b"), *where
-            )
-        case ToeplitzStrategy():
-            c = np.trim_zeros(strategy.first_column(rounds), "b")
-            return OutputRecurrence(lambda t: c, len(c), *where)
-        case TriangularStrategy():
-            C, bands = strategy.matrix, min(strategy.bands, rounds)
-            return OutputRecurrence(
-                lambda t: C[t, max(0, t - bands + 1) : t + 1][::-1], bands, *where
-            )
-        case _:
-            raise ValueError(
-                f"strategy kind {strategy.kind!r} has no noise stream; add one to server/noise.py"
-            )
+    where = (NormalDraws(seed, first_coordinate, device, stream), dimension, device, rounds)
+    recurrence = strategy.recurrence(rounds)
+    match recurrence:
+        case Independent():
+            return IndependentNoise(recurrence, *where)
+        case Buffers():
+            return BufferedNoise(recurrence, *where)
+        case Outputs():
+            return OutputRecurrence(recurrence, *where)
+        case Draws():
+            return InputConvolution(recurrence, *where)
+        case Forest():
+            return TreeNoise(recurrence, *where)

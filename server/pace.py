@@ -98,7 +98,7 @@ class Pace:
         # A round takes about as long as a device that is one deviation slower than the median.
         slow_device = math.exp(math.hypot(latency.speed_between, latency.speed_within))
         fastest_round_seconds = latency.slowdown * (
-            latency.setup_seconds + latency.train_seconds * slow_device
+            latency.fixed_seconds + latency.train_seconds * slow_device
         )
         demand_per_hour = rounds.selection_target * 3600.0 / fastest_round_seconds
         return min(

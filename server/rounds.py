@@ -7,7 +7,7 @@ reporting is resolved at once.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -251,6 +251,23 @@ def resolve_reporting(
         accepted_device_ids=selected.device_ids[outcomes == Outcome.ACCEPTED],
         settlement=settlement,
         busy_until=free,
+    )
+
+
+def withheld(reporting: Reporting) -> Reporting:
+    """A round that was to be committed, and is abandoned with all its reports instead.
+
+    Nothing of it is released. The devices cannot know, so they keep away as after any report that
+    arrived in time.
+    """
+    settlement = reporting.settlement
+    outcomes = settlement.outcomes
+    abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
+    return replace(
+        reporting,
+        is_committed=False,
+        accepted_device_ids=np.empty(0, np.uint64),
+        settlement=replace(settlement, outcomes=abandoned),
     )
 
 

@@ -2,6 +2,7 @@
 
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
+from mechanisms.accounting.clip_count import count_noise_multiplier
 
 OF_EVERY_AUDIT = (
     "Adjacency: one unit's updates are replaced by zeros (zero-out).",
@@ -36,6 +37,20 @@ SCALED_NOISE_OF_SURPLUS = (
 )
 """Where rounds keep more reports than the goal."""
 
+COUNTED = (
+    "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
+    "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
+    "{updates:.6g} and counts {counts:.6g}; both together have {both:.6g}, of which all figures "
+    "are."
+)
+
+
+STOPPED = (
+    "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
+    "The observed figures are within it by construction. When the run ended tells of these rounds, "
+    "which are not protected; the enforced figures do not rest on the budget."
+)
+
 
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
     """Of a run of ours (scenario), or of an imported log (trace)."""
@@ -51,8 +66,12 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "so a real deployment "
         "must draw its noise from a secret source."
     )
+    encoding = scenario.privacy.encoding.assumption
+    budget = STOPPED if scenario.privacy.stop_at is not None else ""
+    own = [text for text in (encoding, *_counted(scenario), budget) if text]
+    every = (first, *OF_EVERY_AUDIT, *own, released)
     if not training.enabled:
-        return (first, *OF_EVERY_AUDIT, released)
+        return every
     metrics = (
         "The recorded train_loss and clipped_share of each round are computed from updates without "
         "noise. They are a "
@@ -60,7 +79,20 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "accounted for."
     )
     if not scenario.trains_a_sample:
-        return (first, *OF_EVERY_AUDIT, released, metrics)
+        return (*every, metrics)
     text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
     scaled = text.format(sample=training.cohort_sample, goal=goal)
-    return (first, *OF_EVERY_AUDIT, released, metrics, scaled)
+    return (*every, metrics, scaled)
+
+
+def _counted(scenario: Scenario) -> tuple[str, ...]:
+    if scenario.count_noise is None:
+        return ()
+    of_counts = count_noise_multiplier(scenario.count_noise)
+    return (
+        COUNTED.format(
+            updates=scenario.update_noise_multiplier,
+            counts=of_counts,
+            both=scenario.privacy.noise_multiplier,
+        ),
+    )

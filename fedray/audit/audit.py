@@ -39,6 +39,7 @@ from fedray.audit.guarantees import (
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
@@ -46,8 +47,10 @@ from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.gdp import check_delta
-from mechanisms.accounting.zcdp import check_noise_multiplier
+from mechanisms.accounting.clip_count import with_counts
+from mechanisms.accounting.events import Event, StrategyRelease
+from mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from mechanisms.participation import MinSep
 from mechanisms.registry import Identity, Tree
@@ -275,8 +278,62 @@ class Audit:
         return found if found.sensitivity is not None else None
 
     @property
+    def releases(self) -> tuple[Event, ...]:
+        """What the run released in each round, one by one, at the observed sensitivity of its own
+        mechanism and the noise of its scenario; empty where sums of updates are all."""
+        scenario = self.scenario
+        own = [each.observed.event for each in self.mechanisms if each.is_own]
+        if scenario is None or scenario.count_noise is None or not own:
+            return ()
+        assert isinstance(own[0], StrategyRelease)  # a run of ours has noise
+        z = scenario.privacy.noise_multiplier
+        together = own[0].model_copy(update={"noise_multiplier": z})
+        return with_counts(together, scenario.count_noise).events
+
+    @property
     def _has_noise(self) -> bool:
         return bool(self.mechanisms) and self.mechanisms[0].noise_multiplier is not None
+
+    @property
+    def events(self) -> tuple[ReleasedEvent, ...]:
+        """What was released, for every mechanism and each of its guarantees; none without noise."""
+        named = [
+            (mechanism, name, guarantee)
+            for mechanism in self.mechanisms
+            for name, guarantee in (
+                ("observed", mechanism.observed),
+                ("observed limits", mechanism.observed_limits),
+                ("enforced", mechanism.enforced),
+                ("claimed", mechanism.claimed),
+            )
+        ]
+        return tuple(
+            ReleasedEvent(mechanism.name, name, each.scope, each.event, each.delta)
+            for mechanism, name, each in named
+            if each.event is not None
+        )
+
+    def write_events(self, file: str | Path) -> Path:
+        """Writes `events`, with the figures of every accountant and of dp_accounting, as JSON.
+
+        `fedray.read_events` reads it. Matrices are written beside it.
+
+        Args:
+            file: the JSON file.
+
+        Returns:
+            Its path.
+
+        Raises:
+            InputError: it cannot be written, or there is no noise to account for.
+        """
+        if not self.events:
+            raise InputError(
+                f"trace {str(self.path)!r}: no mechanism and noise multiplier are known, so there "
+                "are no events; give both, or a claim"
+            )
+        strategies = [mechanism.strategy for mechanism in self.mechanisms]
+        return write_events(self.events, strategies, self.digest, file)
 
     def participation_histogram(self) -> dict[int, int]:
         """Devices by number of participations, from 1."""
@@ -302,6 +359,10 @@ class Audit:
             "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees]
             if self.mechanisms
             else [],
+            "releases": [
+                {**each.model_dump(include={"query", "noise_multiplier"}), "rho": rho_of(each)}
+                for each in self.releases
+            ],
             "utility": [row.to_json() for row in self.utility],
             "utility_basis": basis.name if basis is not None else None,
             "utility_rho": basis.rho if basis is not None else None,
@@ -311,8 +372,16 @@ class Audit:
             "claim_holds": self.claim_holds,
             "claim_sentence": self.claim_sentence,
             "findings": [finding.to_json() for finding in self.findings],
+            "encoding": self._encoding_json(),
             "assumptions": list(self.assumptions),
         }
+
+    def _encoding_json(self) -> dict[str, Any] | None:
+        """How updates were sent and what noise is measured by; None for a log."""
+        if self.scenario is None:
+            return None
+        table = self.scenario.privacy.encoding
+        return {**table.model_dump(), "noise_is_relative_to": table.noise_is_relative_to}
 
     def to_json_in_full(self) -> dict[str, Any]:
         """`to_json`, and what takes longer: what each device got, the frontier, privacy over
@@ -569,7 +638,7 @@ def _audit_mechanism(
         noise_multiplier=z,
         trace=trace,
         binding_device=names.of(trace.device_id),
-        observed=observed(trace, participation, z, delta),
+        observed=observed(trace, n, participation, strategy, z, delta),
         observed_limits=of_limits("observed", limits, strategy, z, delta, False),
         enforced=of_limits("enforced", enforced, strategy, z, delta, True),
         claimed=of_limits("claimed", claimed, strategy, z, delta, _is_ensured(claimed, enforced)),
@@ -579,7 +648,9 @@ def _audit_mechanism(
 def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
     """Nothing follows from limits that the trace breaks."""
     reason = f"this trace breaks the claimed {', '.join(broken)}"
-    claimed = replace(mechanism.claimed, sensitivity=None, may_rest_on=False, reason=reason)
+    claimed = replace(
+        mechanism.claimed, sensitivity=None, event=None, may_rest_on=False, reason=reason
+    )
     return replace(mechanism, claimed=claimed)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.participation import Patterns
-from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities, PatternValues
 from mechanisms.strategy import Sensitivity, Strategy
@@ -72,11 +73,14 @@ class DevicePrivacy:
         shares = np.concatenate([SHARES, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS])
         places = np.maximum(np.ceil(shares * values.values.size).astype(int) - 1, 0)
         chosen = np.partition(values.values, np.unique(places))[places].tolist()
-        quantiles = [
-            Quantile(share, each, gaussian_rho(each, noise_multiplier))
-            for share, each in zip(SHARES, chosen[: len(SHARES)], strict=True)
+        rhos = [
+            rho_of(Gaussian(noise_multiplier=noise_multiplier, sensitivity=each)) for each in chosen
         ]
-        curve = tuple(gaussian_rho(each, noise_multiplier) for each in chosen[len(SHARES) :])
+        quantiles = [
+            Quantile(share, each, rho)
+            for share, each, rho in zip(SHARES, chosen, rhos, strict=False)
+        ]
+        curve = tuple(rhos[len(SHARES) :])
         mean = float((values.values**2).mean()) / (2.0 * noise_multiplier**2)
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
 

@@ -18,8 +18,9 @@ from fedray.rounding import down, up
 from fedray.scenario import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.strategy import Sensitivity
 
 MOST_EVIDENCE = 10
@@ -201,13 +202,13 @@ def check_claim(
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
     spent = []
+
+    def released(sensitivity: float) -> Gaussian:
+        return Gaussian(noise_multiplier=claim.noise_multiplier, sensitivity=sensitivity)
+
     for what, claimed, figure in (
-        ("rho", claim.rho, lambda s: gaussian_rho(s, claim.noise_multiplier)),
-        (
-            "epsilon",
-            claim.epsilon,
-            lambda s: gaussian_epsilon(s, claim.noise_multiplier, claim.delta),
-        ),
+        ("rho", claim.rho, lambda s: rho_of(released(s))),
+        ("epsilon", claim.epsilon, lambda s: gdp_epsilon(released(s), claim.delta)),
     ):
         if claimed is not None:
             finding = _check_spent(what, claimed, figure, found, basis, evidence)

@@ -24,8 +24,10 @@ from fedray.rounding import down, shown_min_sep
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.gdp import gaussian_epsilon, gaussian_mu
-from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.accounting.accountants import epsilon_of
+from mechanisms.accounting.events import Event, StrategyRelease
+from mechanisms.accounting.gdp import mu_of
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Sensitivity, Strategy
 
@@ -69,8 +71,8 @@ class Guarantee:
     name: "observed", "enforced" or "claimed"; `SCOPES` says what each is a statement about.
     participation: (b, k); of the observed guarantee, the one that the trace obeys.
     sensitivity: at clip norm 1; None where it is not known, and `reason` says why.
-    noise_multiplier: None where the trace does not tell and none was given; then mu, rho and
-        epsilon are None.
+    event: what was released, for the accountants; None where the sensitivity is not known, or the
+        trace does not tell the noise and none was given. Then mu, rho and epsilon are None.
     may_rest_on: whether a DP guarantee may rest on it even if participation depends on released
         models.
     """
@@ -78,7 +80,7 @@ class Guarantee:
     name: str
     participation: MinSep | None
     sensitivity: Sensitivity | None
-    noise_multiplier: float | None
+    event: Event | None
     delta: float
     """Of epsilon."""
     may_rest_on: bool
@@ -94,17 +96,17 @@ class Guarantee:
     @property
     def mu(self) -> float | None:
         """Gaussian DP: sensitivity / noise multiplier."""
-        return self._spent(gaussian_mu)
+        return None if self.event is None else mu_of(self.event)
 
     @property
     def rho(self) -> float | None:
         """zCDP: mu^2 / 2."""
-        return self._spent(gaussian_rho)
+        return None if self.event is None else rho_of(self.event)
 
     @property
     def epsilon(self) -> float | None:
-        """At delta, of the Gaussian mechanism."""
-        return self._spent(lambda s, z: gaussian_epsilon(s, z, self.delta))
+        """At delta, by the first accountant that takes the event."""
+        return None if self.event is None else epsilon_of(self.event, self.delta).epsilon
 
     @property
     def min_sep(self) -> int | None:
@@ -115,11 +117,6 @@ class Guarantee:
             if participation is None or participation.max_participations == 1
             else participation.min_sep
         )
-
-    def _spent(self, figure: Any) -> float | None:
-        if self.sensitivity is None or self.noise_multiplier is None:
-            return None
-        return figure(self.sensitivity.value, self.noise_multiplier)
 
     def to_json(self) -> dict[str, Any]:
         """Every figure with its scope; None where it is not known."""
@@ -146,7 +143,9 @@ class Guarantee:
 
 def observed(
     found: TraceSensitivity,
+    rounds: int,
     participation: MinSep | None,
+    strategy: Strategy,
     noise_multiplier: float | None,
     delta: float,
 ) -> Guarantee:
@@ -154,7 +153,9 @@ def observed(
 
     Args:
         found: the sensitivity of the trace.
+        rounds: n, that released something.
         participation: (n, b, k) that the trace obeys; None if a device repeats a round.
+        strategy: the mechanism.
         noise_multiplier: z; None where it is not known.
         delta: of epsilon.
     """
@@ -170,7 +171,7 @@ def observed(
         "observed",
         participation,
         sensitivity,
-        noise_multiplier,
+        _release(strategy, rounds, sensitivity, None, noise_multiplier),
         delta,
         False,
         OBSERVED_CANNOT_BE_RESTED_ON,
@@ -195,22 +196,45 @@ def of_limits(
         delta: of epsilon.
         may_rest_on: whether a DP guarantee may rest on it if the sensitivity is known.
     """
-    sensitivity, reason = None, limits.reason
-    if limits.participation is not None:
+    sensitivity, event, reason = None, None, limits.reason
+    participation = limits.participation
+    if participation is not None:
         try:
-            strategy.check_rounds(limits.participation.rounds)
-            sensitivity = strategy.participation_sensitivity(limits.participation)
+            strategy.check_rounds(participation.rounds)
+            sensitivity = strategy.participation_sensitivity(participation)
+            event = _release(
+                strategy, participation.rounds, sensitivity, participation, noise_multiplier
+            )
         except ValueError as error:  # what nothing is proven for
             reason = f"{limits.reason}; {error}"
     return Guarantee(
         name,
-        limits.participation,
+        participation,
         sensitivity,
-        noise_multiplier,
+        event,
         delta,
         may_rest_on and sensitivity is not None,
         reason,
         limits.assumptions,
+    )
+
+
+def _release(
+    strategy: Strategy,
+    rounds: int,
+    sensitivity: Sensitivity,
+    participation: MinSep | None,
+    noise_multiplier: float | None,
+) -> Event | None:
+    """What was released of the rounds; None where the noise is not known."""
+    if noise_multiplier is None:
+        return None
+    return StrategyRelease(
+        strategy=strategy,
+        rounds=rounds,
+        noise_multiplier=noise_multiplier,
+        sensitivity=sensitivity,
+        participation=participation,
     )
 
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import Strategy
 
@@ -43,9 +44,7 @@ def privacy_over_rounds(
     for rounds in np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist():
         sensitivities.grow(rounds)
         found = trace_sensitivity(strategy, patterns.before(rounds), sensitivities)
-        rho, epsilon = (
-            gaussian_rho(found.value, noise_multiplier),
-            gaussian_epsilon(found.value, noise_multiplier, delta),
-        )
+        event = Gaussian(noise_multiplier=noise_multiplier, sensitivity=found.value)
+        rho, epsilon = rho_of(event), gdp_epsilon(event, delta)
         ledger.append(LedgerEntry(rounds, found.value, found.is_exact, rho, epsilon))
     return ledger

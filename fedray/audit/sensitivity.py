@@ -10,7 +10,6 @@ from fedray.errors import InputError
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import SensitivityUnknown, Strategy
-from mechanisms.toeplitz import ToeplitzStrategy
 from mechanisms.triangular import TriangularStrategy
 
 MOST_OF_MATRICES = 8_000
@@ -66,11 +65,8 @@ def trace_sensitivity(
         )
     sensitivities = sensitivities or PatternSensitivities(strategy, n)
     best, certificates = TraceSensitivity(0.0, True, 0, ()), MOST_CERTIFICATES
-    can_stop = (
-        not isinstance(strategy, TriangularStrategy) and b >= 1
-    )  # b is 0 if a device contributed twice to a round
-    if isinstance(strategy, ToeplitzStrategy):
-        can_stop = can_stop and strategy.is_non_increasing(n)
+    # b is 0 if a device contributed twice to a round.
+    can_stop = b >= 1 and strategy.is_quick_under_participation(n)
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:

@@ -140,10 +140,11 @@ def _mechanism(audit: Audit, mechanism: MechanismAudit) -> list[Line]:
             "; compared with the scenario below" if scenario is not None else f"; {UNSEEN}"
         )
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
+    relative_to = scenario.privacy.encoding.noise_is_relative_to if scenario else "the clip norm"
     return [
         Line("Mechanism", _described(mechanism), source),
         Line("Clip norm", clip, "the scenario that was run" if scenario is not None else UNSEEN),
-        Line("Noise multiplier", f"{mechanism.noise_multiplier!r}, times the clip norm", source),
+        Line("Noise multiplier", f"{mechanism.noise_multiplier!r}, times {relative_to}", source),
         Line("Rounds", f"{audit.rounds:,}", "counted in the trace"),
     ]
 
@@ -247,7 +248,10 @@ def _limits(audit: Audit) -> list[Line]:
         Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
         Line("Evaluation data", *evaluation),
         *_left_out(audit),
-        Line("Not covered, and assumed", " ".join(audit.assumptions[3:]), "fedray's documentation"),
+        *(
+            Line("Not covered, and assumed", each, "fedray's documentation")
+            for each in audit.assumptions[3:]
+        ),
     ]
 
 
@@ -283,6 +287,8 @@ def _described(mechanism: MechanismAudit) -> str:
 
 
 def _shortened(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shortened(each)}" for name, each in value.items())
     if isinstance(value, list) and len(value) > 8:
         return f"[{', '.join(map(str, value[:8]))}, ... {len(value)} in all]"
     return str(value)

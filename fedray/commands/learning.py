@@ -60,6 +60,13 @@ SetOption = Annotated[
     ),
 ]
 
+TensorboardOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Also write TensorBoard's event files of the training into this directory.",
+    ),
+]
 PageOption = Annotated[
     Path | None,
     typer.Option("--page", metavar="FILE", help="Also write an HTML page, such as page.html."),
@@ -111,6 +118,7 @@ def train(
     worker_timeout: WorkerTimeoutOption = 600.0,
     trust_code: TrustFlag = False,
     aggregator_gpus: AggregatorGpusOption = 0.0,
+    tensorboard: TensorboardOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a model on a trace: another mechanism, task or seed, with the same participations.
@@ -122,7 +130,8 @@ def train(
     from fedray.learning import scenario_of
     from fedray.learning import train as train_on
     from fedray.placement import Placement
-    from fedray.report.progress import run_progress
+    from fedray.report.event_files import event_files
+    from fedray.report.progress import both, run_progress
     from fedray.report.text import Paragraph, TextTable
     from fedray.report.text.audits import guarantees_text
     from fedray.scenario import Scenario
@@ -144,10 +153,12 @@ def train(
     else:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
     with (
-        run_progress(is_shown=not as_json) as on_progress,
+        run_progress(is_shown=not as_json) as show,
+        event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
         interrupts_explained(),
     ):
+        on_progress = both(show, write)
         trained = train_on(
             opened, value, placement, out, on_progress, is_resumed=resume, trust_code=trust_code
         )
@@ -167,6 +178,48 @@ def train(
         ]
     )
     typer.echo(f"model   {trained.path}")
+
+
+def pretrain(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario file: whose model it is.")
+    ],
+    public: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PUBLIC", help="A TOML file with steps, learning_rate, ... and a table data."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="New safetensors file, for training.initial.file."),
+    ],
+    overrides: SetOption = None,
+    trust_code: TrustFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a scenario's model on public data, without devices, clipping and noise.
+
+    A training starts from the file that is written by training.initial.file.
+    """
+    from fedray.pretraining import pretrain as pretrain_on
+    from fedray.report.text import TextTable
+    from fedray.report.text.training import pretraining_rows
+    from fedray.scenario import Scenario
+    from fedray.scenario.pretraining import Pretraining
+    from fedray.table import read_table_file
+
+    value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
+    table = read_table_file(Pretraining, public, "public data")
+    with status_line("pretraining") as on_status:
+        found = pretrain_on(value, table, out, on_status, trust_code=trust_code)
+    document = found.to_json()
+    if as_json:
+        print_json(document)
+        return
+    title = f"Pretrained on {found.examples:,} examples; held-out metrics on the public data"
+    print_table(TextTable(title, pretraining_rows(document)))
+    typer.echo(f"model   {out}")
 
 
 def compare(

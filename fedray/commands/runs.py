@@ -15,6 +15,7 @@ from fedray.commands.learning import (
     CheckpointOption,
     InProcessFlag,
     SetOption,
+    TensorboardOption,
     TrainersOption,
     WorkerTimeoutOption,
     backend_of,
@@ -65,14 +66,16 @@ def run(
     trust_code: TrustFlag = False,
     worker_timeout: WorkerTimeoutOption = 600.0,
     aggregator_gpus: AggregatorGpusOption = 0.0,
+    tensorboard: TensorboardOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, train its model, write its trace, audit it, and write its report."""
     from fedray.audit.audit import audit_trace
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
+    from fedray.report.event_files import event_files
     from fedray.report.page import write_report
-    from fedray.report.progress import run_progress
+    from fedray.report.progress import both, run_progress
     from fedray.report.text import TextTable
     from fedray.report.text.audits import audit_text
     from fedray.scenario import Scenario
@@ -101,10 +104,12 @@ def run(
             "SCENARIO is given too"
         )
     with (
-        run_progress(is_shown=not as_json) as on_progress,
+        run_progress(is_shown=not as_json) as show,
+        event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
         interrupts_explained(),
     ):
+        on_progress = both(show, write)
         if resume is not None:
             trace = resume_run(resume, placement, value, on_progress, trust_code=trust_code)
         else:
@@ -136,7 +141,7 @@ def run(
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
     if problem:
         raise RunFailed(problem)
-    if trace.run["ended"] != "completed":
+    if trace.run["ended"].startswith("starved"):
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)
 
@@ -181,7 +186,7 @@ def reproduce(
         Path | None,
         typer.Option(
             help="New directory for the traces, results.json and report.html. Of learning: for a "
-            "folder per scenario; what is there is read, so that a study goes on."
+            "folder per scenario with all of them; what is there is read, so that a study goes on."
         ),
     ] = None,
     figures: FiguresOption = None,
@@ -223,12 +228,11 @@ def reproduce(
     from fedray.studies.reproduce import GAP_NOTE, reproduce_gboard
 
     if what == "learning":
-        if (rows, figures, shards, address) != (None, None, None, None):
+        if (rows, shards, address) != (None, None, None):
             raise InputError(
-                "learning has no published rows: leave out --rows, --figures, --shards and "
-                "--address"
+                "learning has no published rows: leave out --rows, --shards and --address"
             )
-        reproduce_learning(scenario, seeds, guesses, overrides, out, in_process, as_json)
+        reproduce_learning(scenario, seeds, guesses, overrides, out, figures, in_process, as_json)
         return
     if (scenario, seeds, guesses, in_process) != (None, None, None, None):
         raise InputError(

@@ -105,6 +105,7 @@ def _about(trace: Trace | ImportedTrace) -> About:
     kinds = [policy["kind"] for policy in policies]
     run = {
         "clip norm": scenario["privacy"]["clip_norm"],
+        "encoding": scenario["privacy"].get("encoding", {}).get("kind", "fixed_point"),
         "report goal (devices in a round)": scenario["rounds"]["report_goal"],
         "policies": ", ".join(kinds) or "none",
         "timer (hours)": scenario["participation"]["timer_hours"] if "timer" in kinds else 0,

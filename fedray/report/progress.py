@@ -16,8 +16,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fedray.messages import (
+    DataProgress,
+    ProgressListener,
+    RunProgress,
+    TrainingEstimate,
+    TrainingProgress,
+)
 from fedray.messages import Progress as HowFar
-from fedray.messages import ProgressListener, RunProgress, TrainingProgress
 
 BAR, WIDE = 24, 120
 """Characters of the bar itself, and of the least terminal in which it leaves room for what is
@@ -45,6 +51,12 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
         task = bar.add_task("starting", total=None)
 
         def show(progress: HowFar) -> None:
+            if isinstance(progress, TrainingEstimate):
+                bar.console.print(estimate_text(progress), highlight=False)
+                return
+            if isinstance(progress, DataProgress):
+                bar.update(task, description=data_text(progress))
+                return
             state.take(progress)
             taken = _width_of_columns(state, console.width, bar.tasks[0].elapsed or 0.0)
             parts = _fitting(state.parts(), console.width - taken)
@@ -58,18 +70,36 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
             raise
 
 
+def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:
+    """A listener that tells two others."""
+
+    def tell(progress: HowFar) -> None:
+        first(progress)
+        second(progress)
+
+    return tell
+
+
 class _State:
     """What is known of a run: the last that was told of its simulation and of its training."""
 
     def __init__(self) -> None:
         self._run: RunProgress | None = None
         self._training: TrainingProgress | None = None
+        self._begun: dict[type, tuple[float, int]] = {}
+        """When each of them was first told of, and how far it was then."""
+        self._seconds_left: dict[type, float] = {}
 
-    def take(self, progress: HowFar) -> None:
+    def take(self, progress: RunProgress | TrainingProgress) -> None:
         if isinstance(progress, RunProgress):
-            self._run = progress
+            self._run, done = progress, progress.committed
         else:
-            self._training = progress
+            self._training, done = progress, progress.trained
+        now, kind = time.monotonic(), type(progress)
+        begun, done_then = self._begun.setdefault(kind, (now, done))
+        if done > done_then:
+            left = progress.count - done
+            self._seconds_left[kind] = left * (now - begun) / (done - done_then)
 
     @property
     def count(self) -> int:
@@ -91,6 +121,9 @@ class _State:
     def parts(self) -> list[str]:
         """What is told of a run, the most telling first."""
         parts: list[str] = []
+        seconds_left = max(self._seconds_left.values(), default=0.0)
+        if seconds_left:
+            parts.append(f"{_duration(seconds_left)} left")
         run, training = self._run, self._training
         if run is not None:
             days, seconds = divmod(run.simulated_seconds, 86_400)
@@ -98,12 +131,40 @@ class _State:
             parts.append(f"eligible {run.eligible_estimate:,}")
         if training is not None:
             if run is not None and training.trained < run.committed:
-                parts.insert(0, f"trained {training.trained}")
+                parts.insert(bool(seconds_left), f"trained {training.trained}")
             parts.append(f"train loss {training.metrics.train_loss:.3f}")
             if training.evaluation is not None:
                 measures = training.evaluation.metrics.items()
                 parts += [f"{name} {each.value:.3f}" for name, each in measures]
         return parts
+
+
+def data_text(progress: DataProgress) -> str:
+    """How far data is that is read as a whole, in a phrase."""
+    return f"reading the data: {progress.clients:,} of {progress.count:,} clients"
+
+
+def estimate_text(estimate: TrainingEstimate) -> str:
+    """How long a training will take, in a sentence; and what it would take with whole rounds where
+    a sample of each trains."""
+    text = (
+        f"training: {estimate.count:,} rounds of {estimate.devices:,} devices take about "
+        f"{_duration(estimate.sample_seconds)}"
+    )
+    if estimate.devices == estimate.accepted:
+        return text
+    return (
+        f"{text}; with all {estimate.accepted:,} devices of a round it would be about "
+        f"{_duration(estimate.full_seconds)}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """A length of time in the unit that suits it."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(1.0, seconds):.0f} s"
 
 
 class _PlainLines:
@@ -115,8 +176,17 @@ class _PlainLines:
         self._state, self._last = state, time.monotonic()
 
     def __call__(self, progress: HowFar) -> None:
+        if isinstance(progress, TrainingEstimate):
+            print(estimate_text(progress), file=sys.stderr)
+            return
+        is_due = time.monotonic() - self._last >= self.SECONDS
+        if isinstance(progress, DataProgress):
+            if is_due:
+                self._last = time.monotonic()
+                print(data_text(progress), file=sys.stderr)
+            return
         self._state.take(progress)
-        if self._state.is_over or time.monotonic() - self._last >= self.SECONDS:
+        if self._state.is_over or is_due:
             self._last = time.monotonic()
             text = "  ".join(self._state.parts())
             print(f"round {self._state.done}/{self._state.count}  {text}", file=sys.stderr)

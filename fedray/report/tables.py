@@ -347,6 +347,9 @@ def _exactly(value: Any) -> str:
     """A parameter, with every digit that it has."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        named = value.items()
+        return "; ".join(f"{name.replace('_', ' ')} {_exactly(each)}" for name, each in named)
     if isinstance(value, list | tuple):
         return ", ".join(_exactly(each) for each in value)
     return repr(value) if isinstance(value, float) else str(value)

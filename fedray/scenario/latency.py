@@ -28,8 +28,15 @@ class Latency(Table):
     """Median upload rate."""
     uplink_sigma: Spread = 0.68
     """Log-standard deviation of the upload rate between devices."""
+    secagg_seconds: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """Fixed time that secure aggregation takes (keys, masks, waiting for the others), seconds."""
     failure_probability: Annotated[float, Field(ge=0, lt=1)] = 0.03
     """Probability that a selected device fails for a reason of its own (crash, network)."""
     slowdown: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     """Stress: factor on the time from being selected to having reported; secure aggregation at
     0.66x speed is 1.5."""
+
+    @property
+    def fixed_seconds(self) -> float:
+        """Time that no device is spared, before the slowdown, seconds."""
+        return self.setup_seconds + (self.secagg_seconds or 0.0)

@@ -28,8 +28,10 @@ from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.table import Table
-from mechanisms.registry import BLT
-from mechanisms.toeplitz import ToeplitzStrategy
+from mechanisms.accounting.clip_count import update_noise_multiplier
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
@@ -169,6 +171,14 @@ class Scenario(Table):
         """Share of the devices that the task can use and that are eligible at all."""
         return self.population.reach * (1 - self.population.unreachable)
 
+    @property
+    def _fixed_latency(self) -> str:
+        latency = self.latency
+        setup = f"latency.setup_seconds={latency.setup_seconds:g}"
+        if not latency.secagg_seconds:
+            return setup
+        return f"{setup} with latency.secagg_seconds={latency.secagg_seconds:g}"
+
     @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
         usable = self.device_ids * self.usable_share
@@ -195,12 +205,11 @@ class Scenario(Table):
                 "reach and unreachable leave; "
                 "lower the goal or raise the population"
             )
-        if self.latency.setup_seconds >= 60 * self.rounds.report_timeout_minutes:
+        if self.latency.fixed_seconds >= 60 * self.rounds.report_timeout_minutes:
             raise ValueError(
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
                 "reports within it, since "
-                f"latency.setup_seconds={self.latency.setup_seconds:g} alone takes as long; raise "
-                "the timeout"
+                f"{self._fixed_latency} alone takes as long; raise the timeout"
             )
         mechanism = self.privacy.mechanism
         if mechanism.most_rounds is not None and self.rounds.count > mechanism.most_rounds:
@@ -209,17 +218,23 @@ class Scenario(Table):
                 f"{mechanism.most_rounds} rounds "
                 "and has no noise beyond; lower the count or optimise it for more"
             )
-        if isinstance(mechanism, ToeplitzStrategy) and not isinstance(
-            mechanism, BLT
-        ):  # a BLT checks itself
-            with np.errstate(all="ignore"):
-                growth = float(np.abs(mechanism.inverse_first_column(self.rounds.count)).max())
-            if not growth <= LARGEST_NOISE_GROWTH:
+        growth = mechanism.noise_growth(self.rounds.count)
+        if not growth <= LARGEST_NOISE_GROWTH:
+            raise ValueError(
+                f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows "
+                f"{growth:g}-fold "
+                f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
+            )
+        if self.count_noise is not None:
+            recurrence = mechanism.recurrence(self.rounds.count)
+            if not any(map(recurrence.begins_anew, range(1, self.rounds.count))):
                 raise ValueError(
-                    f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows "
-                    f"{growth:g}-fold "
-                    f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
+                    "privacy.clipping.kind='adaptive': a clip norm changes where the mechanism "
+                    f"begins anew, and this {mechanism.kind} mechanism does so in none of the "
+                    f"rounds up to rounds.count={self.rounds.count}; take a mechanism with "
+                    "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
                 )
+            _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
         if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed "
@@ -227,6 +242,40 @@ class Scenario(Table):
                 f"{self.rounds.report_goal}; lower the sample"
             )
         return self
+
+    @model_validator(mode="after")
+    def _budget_permits_a_round(self) -> Self:
+        stop_at, mechanism = self.privacy.stop_at, self.privacy.mechanism
+        if stop_at is None:
+            return self
+        start = np.zeros(1, np.int64)
+        norm = float(mechanism.gram_entries(start, start, 1)[0]) ** 0.5
+        release = Gaussian(noise_multiplier=self.privacy.noise_multiplier, sensitivity=norm)
+        delta = stop_at.delta or self.privacy.delta
+        for what, most, first in (
+            ("rho", stop_at.rho, rho_of(release)),
+            ("epsilon", stop_at.epsilon, gdp_epsilon(release, delta)),
+        ):
+            if most is not None and first > most:
+                raise ValueError(
+                    f"privacy.stop_at.{what}={most:g}: the first round alone spends {first:.6g}, "
+                    "so nothing would be committed; raise it, or privacy.noise_multiplier="
+                    f"{self.privacy.noise_multiplier:g}"
+                )
+        return self
+
+    @property
+    def count_noise(self) -> float | None:
+        """Standard deviation of the noise on a round's count of short updates, for the full cohort;
+        None where nothing is counted."""
+        return self.privacy.clipping.noise_on_count(self.rounds.report_goal)
+
+    @property
+    def update_noise_multiplier(self) -> float:
+        """Noise multiplier of the sums of updates: privacy.noise_multiplier, or what a count of
+        short updates leaves of it."""
+        z, count_noise = self.privacy.noise_multiplier, self.count_noise
+        return z if count_noise is None else update_noise_multiplier(z, count_noise)
 
     @classmethod
     def from_toml(

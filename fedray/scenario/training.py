@@ -20,7 +20,11 @@ class LocalSteps(Table):
     batch_size: Count = 8
     """Examples per local step. A device that holds fewer goes round again."""
     max_examples: Count | None = None
-    """Most examples of a device that a round trains on; none: all that it holds."""
+    """Most examples of a device that are trained on, its first ones; none: all that it holds."""
+    max_tokens: Count | None = None
+    """Most tokens of a device that are trained on: its first texts are used as long as they have no
+    more together, and the first in any case. Padding is no token. None: no such cap; it is refused
+    where examples are no texts."""
 
 
 class FedAvg(LocalSteps):
@@ -69,7 +73,11 @@ class FedSGD(Table):
     learning_rate: Positive = 1.0
     """Factor of the gradient."""
     max_examples: Count | None = None
-    """Most examples of a device that a round trains on; none: all that it holds."""
+    """Most examples of a device that are trained on, its first ones; none: all that it holds."""
+    max_tokens: Count | None = None
+    """Most tokens of a device that are trained on: its first texts are used as long as they have no
+    more together, and the first in any case. Padding is no token. None: no such cap; it is refused
+    where examples are no texts."""
 
 
 AnyWork = Annotated[

@@ -2,11 +2,12 @@
 
 Canary devices take part in the rounds of one device's recorded pattern. Each sends the same update,
 a unit vector of its own coordinate, ten times the clip norm long; it goes through the real
-clipping, the fixed-point sum and the aggregator. Half of the coordinates have a canary, half are
+clipping, the encoding and the aggregator. Half of the coordinates have a canary, half are
 silent. What is released is whitened by the mechanism as `mechanisms/reference.py` writes it down,
-in float64 and apart from the aggregator's code: W = L^-1 R / (z clip), L L' = M M' with M the noise
-map. If all is right the entries of W are independent standard normals, and with a canary they are
-shifted by L^-1 u / z, u the pattern.
+in float64 and apart from the aggregator's code: W = L^-1 R / (z norm), L L' = M M' with M the noise
+map and `norm` what a device can contribute, the clip norm where encoding makes nothing longer. If
+all is right the entries of W are independent standard normals, and with a canary they are shifted
+by L^-1 u / z, u the pattern times clip / norm.
 
 Four figures come out of it: the distinguishability mu of the best linear test (of the released
 rounds; for square strategies it is the mechanism's s / z, for trees less, since nodes are not
@@ -16,7 +17,7 @@ A deviation of any of them is a bug in one of the two codes.
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,8 @@ from scipy import linalg, stats
 
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.encoding.encoding import ClippedUpdates, Encoding
+from fedray.encoding.registry import encoding_of
 from fedray.errors import InputError, RunFailed
 from fedray.placement import Placement
 from fedray.scenario import Scenario
@@ -57,7 +60,7 @@ class Aggregates(Protocol):
         ...
 
     def add(self, total: NDArray[np.int64]) -> None:
-        """Adds a sum [D] of clipped updates to that of the round."""
+        """Adds a sum [P] of encoded updates to that of the round."""
         ...
 
     def release(self) -> Any:
@@ -65,8 +68,8 @@ class Aggregates(Protocol):
         ...
 
 
-Clips = Callable[[NDArray[np.int64], NDArray[np.float32], float], Any]
-"""Adds updates [G, D] to a sum [D], clipped: `clients.clipping.add_clipped`."""
+Clips = Callable[[NDArray[np.float32], float], tuple[NDArray[np.float64], Any]]
+"""By which factors [G] updates [G, D] are scaled down: `clients.clipping.clip_factors`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class CanaryResult:
     """Of the model; half of them have a canary."""
     pattern: tuple[int, ...]
     noise_multiplier: float
-    """z of the run."""
+    """z of the run's sums of updates."""
     claimed_mu: float
     expected_mu: float
     mu: float
@@ -164,7 +167,7 @@ def run_canary(
         coordinates: parameters D of the model, from 256; half of them have a canary. More of them
             narrow the interval.
         aggregator: what is tested; the real one unless given.
-        clip: clips and sums updates; the real one unless given.
+        clip: clips updates; the real one unless given.
 
     Raises:
         InputError: if there are more rounds or values than fit in memory.
@@ -204,7 +207,7 @@ def check_aggregator(
         rounds: n, rounds that are released.
         coordinates: parameters D of the model; half of them have a canary.
         aggregator: what is tested; the real one unless given.
-        clip: clips and sums updates; the real one unless given.
+        clip: clips updates; the real one unless given.
 
     Raises:
         RunFailed: if the aggregator adds no noise at all.
@@ -212,14 +215,15 @@ def check_aggregator(
     released = _released(
         scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip()
     )
-    strategy, z = scenario.privacy.mechanism, scenario.privacy.noise_multiplier
+    strategy, z = scenario.privacy.mechanism, scenario.update_noise_multiplier
     M = reference.noise_map(strategy, rounds)
     L = np.linalg.cholesky(M @ M.T)
-    W = linalg.solve_triangular(
-        L, released / (z * scenario.privacy.clip_norm), lower=True, overwrite_b=True
-    )
+    clip_norm = scenario.privacy.clip_norm
+    encoding = _encoding_of(_with_room(scenario, coordinates), coordinates)
+    norm = encoding.contribution_norm(clip_norm)
+    W = linalg.solve_triangular(L, released / (z * norm), lower=True, overwrite_b=True)
     u = np.zeros(rounds)
-    u[list(pattern)] = 1.0
+    u[list(pattern)] = clip_norm / norm
     shift = linalg.solve_triangular(L, u, lower=True) / z
     expected_mu = float(np.linalg.norm(shift))
     answers = shift @ W / expected_mu  # N(mu, 1) with a canary, N(0, 1) without
@@ -276,31 +280,46 @@ def _released(
 ) -> NDArray[np.float64]:
     """[rounds, coordinates]: what the aggregator releases; canaries sit in the first half of the
     coordinates."""
-    goal = scenario.rounds.report_goal
-    full = scenario.model_copy(
-        update={"training": scenario.training.model_copy(update={"cohort_sample": goal})}
-    )
+    full = _with_room(scenario, coordinates)
     tested = aggregator(full)
     tested.start(np.zeros(coordinates, np.float32))
-    canaries = _sum_of_canaries(coordinates, scenario.privacy.clip_norm, clip)
-    nobody = np.zeros(coordinates, np.int64)
+    encoding = _encoding_of(full, coordinates)
     rows = np.empty((rounds, coordinates))
     for index in range(rounds):
-        total = canaries if index in pattern else nobody
+        total = encoding.zero_sum()
+        if index in pattern:
+            for updates in _canaries(index, coordinates, scenario.privacy.clip_norm, clip):
+                encoding.encode_into(total, updates, scenario.privacy.clip_norm)
         tested.add(total)
         rows[index] = tested.release().cpu().double().numpy()
     return rows
 
 
-def _sum_of_canaries(coordinates: int, clip_norm: float, clip: Clips) -> NDArray[np.int64]:
-    """The clipped sum of one canary per coordinate of the first half, group by group."""
-    total = np.zeros(coordinates, np.int64)
+def _with_room(scenario: Scenario, coordinates: int) -> Scenario:
+    """The scenario with full noise, and with a report goal that no sum of canaries exceeds."""
+    goal = max(scenario.rounds.report_goal, coordinates // 2)
+    tables = {
+        "training": scenario.training.model_copy(update={"cohort_sample": goal}),
+        "rounds": scenario.rounds.model_copy(update={"report_goal": goal}),
+    }
+    return scenario.model_copy(update=tables)
+
+
+def _encoding_of(scenario: Scenario, coordinates: int) -> Encoding:
+    table, goal = scenario.privacy.encoding, scenario.rounds.report_goal
+    return encoding_of(table, coordinates, goal, scenario.training_seed)
+
+
+def _canaries(
+    round_index: int, coordinates: int, clip_norm: float, clip: Clips
+) -> Iterator[ClippedUpdates]:
+    """The updates of one canary per coordinate of the first half, group by group."""
     for start in range(0, coordinates // 2, _GROUP):
         places = np.arange(start, min(start + _GROUP, coordinates // 2))
         updates = np.zeros((places.size, coordinates), np.float32)
         updates[np.arange(places.size), places] = _TOO_LONG * clip_norm
-        clip(total, updates, clip_norm)
-    return total
+        factors, _ = clip(updates, clip_norm)
+        yield ClippedUpdates(round_index, places.astype(np.uint64), updates, factors)
 
 
 def _least_alike(silent: NDArray[np.float64]) -> tuple[float, int]:
@@ -354,6 +373,6 @@ def _real_aggregator(scenario: Scenario) -> Aggregates:
 
 
 def _real_clip() -> Clips:
-    from clients.clipping import add_clipped
+    from clients.clipping import clip_factors
 
-    return add_clipped
+    return clip_factors

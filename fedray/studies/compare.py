@@ -8,7 +8,7 @@ trace and the seed.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,10 @@ PAIRED = (
     "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds."
 )
 """What a reader of the figures has to know."""
+
+
+MECHANISM = "privacy.mechanism"
+"""The table whose kind names a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,17 +255,46 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> list[str]:
-    """A name for each group, no two alike."""
-    of_mechanism = "privacy.mechanism."
-    shown_keys = [key for key in differing if not key.startswith(of_mechanism)]
+    """A name for each group, no two alike: its mechanism's kind, the kinds of other tables where
+    these differ, and the keys that differ among groups of the same kinds."""
+    tables = {key.removesuffix(".kind") for each in settings for key in each if _is_kind(key)}
+    # A table's kind stands before its other keys.
+    keys = sorted(differing, key=lambda key: (key.rpartition(".")[0], not _is_kind(key), key))
     labels: list[str] = []
     for each in settings:
-        parts = [each.get(f"{of_mechanism}kind", "")]
-        parts += [f"{_short(key)} {_value(each[key])}" for key in shown_keys if key in each]
+        parts = [each.get(f"{MECHANISM}.kind", "")]
+        for key in keys:
+            table = _told_apart(key, tables)
+            rivals = [other for other in settings if _kind(other, table) == _kind(each, table)]
+            if _is_kind(key):
+                parts += [] if table == MECHANISM else [f"{_short(table)} {_kind(each, table)}"]
+            elif key in _differing(rivals) and _can_be_told(key, each):
+                parts.append(f"{_short(key)} {_value(each[key])}")
         label = ", ".join(parts)
         alike = sum(known == label or known.startswith(f"{label} #") for known in labels)
         labels.append(f"{label} #{alike + 1}" if alike else label)
     return labels
+
+
+def _is_kind(key: str) -> bool:
+    return key.endswith(".kind")
+
+
+def _told_apart(key: str, tables: Collection[str]) -> str:
+    """The table with a kind that a key stands in; "" for none."""
+    while key and key not in tables:
+        key = key.rpartition(".")[0]
+    return key
+
+
+def _kind(settings: Mapping[str, Any], table: str) -> Any:
+    return settings.get(f"{table}.kind")
+
+
+def _can_be_told(key: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a group has a key, and its value is none of a mechanism's long lists."""
+    is_list = isinstance(settings.get(key), list | tuple)
+    return key in settings and not (is_list and key.startswith(f"{MECHANISM}."))
 
 
 def _short(key: str) -> str:

@@ -42,8 +42,10 @@ from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 from mechanisms.accounting.calibration import noise_multiplier_for_rho
+from mechanisms.accounting.events import Gaussian
 from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, gaussian_rho
+from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import utility
 from mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism, default_cache
 from mechanisms.participation import MinSep
@@ -166,6 +168,8 @@ class LearningCurves:
     """All that models were trained with."""
     metrics: tuple[MetricResult, ...]
     """One for each metric of the task."""
+    runs: Mapping[tuple[str, int], TrainedRun]
+    """The trained runs by the name of the mechanism and the seed."""
 
     def __repr__(self) -> str:
         models = len(self.mechanisms) * len(self.seeds)
@@ -284,7 +288,7 @@ class _Study:
         )
         privacy = scenario.privacy
         own = trace_sensitivity(privacy.mechanism, self._patterns).value
-        self._rho = gaussian_rho(own, privacy.noise_multiplier)
+        self._rho = rho_of(Gaussian(noise_multiplier=privacy.noise_multiplier, sensitivity=own))
         self._guesses = [
             (kind, guess)
             for kind, guess in itertools.product(order, guesses)
@@ -323,11 +327,12 @@ class _Study:
             trace_digest=self._trace.digest,
             participation=self._participation,
             rho=self._rho,
-            epsilon=gaussian_epsilon(math.sqrt(2.0 * self._rho), 1.0, delta),
+            epsilon=gaussian_epsilon(math.sqrt(2.0 * self._rho), delta),
             delta=delta,
             seeds=seeds,
             mechanisms=tuple(self._mechanisms.values()),
             metrics=tuple(self._of_metric(metric, runs) for metric in metrics),
+            runs=runs,
         )
 
     def _request(self, kind: Kind, min_sep: int | None) -> MechanismRequest:
@@ -433,7 +438,8 @@ def _train(job: _Job) -> None:
 def _final(run: TrainedRun, metric: str) -> float:
     """The mean of the evaluations in the last share of the rounds, at least of the last."""
     column = run.metrics[f"evaluation_{metric}"]
-    is_last = run.metrics["round"] >= (1.0 - LAST_SHARE) * run.document["rounds"]
+    rounds = run.document["rounds"]
+    is_last = run.metrics["round"] >= min((1.0 - LAST_SHARE) * rounds, rounds - 1)
     is_evaluated = ~np.isnan(run.metrics[f"evaluation_{metric}_error"])
     return float(column[is_last & is_evaluated].mean())
 

@@ -33,8 +33,14 @@ from fedray.rounding import up
 from fedray.scenario import Participation, Scenario
 from fedray.studies.fit import scaled
 from fedray.studies.sweep.cells import Truth, simulated
-from mechanisms.accounting.gdp import check_delta, gaussian_epsilon
-from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER, gaussian_rho
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.limits import (
+    LEAST_NOISE_MULTIPLIER,
+    MOST_NOISE_MULTIPLIER,
+    check_delta,
+)
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
 from mechanisms.participation import MinSep
 from mechanisms.strategy import Strategy
@@ -505,7 +511,7 @@ class _Planner:
                 candidate,
                 days=max(truth.days or 0.0 for truth in found),
                 sensitivity=sensitivity,
-                rho=gaussian_rho(sensitivity, z),
+                rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
                 epsilon=_epsilon(sensitivity, z, target.delta),
             )
         self.candidates.append(candidate)
@@ -671,7 +677,7 @@ def _limits(rounds: int, candidate: Candidate) -> MinSep:
 def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
     """None where the noise is no guarantee at all."""
     try:
-        return gaussian_epsilon(sensitivity, z, delta)
+        return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=sensitivity), delta)
     except ValueError:
         return None
 

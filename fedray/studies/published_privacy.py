@@ -5,8 +5,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mechanisms.accounting.events import StrategyRelease
 from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.participation import MinSep
 from mechanisms.registry import Tree
 from scenarios.gboard import PublishedRun, select
@@ -70,17 +71,16 @@ def published_privacy(rows: str | None = None) -> list[PublishedPrivacy]:
 
 def _privacy_of(run: PublishedRun) -> PublishedPrivacy:
     participation = MinSep(run.rounds, run.min_sep, run.max_participations)
-    sensitivity = Tree().participation_sensitivity(participation).value
-    epsilon = (
-        None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1.0, 1e-10)
-    )
+    released = StrategyRelease.under(Tree(), participation, run.noise_multiplier)
+    # Published epsilons are those of the published, rounded rho.
+    epsilon = None if run.epsilon is None else gaussian_epsilon(math.sqrt(2.0 * run.rho), 1e-10)
     return PublishedPrivacy(
         name=run.name,
         rounds=run.rounds,
         min_sep=participation.min_sep,
         max_participations=participation.max_participations,
-        squared_sensitivity=sensitivity**2,
-        exact_rho=gaussian_rho(sensitivity, run.noise_multiplier),
+        squared_sensitivity=released.sensitivity.value**2,
+        exact_rho=rho_of(released),
         published_rho=run.rho,
         epsilon=epsilon,
         published_epsilon=run.epsilon,

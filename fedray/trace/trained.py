@@ -26,8 +26,9 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.messages import Measured, Metric, TaskDescription, TrainingMetrics
+from fedray.messages import Clip, Measured, Metric, TaskDescription, TrainingMetrics
 from fedray.parsing import finite_or_none, parse_json
+from fedray.rounding import up
 from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
 from fedray.trace.partial import PartialDirectory
@@ -35,9 +36,10 @@ from fedray.trace.provenance import package_versions
 from fedray.trace.schema import DOCUMENT_DIGEST, columns_digest, document_digest
 
 FORMAT = "fedray-training"
-VERSION = 2
+VERSION = 3
 FIRST_READ_VERSION = 1
-"""The oldest that is read: its metrics were loss and accuracy, without errors or units."""
+"""The oldest that is read: its metrics were loss and accuracy, without errors or units. Version 2
+did not say how updates were clipped."""
 TRAINING = "training"
 """The folder of a trace in which `fedray run` puts the trained run."""
 TRAINING_FILE = "training.json"
@@ -54,8 +56,12 @@ METRIC_SCHEMA = pa.schema(
         pa.field("without_examples", pa.uint32(), nullable=False),
         pa.field("damaged", pa.uint32(), nullable=False),
         pa.field("not_finite", pa.uint32(), nullable=False),
+        pa.field("zeroed", pa.uint32(), nullable=False),
+        pa.field("clip_norm", pa.float64()),  # null: not recorded
+        pa.field("counted_norm", pa.float64()),  # null: no short updates were counted
     ]
 )
+NEW_IN_3 = ("zeroed", "clip_norm", "counted_norm")
 """Columns that every trained run has. After them comes, for each of its metrics, a column
 evaluation_NAME and a column evaluation_NAME_error: null where the round was not evaluated."""
 OLD_METRIC_SCHEMA = pa.schema(
@@ -76,6 +82,7 @@ LEFT_OUT = {
     "without_examples": "without examples",
     "damaged": "with damaged data",
     "not_finite": "with an update that is not finite",
+    "zeroed": "with an update so long that it counts as zero",
 }
 """Columns that count devices which took part and added nothing to the model, in words."""
 _KINDS = {
@@ -88,10 +95,11 @@ _KINDS = {
 }
 
 
-def metric_schema(metrics: Sequence[Metric]) -> pa.Schema:
-    """Columns of metrics.parquet for a task with these metrics."""
+def metric_schema(metrics: Sequence[Metric], version: int = VERSION) -> pa.Schema:
+    """Columns of metrics.parquet for a task with these metrics, from version 2 on."""
     names = [f"evaluation_{metric.name}{end}" for metric in metrics for end in ("", "_error")]
-    return pa.schema([*METRIC_SCHEMA, *(pa.field(name, pa.float64()) for name in names)])
+    own = [each for each in METRIC_SCHEMA if version > 2 or each.name not in NEW_IN_3]
+    return pa.schema([*own, *(pa.field(name, pa.float64()) for name in names)])
 
 
 _NEW_KINDS = {"parameters": dict, "task_metrics": list, "optimum": dict}
@@ -175,8 +183,9 @@ class TrainedRun:
     @cached_property
     def metrics(self) -> dict[str, NDArray]:
         """Columns of metrics.parquet, a row per round; NaN where a round was not evaluated."""
-        is_old = self.document["version"] == 1
-        schema = OLD_METRIC_SCHEMA if is_old else metric_schema(self.task_metrics)
+        version = self.document["version"]
+        is_old = version == 1
+        schema = OLD_METRIC_SCHEMA if is_old else metric_schema(self.task_metrics, version)
         columns = read_columns(self.path / METRICS_FILE, schema)
         if self._verify and columns_digest(columns) != self.document.get("metrics_digest"):
             raise TraceCorrupt(self._changed(METRICS_FILE))
@@ -240,7 +249,7 @@ class TrainedRun:
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", f"{self.metrics['train_loss'][-1]:.4f} on the devices, before they train"],
         ]
-        rows += self._left_out_rows()
+        rows += [*self._encoding_rows(), *self._left_out_rows()]
         optimum = document.get("optimum", {})
         measures = self.last_evaluation()
         for metric in self.task_metrics:
@@ -253,6 +262,16 @@ class TrainedRun:
             rows.append([f"held-out {metric.name}", text])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
+
+    def _encoding_rows(self) -> list[list[str]]:
+        """How updates were sent; nothing for runs that were written before there was a choice."""
+        encoding = self.document.get("encoding")
+        if encoding is None:
+            return []
+        text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
+        if encoding["inflation"] > 1.0:
+            text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
+        return [["encoding", text]]
 
     def _left_out_rows(self) -> list[list[str]]:
         """Devices that took part and added nothing to the model, if there are any."""
@@ -317,7 +336,7 @@ class TrainedRunWriter(PartialDirectory):
         table = pa.table(arrays, schema=schema)
         pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         self._write(METRICS_FILE, buffer.getvalue())
-        content = safetensors.numpy.save(_named(parameters, description.shapes))
+        content = model_content(parameters, description.shapes)
         self._write(MODEL_FILE, content)
         head = {
             "format": FORMAT,
@@ -347,15 +366,25 @@ def _task_name(training: Mapping[str, Any]) -> str:
     return task.get("file", task["kind"])
 
 
-def _named(
-    parameters: NDArray[np.float32], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, NDArray[np.float32]]:
+def model_content(
+    parameters: NDArray[np.float32],
+    shapes: Mapping[str, tuple[int, ...]],
+    provenance: Mapping[str, str] | None = None,
+) -> bytes:
+    """A model as a safetensors file, its parameters by name.
+
+    Args:
+        parameters: of the model, [D].
+        shapes: of every parameter by its name; in this order they lay out the vector.
+        provenance: texts by name that the file bears beside them.
+    """
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])[:-1]
     parts = np.split(parameters, ends)
-    return {
+    named = {
         name: np.ascontiguousarray(part).reshape(shape)
         for (name, shape), part in zip(shapes.items(), parts, strict=True)
     }
+    return safetensors.numpy.save(named, metadata=dict(provenance) if provenance else None)
 
 
 def _metric_columns(
@@ -366,8 +395,11 @@ def _metric_columns(
         "train_loss": np.array([row.train_loss for row in rows]),
         "clipped_share": np.array([row.clipped_share for row in rows]),
     }
-    for name in METRIC_SCHEMA.names[3:]:
+    for name in ("trained", *LEFT_OUT):
         columns[name] = np.array([getattr(row.report, name) for row in rows], np.uint32)
+    clips = [row.clip or Clip(math.nan) for row in rows]
+    columns["clip_norm"] = np.array([clip.norm for clip in clips])
+    columns["counted_norm"] = np.array([clip.counted_norm for clip in clips], np.float64)
     nothing = Measured(math.nan, math.nan)
     for metric in metrics:
         measured = [

@@ -14,9 +14,19 @@ from functools import lru_cache
 import numpy as np
 
 from fedray.errors import InputError
-from mechanisms.accounting.zcdp import check_noise_multiplier
+from mechanisms.accounting.events import (
+    Composed,
+    DiscreteGaussianSum,
+    Event,
+    EventRefused,
+    GaussianEvent,
+    PoissonSampled,
+    PostProcessed,
+    Repeated,
+    StrategyRelease,
+)
+from mechanisms.accounting.limits import check_delta
 
-LEAST_DELTA = 1e-30
 SLACK = 1e-12
 """By how much log delta may be off: rounding is below 1e-13. The epsilon returned is that of a
 delta smaller by as much."""
@@ -28,47 +38,94 @@ _FRACTION_FROM, _FRACTION_TERMS = 3.0, 100
 _NODES, _WEIGHTS = (each.tolist() for each in np.polynomial.legendre.leggauss(16))
 
 
-def gaussian_mu(sensitivity: float, noise_multiplier: float) -> float:
-    """mu = s / z: telling the two neighbours apart is as hard as N(0, 1) from N(mu, 1). Exact.
-    Raises InputError."""
-    check_noise_multiplier(noise_multiplier)
-    return sensitivity / noise_multiplier
+def mu_of(event: Event) -> float:
+    """mu of an event: telling it from its neighbour is as hard as N(0, 1) from N(mu, 1).
+
+    Exact for one release with Gaussian noise, sensitivity / standard deviation. Of several it is
+    the root of the sum of squares (Dong, Roth, Su 2022, Corollary 3.3): an upper bound, exact where
+    one device attains all their sensitivities.
+
+    Raises:
+        EventRefused: for events that are no Gaussian mechanism.
+    """
+    match event:
+        case GaussianEvent():
+            return event.mu
+        case PostProcessed():
+            return mu_of(event.event)
+        case Repeated():
+            return math.sqrt(event.count) * mu_of(event.event)
+        case Composed():
+            return math.hypot(*map(mu_of, event.events))
+        case PoissonSampled(probability=1.0):
+            return mu_of(event.event)
+        case PoissonSampled():
+            raise EventRefused(
+                f"a Poisson-sampled event (probability={event.probability:g}) is no Gaussian "
+                "mechanism, so it has no mu; take the accountant pld"
+            )
+        case DiscreteGaussianSum():
+            raise EventRefused(
+                "a sum of discrete Gaussians has no mu that is proven; take the accountant zcdp"
+            )
+        case _:
+            raise EventRefused(
+                f"event {event.kind!r} is not known to the accountant gdp; describe the release by "
+                "the events of mechanisms/accounting/events.py"
+            )
 
 
-def check_delta(delta: float) -> None:
-    """Raises InputError outside [1e-30, 1)."""
-    if not LEAST_DELTA <= delta < 1:
-        raise InputError(
-            f"delta={delta} must be from {LEAST_DELTA:g} to below 1; 1e-10 is usual for "
-            "populations of millions"
+def sampled_noise(event: PoissonSampled) -> float:
+    """The noise's standard deviation, at sensitivity 1, of what is released of a Poisson sample.
+
+    Several releases of one sample are one Gaussian release of a longer vector.
+
+    Raises:
+        EventRefused: if what is released is not Gaussian, or is the stream of a strategy, whose
+            rounds draw a sample each.
+    """
+    inner = event.event
+    if isinstance(inner, StrategyRelease):
+        raise EventRefused(
+            f"a Poisson sample of the {inner.strategy.kind} strategy's {inner.rounds:,} rounds "
+            "together: every round draws its own sample; describe it by "
+            "`mechanisms.accounting.sampled.cyclically_sampled`"
         )
+    if isinstance(inner, GaussianEvent):
+        return inner.noise_at_unit_sensitivity
+    mu = mu_of(inner)
+    return 1.0 / mu if mu else math.inf
+
+
+def gdp_epsilon(event: Event, delta: float) -> float:
+    """The least epsilon of a Gaussian mechanism at `delta`, rounded up.
+
+    Raises:
+        EventRefused: as `mu_of`.
+        InputError: for an impossible delta, and for an epsilon that is no number.
+    """
+    return gaussian_epsilon(mu_of(event), delta)
 
 
 @lru_cache(maxsize=256)
-def gaussian_epsilon(sensitivity: float, noise_multiplier: float, delta: float) -> float:
-    """The least epsilon of one Gaussian of standard deviation z / s at sensitivity 1, rounded up.
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The least epsilon of one Gaussian of standard deviation 1 / mu at sensitivity 1, rounded up.
 
     Never below the true one, and above it by no more than what a delta smaller by the factor 1 -
-    1e-12 costs, and a relative 1e-15. Accepts every mu = s / z whose epsilon is a number.
+    1e-12 costs, and a relative 1e-15. Accepts every mu whose epsilon is a number.
 
     Args:
-        sensitivity: s, at clip norm 1; 0 gives 0.
-        noise_multiplier: z, from 0.01 to 1e6.
+        mu: sensitivity over standard deviation; 0 gives 0.
         delta: from 1e-30 to below 1.
 
     Raises:
         InputError: for arguments outside these ranges.
     """
-    check_noise_multiplier(noise_multiplier)
     check_delta(delta)
-    if not 0 <= sensitivity < math.inf:
-        raise InputError(f"sensitivity={sensitivity} must be finite and not negative")
-    mu = sensitivity / noise_multiplier
-    if not mu < 1e150:
+    if not 0 <= mu < 1e150:
         raise InputError(
-            f"noise_multiplier={noise_multiplier} at a sensitivity of {sensitivity:g}: epsilon "
-            "would be above 1e299, no "
-            "guarantee at all; raise the noise multiplier"
+            f"mu={mu} must be from 0 to below 1e150, beyond which epsilon would be above 1e299 and "
+            "no guarantee at all; raise the noise multiplier"
         )
     target = math.log(delta) - SLACK
     low, high = max(-mu / 2, _LOWEST), _HIGHEST

@@ -1,30 +1,25 @@
-"""Renyi DP of sampled Gaussian noise, by dp_accounting: what most other tools compute.
+"""Renyi DP, by dp_accounting: what most other tools compute.
 
-It is an upper bound too, and looser than `sampled.sampled_gaussian_epsilon`. It stands beside that
-figure so that a reader who knows the one can place the other.
+It is an upper bound too, and looser than `pld.py`. It stands beside that figure so that a reader
+who knows the one can place the other. It takes every event.
 """
 
-from mechanisms.accounting.gdp import check_delta
-from mechanisms.accounting.sampled import PoissonSampling
-from mechanisms.accounting.zcdp import check_noise_multiplier
+from mechanisms.accounting.events import Event
+from mechanisms.accounting.limits import check_delta
+from mechanisms.accounting.peer import peer_event
 
 
-def renyi_epsilon(sampling: PoissonSampling, noise_multiplier: float, delta: float) -> float:
-    """Epsilon of `sampling.compositions` sampled Gaussian releases, an upper bound.
+def renyi_epsilon(event: Event, delta: float) -> float:
+    """An upper bound on epsilon at `delta`.
 
     Moments by Mironov, Talwar, Zhang 2019; conversion by Canonne, Kamath, Steinke 2020.
 
-    Args:
-        sampling: the probability of a device, and how many releases are composed.
-        noise_multiplier: standard deviation of the noise over the clip norm.
-        delta: from above 0 to below 1.
-
-    Raises InputError for a noise multiplier or a delta out of range.
+    Raises:
+        EventRefused: for an unknown event.
+        InputError: for an impossible delta.
     """
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    check_delta(delta)
+    composed = peer_event(event)
     from dp_accounting.rdp import RdpAccountant
 
-    check_noise_multiplier(noise_multiplier)
-    check_delta(delta)
-    event = PoissonSampledDpEvent(sampling.probability, GaussianDpEvent(noise_multiplier))
-    return float(RdpAccountant().compose(event, sampling.compositions).get_epsilon(delta))
+    return float(RdpAccountant().compose(composed).get_epsilon(delta))

@@ -9,17 +9,13 @@ privacy loss with sampling is that of add-or-remove.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from fedray.errors import InputError
-from mechanisms.accounting.composition import composed_epsilon
-from mechanisms.accounting.gdp import check_delta
-from mechanisms.accounting.zcdp import check_noise_multiplier
+from mechanisms.accounting.events import Event, Gaussian, PoissonSampled, Repeated
+from mechanisms.accounting.limits import check_noise_multiplier
 from mechanisms.strategy import Strategy
-from mechanisms.toeplitz import ToeplitzStrategy
-from mechanisms.triangular import TriangularStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,34 +54,25 @@ class PoissonSampling:
         return -(-self.rounds // self.partitions)
 
 
-def sampled_epsilon(
-    strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float, delta: float
-) -> float:
-    """An upper bound on epsilon at `delta`; `composed_epsilon` says how close it is.
+def cyclically_sampled(
+    strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
+) -> Event:
+    """The event to which the rounds of a strategy are reduced that draws its devices so.
+
+    It is `compositions` Poisson-sampled Gaussians, with the noise over the largest norm of C's
+    columns (Choquette-Choo et al. 2023, Theorem 4).
 
     Args:
         strategy: C, with at most as many bands as there are partitions.
         sampling: who is drawn in each round.
         noise_multiplier: z, the standard deviation of the noise on the rows of C x, at clip norm 1.
-        delta: from 1e-30 to below 1.
 
     Raises:
         InputError: if C has more bands, which Theorem 4 does not cover, or a number is out of
             range.
     """
-    noise = independent_noise_multiplier(strategy, sampling, noise_multiplier)
-    return sampled_gaussian_epsilon(sampling, noise, delta)
-
-
-def independent_noise_multiplier(
-    strategy: Strategy, sampling: PoissonSampling, noise_multiplier: float
-) -> float:
-    """The multiplier of independent Gaussian noise to which sampled noise of a strategy is reduced.
-
-    It is noise_multiplier over the largest norm of C's columns (Choquette-Choo et al. 2023,
-    Theorem 4). Raises InputError for strategies that have more bands than there are partitions.
-    """
-    bands = _bands(strategy, sampling.rounds)
+    check_noise_multiplier(noise_multiplier)
+    bands = strategy.diagonals(sampling.rounds)
     if bands > sampling.partitions:
         raise InputError(
             f"a {strategy.kind} strategy of {bands} bands with partitions={sampling.partitions}: "
@@ -95,24 +82,6 @@ def independent_noise_multiplier(
     columns = strategy.gram_entries(
         np.arange(sampling.rounds), np.arange(sampling.rounds), sampling.rounds
     )
-    return noise_multiplier / float(columns.max()) ** 0.5
-
-
-@lru_cache(maxsize=256)
-def sampled_gaussian_epsilon(
-    sampling: PoissonSampling, noise_multiplier: float, delta: float
-) -> float:
-    """As `sampled_epsilon`, for columns of norm 1. Raises InputError."""
-    check_noise_multiplier(noise_multiplier)
-    check_delta(delta)
-    return composed_epsilon(sampling.probability, noise_multiplier, sampling.compositions, delta)
-
-
-def _bands(strategy: Strategy, rounds: int) -> int:
-    match strategy:
-        case ToeplitzStrategy():
-            return int(np.flatnonzero(strategy.first_column(rounds))[-1]) + 1
-        case TriangularStrategy():
-            return strategy.bands
-        case _:
-            return rounds
+    step = Gaussian(noise_multiplier=noise_multiplier / float(columns.max()) ** 0.5)
+    sampled = PoissonSampled(probability=sampling.probability, event=step)
+    return Repeated(event=sampled, count=sampling.compositions)

@@ -1,22 +1,83 @@
-"""Zero-concentrated DP (Bun and Steinke 2016)."""
+"""Zero-concentrated DP (Bun and Steinke 2016): rho of an event, and the epsilon that follows from
+rho alone.
 
-from fedray.errors import InputError
+Of Gaussian noise that epsilon is larger than the one of `gdp.py`, which knows the whole curve. Of
+discrete Gaussian noise it is the one that is proven.
+"""
 
-LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER = 0.01, 1e6
+import math
+
+import numpy as np
+
+from mechanisms.accounting.events import (
+    Composed,
+    DiscreteGaussianSum,
+    Event,
+    EventRefused,
+    GaussianEvent,
+    PoissonSampled,
+    PostProcessed,
+    Repeated,
+)
+from mechanisms.accounting.limits import check_delta
+
+ORDERS = np.exp(np.linspace(-12.0, 30.0, 4201))
+"""alpha - 1 of the orders that are tried. Every order gives an upper bound; neighbouring ones are
+1 % apart, and the bound is flat at its least."""
+ROUNDING = 1e-12
+"""Relative; what the sums of floats here may be off by."""
 
 
-def check_noise_multiplier(noise_multiplier: float) -> None:
-    """Raises InputError outside 0.01 to 1e6: below, no guarantee is left that means anything."""
-    if not LEAST_NOISE_MULTIPLIER <= noise_multiplier <= MOST_NOISE_MULTIPLIER:
-        raise InputError(
-            f"noise_multiplier={noise_multiplier} must be from {LEAST_NOISE_MULTIPLIER:g} to "
-            f"{MOST_NOISE_MULTIPLIER:g}; "
-            "less is no guarantee, more leaves nothing to learn"
-        )
+def rho_of(event: Event) -> float:
+    """rho of an event.
+
+    Exact for Gaussian noise, mu^2 / 2 (Bun and Steinke 2016, Proposition 1.6), and for compositions
+    of it; of a sum of discrete Gaussians an upper bound, (1 / sqrt(variance_ratio) + tau sqrt(d))^2
+    / 2 (Kairouz, Liu, Steinke 2021, Proposition 14).
+
+    Raises:
+        EventRefused: for sampled events, for which no zCDP is proven, and for unknown ones.
+    """
+    match event:
+        case GaussianEvent():
+            return event.mu**2 / 2
+        case DiscreteGaussianSum():
+            apart = 1.0 / event.noise_at_unit_sensitivity
+            return (apart + event.tau * math.sqrt(event.dimension)) ** 2 / 2
+        case PostProcessed():
+            return rho_of(event.event)
+        case Repeated():
+            return event.count * rho_of(event.event)
+        case Composed():
+            return math.fsum(rho_of(each) for each in event.events)
+        case PoissonSampled(probability=1.0):
+            return rho_of(event.event)
+        case PoissonSampled():
+            raise EventRefused(
+                f"a Poisson-sampled event (probability={event.probability:g}) has no zCDP that is "
+                "proven; take the accountant pld or renyi, which give its epsilon"
+            )
+        case _:
+            raise EventRefused(
+                f"event {event.kind!r} is not known to the accountant zcdp; describe the release "
+                "by the events of mechanisms/accounting/events.py"
+            )
 
 
-def gaussian_rho(sensitivity: float, noise_multiplier: float) -> float:
-    """rho = s^2 / (2 z^2) of the Gaussian mechanism (Bun and Steinke 2016, Proposition 1.6). Raises
-    InputError."""
-    check_noise_multiplier(noise_multiplier)
-    return (sensitivity / noise_multiplier) ** 2 / 2
+def zcdp_epsilon(event: Event, delta: float) -> float:
+    """An upper bound on epsilon at `delta` that follows from rho alone, rounded up.
+
+    rho alpha + (log(1 / delta) - log(alpha - 1)) / (alpha - 1) + alpha log(1 - 1 / alpha) / (alpha
+    - 1), at the best order alpha (Canonne, Kamath, Steinke 2020, Corollary 13).
+
+    Raises:
+        EventRefused: as `rho_of`.
+        InputError: for an impossible delta.
+    """
+    rho = rho_of(event)
+    check_delta(delta)
+    if rho == 0.0:
+        return 0.0
+    given_up = -math.log(delta) - np.log(ORDERS) + (ORDERS + 1.0) * -np.log1p(1.0 / ORDERS)
+    bounds = rho * (ORDERS + 1.0) + given_up / ORDERS
+    return max(0.0, float(bounds.min())) * (1.0 + ROUNDING)

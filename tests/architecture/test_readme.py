@@ -39,6 +39,7 @@ def test_the_program_runs(capsys, tmp_path: Path, monkeypatch) -> None:
     assert re.search(r"participations \(accepted\) +130,000\n", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> None:
     """By the options that README shows, on a small population."""
     from clients.tasks.contract import CHECKS
@@ -128,6 +129,7 @@ def test_the_claim_shown_is_valid_and_has_every_key() -> None:
     Claim.model_validate({**tables, "mechanism": {"kind": "tree"}})
 
 
+@pytest.mark.slow
 def test_the_commands_about_mechanisms_run(capsys, tmp_path: Path, monkeypatch) -> None:
     """And the request shown for Python gives the same mechanism."""
     import shlex

@@ -71,6 +71,7 @@ def traces(draw) -> tuple[int, list[list[int]]]:
     return rounds, covering([sorted(pattern) for pattern in patterns], rounds)
 
 
+@pytest.mark.slow
 @given(traces(), st.sampled_from(STRATEGIES))
 @settings(max_examples=400, deadline=None)
 def test_trace_sensitivity_is_the_largest_over_every_device(trace, strategy) -> None:

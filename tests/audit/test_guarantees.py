@@ -68,6 +68,7 @@ def test_rounds_whose_recorded_times_overlap_are_taken_from_the_safe_side() -> N
     assert (backwards.min_sep, backwards.max_participations) == (1, 2)
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(2, 7), st.floats(0.5, 20.0))
 @settings(max_examples=200, deadline=None)
 def test_no_pattern_that_keeps_the_timer_is_beyond_the_limits_however_rounds_overlap(
@@ -231,6 +232,7 @@ SUBSETS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timer", [0.0, 0.0694])
 def test_a_claim_that_says_less_never_holds_more_easily(trace_of, small, timer: float) -> None:
     """Whatever a claim adds to what it says of participation, its epsilon goes on holding where it held."""

@@ -154,6 +154,7 @@ def matrix_of(what: str) -> np.ndarray:
     return C
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["dense", "banded", "signed"])
 def test_a_matrix_s_table_is_the_gram_of_its_leading_block_however_it_grew(what: str) -> None:
     C = matrix_of(what)
@@ -177,6 +178,7 @@ def test_a_matrix_s_table_is_the_gram_of_its_leading_block_however_it_grew(what:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["dense", "banded", "signed"])
 def test_privacy_over_rounds_of_a_matrix_is_that_of_each_leading_block_by_itself(what: str) -> None:
     """The ledger grows one table; the slow twin audits each leading block as a matrix of its own."""

@@ -9,6 +9,7 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.statement import UNSEEN, privacy_statement
 from fedray.errors import InputError
+from fedray.report.text.audits import audit_text
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.importer import import_log
@@ -75,6 +76,35 @@ def test_a_statement_follows_the_checklist_and_states_what_was_enforced(trace) -
         in lines["What the figures are a statement about"].evidence
     )
     assert all(line.evidence for line in lines.values())
+
+
+def test_a_statement_says_that_noise_is_measured_by_the_inflated_norm(trace_of, small) -> None:
+    """The multiplier is relative to that norm, so rho and epsilon are those of fixed point."""
+    traces = [
+        trace_of(PATTERNS, 7, small(f"privacy.encoding={encoding}"))
+        for encoding in ("{kind='fixed_point'}", "{kind='secagg', scale=5000}")
+    ]
+    audits = [audit_trace(trace) for trace in traces]
+    (plain, secure), (_, noise) = (
+        [
+            {line.what: line.says for line in privacy_statement(trace, audit).lines}[what]
+            for trace, audit in zip(traces, audits, strict=True)
+        ]
+        for what in ("(epsilon, delta)", "Noise multiplier")
+    )
+    assert plain == secure
+    assert "times the inflated norm, which is the clip norm times sqrt(1 + 1 / s" in noise
+    documents = [audit.to_json() for audit in audits]
+    assert documents[0]["encoding"] == {
+        "kind": "fixed_point",
+        "noise_is_relative_to": "the clip norm",
+    }
+    assert documents[1]["encoding"]["scale"] == 5000
+    assert documents[1]["encoding"]["noise_is_relative_to"].startswith("the inflated norm")
+    said = [any("secure aggregation" in each for each in audit.assumptions) for audit in audits]
+    assert said == [False, True]
+    terminal = "\n".join(map(str, audit_text(documents[1])))
+    assert "scale s = 5,000" in terminal
 
 
 def test_what_a_trace_cannot_show_is_said(trace) -> None:

@@ -2,7 +2,7 @@
 
     make bench                                              everything but what takes jax-privacy a quarter of an hour
     python tests/benchmarks/bench_mechanisms.py --small     a small version of each, as the test suite runs it
-    python tests/benchmarks/bench_mechanisms.py --only blt  one of: blt, banded, stream, patterns, gpu
+    python tests/benchmarks/bench_mechanisms.py --only banded  one of: banded, stream, patterns, gpu
 
 Paired in one run; prints medians and ratios, asserts nothing.
 """
@@ -13,15 +13,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-import jax
 import numpy as np
 import torch
 
 from mechanisms.blt import BLT
 from mechanisms.loss import loss
-from mechanisms.optimize.blt import optimize_blt
 from mechanisms.optimize.gram import optimize_banded
-from mechanisms.optimize.objective import Target
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities
 from server.noise import BufferedNoise, noise_stream
@@ -34,45 +31,6 @@ def seconds_of(function: Callable[[], object]) -> float:
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
-
-
-def bench_blt(is_small: bool) -> None:
-    """Both optimisers from a cold cache of compiled code, 2 and 4 buffers for MaxLoss."""
-    from jax_privacy.matrix_factorization import buffered_toeplitz
-
-    cases = (
-        [(MinSep(64, 8, 8), 1)]
-        if is_small
-        else [(MinSep(2052, 342, 6), 2), (MinSep(2052, 342, 6), 4), (MinSep(20_000, 1000, 20), 2)]
-    )
-    for participation, buffers in cases:
-        n, b, k = participation.rounds, participation.min_sep, participation.max_participations
-        ours = []
-        for _ in range(1 if is_small else 3):
-            started = time.perf_counter()
-            optimize_blt([Target(participation)], buffers)
-            ours.append(time.perf_counter() - started)
-        jax.clear_caches()
-        started = time.perf_counter()
-        target = buffered_toeplitz.LossFn.build_min_sep(
-            n=n, error="max", min_sep=b, max_participations=k
-        )
-        steps = 20 if is_small else 600
-        their_loss = (
-            float(
-                buffered_toeplitz.optimize_loss(
-                    target, num_buffers=buffers, max_optimizer_steps=steps
-                )[1]
-            )
-            ** 0.5
-        )
-        their_seconds = time.perf_counter() - started
-        our_loss = loss(optimize_blt([Target(participation)], buffers), participation).max_loss
-        print(
-            f"blt: {participation}, {buffers} buffers: {statistics.median(ours):.2f} s (MaxLoss {our_loss:.6f}); jax-privacy "
-            f"{their_seconds:.2f} s ({their_loss:.6f}); ratio {statistics.median(ours) / their_seconds:.3f}",
-            flush=True,
-        )
 
 
 def bench_banded(is_small: bool) -> None:
@@ -167,7 +125,6 @@ def bench_gpu(is_small: bool) -> None:
 
 
 BENCHMARKS = {
-    "blt": bench_blt,
     "banded": bench_banded,
     "stream": bench_stream,
     "patterns": bench_patterns,

@@ -109,6 +109,7 @@ def scenario(devices: int, *overrides: str) -> Scenario:
 ZONES = "population.time_zones=[{utc_offset_hours=-8.0,share=0.5},{utc_offset_hours=5.5,share=0.3},{utc_offset_hours=14.0,share=0.2}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [[], [ZONES, "availability.weekend_factor=1.3"], ["availability.interruption_off_hours=3.0"]],
@@ -163,6 +164,7 @@ def test_more_sessions_than_fit_are_refused_not_dropped() -> None:
         _list(value, 0.0, DAY, np.zeros(3000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attribute", "law"),
     [
@@ -212,9 +214,11 @@ class TestTargets:
                 eligible[device, 48 * day + a : 48 * day + b] = True
         return eligible
 
+    @pytest.mark.slow
     def test_eligible_share(self, grid) -> None:
         assert grid.mean() == pytest.approx(0.081, rel=0.10)  # target 8.1 %, prototype 8.2 %
 
+    @pytest.mark.slow
     def test_days_with_any_eligibility(self, grid) -> None:
         any_of_day = grid.reshape(self.DEVICES, self.DAYS, 48).any(axis=2)
         assert any_of_day.mean() == pytest.approx(0.49, abs=0.05)  # target 0.49, prototype 0.51
@@ -243,6 +247,7 @@ class TestTargets:
             0.30, abs=0.03
         )  # target and prototype 0.30
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("zones", "low", "high"),
         [

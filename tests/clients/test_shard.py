@@ -75,6 +75,7 @@ def columns(check_ins: CheckIns) -> list[list]:
     return [getattr(check_ins, name).tolist() for name in names]
 
 
+@pytest.mark.slow
 @SAMPLERS
 def test_check_ins_do_not_depend_on_shards(is_enumerated: bool) -> None:
     value = scenario(300_000, "population.reach=0.8")
@@ -116,6 +117,7 @@ def test_a_window_asked_for_again_is_the_same_and_settlements_count_once(
     assert shard.use().rows == again.settlements[0].device_ids.size
 
 
+@pytest.mark.slow
 @SAMPLERS
 def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
     """Though timers start after it is prepared, some of which open within the window, before or after a first check-in."""
@@ -156,6 +158,7 @@ def test_time_spent_on_a_window_counts_once(monkeypatch, is_enumerated: bool) ->
     assert shard.busy_seconds == 3.0
 
 
+@pytest.mark.slow
 @SAMPLERS
 def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(is_enumerated: bool) -> None:
     """What is kept from window to window (active intervals, when their timers open) is what a new shard finds out."""
@@ -215,6 +218,7 @@ def test_first_check_ins_come_at_the_asked_rate(is_enumerated: bool) -> None:
     assert min(p_values(3.3)) < 1e-4
 
 
+@pytest.mark.slow
 @SAMPLERS
 def test_a_closed_timer_keeps_a_device_away_until_its_second(is_enumerated: bool) -> None:
     value = scenario(20_000)

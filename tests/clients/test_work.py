@@ -87,6 +87,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_steps_are_those_of_torch_s_own_optimisers_on_each_device(name: str) -> None:
     table, made = TABLES[name], task()
@@ -217,6 +218,7 @@ def quadratic(small, monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["fedavg", "fedprox", "fedsgd"])
 def test_federated_training_of_a_quadratic_ends_at_its_closed_form(quadratic, client: str) -> None:
     trainer, points = quadratic(

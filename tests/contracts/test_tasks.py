@@ -301,6 +301,7 @@ def test_only_trainers_are_sent_the_file(tmp_path: Path) -> None:
     assert report.loss_sum / 2.0**FIXED_POINT_BITS == pytest.approx(3.0, abs=1.5)
 
 
+@pytest.mark.slow
 def test_code_that_came_with_a_trace_is_not_run_unless_trusted(
     tmp_path: Path, fedray_command
 ) -> None:

@@ -48,7 +48,7 @@ def test_the_command_calibrates_and_the_figures_agree_with_the_mechanism_command
     )
     document = json.loads(out)
     assert 3.9999 < document["epsilon"] <= 4.0
-    assert document["epsilon"] == gaussian_epsilon(document["sensitivity"], z, 1e-9)
+    assert document["epsilon"] == gaussian_epsilon(document["sensitivity"] / z, 1e-9)
 
 
 def test_without_a_noise_multiplier_there_is_no_epsilon(tree: str, fedray_command) -> None:

@@ -35,7 +35,12 @@ def test_run_prints_one_json_object_and_writes_trace_and_report(
     fedray_command, small, tmp_path: Path
 ) -> None:
     (tmp_path / "s.toml").write_text(
-        small("training.enabled=true", "rounds.count=4", "training.evaluate_every=2").to_toml()
+        small(
+            "training.enabled=true",
+            "training.cohort_sample=16",
+            "rounds.count=4",
+            "training.evaluate_every=2",
+        ).to_toml()
     )
     code, out, _ = fedray_command(
         "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--shards", "2", "--json"
@@ -256,15 +261,18 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
     assert sorted(copy.rglob("*")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["scenarios"]])
 def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
     assert_not_loaded(["ray", "torch", "jax", "dp_accounting", "matplotlib", "numba"], arguments)
 
 
+@pytest.mark.slow
 def test_audit_loads_neither_ray_nor_torch_nor_jax(trace: Path) -> None:
     assert_not_loaded(["ray", "torch", "jax"], ["audit", str(trace), "--json"])
 
 
+@pytest.mark.slow
 def test_report_loads_neither_ray_nor_torch_nor_jax(trace: Path, tmp_path: Path) -> None:
     assert_not_loaded(
         ["ray", "torch", "jax", "matplotlib"],

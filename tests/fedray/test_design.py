@@ -37,6 +37,7 @@ def _own_cache(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -128,6 +129,7 @@ def test_weighted_outcomes_have_figures_each(fedray_command, tmp_path: Path) -> 
     assert document["rounds"] == 50
 
 
+@pytest.mark.slow
 def test_what_was_found_once_is_found_again(fedray_command, tmp_path: Path) -> None:
     first = json.loads(fedray_command("optimize", "banded-toeplitz", *SETTING, "--json")[1])
     assert len(list((tmp_path / "cache" / "fedray" / "designs").glob("*.json"))) == 1

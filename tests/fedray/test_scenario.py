@@ -77,6 +77,33 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
             ["selection_timeout_minutes", "greater than or equal to 1"],
         ),
         ("privacy.clip_norm=1e-300", ["privacy.clip_norm", "greater than or equal to 0.000001"]),
+        ("privacy.clipping.kind=adaptive", ["adaptive", "this blt mechanism", "take a mechanism"]),
+        (
+            "privacy={clipping={kind='adaptive'},mechanism={kind='tree',restarts=[12]}}",
+            ["begins anew", "this tree mechanism", "rounds.count=12"],
+        ),
+        (
+            "privacy={clipping={kind='adaptive'},noise_multiplier=20.0,mechanism={kind='identity'}}",
+            ["noise_multiplier=20", "count_noise=10", "2 count_noise = 20", "above 10"],
+        ),
+        (
+            "privacy.clipping={kind='adaptive',quantile=1.0}",
+            ["privacy.clipping.quantile = 1.0", "less than 1"],
+        ),
+        ("privacy.clipping.kind=median", ["privacy.clipping.kind", "median", "per_layer"]),
+        (
+            "privacy.clipping={kind='per_layer',norms=[0.8,0.7]}",
+            ["clipping.norms", "1.06301", "clip_norm=1", "lower the norms"],
+        ),
+        ("privacy.clipping.zero_above=0.5", ["privacy.clipping.zero_above", "greater than 1"]),
+        (
+            "privacy.mechanism={kind='restarted',mechanism={kind='dense'},restarts=[3]}",
+            ["privacy.mechanism.mechanism.kind", "dense", "blt, toeplitz"],
+        ),
+        (
+            "privacy.mechanism={kind='bisr',bands=3,restarts=[3]}",
+            ["unknown key privacy.mechanism.restarts"],
+        ),
         ("rounds.look_ahead_minutes=7", ["look_ahead_minutes", "7", "divide a day"]),
         ("participation.timer_resets_on=never", ["timer_resets_on", "never", "accepted"]),
         ("rounds.report_goal", ["table.key=value"]),
@@ -134,3 +161,11 @@ def test_every_field_is_described() -> None:
         if not field.get("description") and name not in top
     ]
     assert not undocumented
+
+
+def test_the_default_encoding_is_not_written_down(small) -> None:
+    """So scenarios keep the digest that they had before there was a choice."""
+    scenario = small()
+    assert "encoding" not in scenario.to_tables()["privacy"]
+    named = scenario.with_overrides("privacy.encoding.kind=fixed_point")
+    assert (named, named.digest) == (scenario, scenario.digest)

@@ -179,6 +179,7 @@ def fedray(arguments: str, **options) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 def test_full_closed_and_broken_output_have_no_traceback() -> None:
     command = f"{sys.executable} -m fedray"
     full = fedray(f"{command} schema > /dev/full")

@@ -38,6 +38,7 @@ from clients.data.source import DamagedExamples
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
+from fedray.audit.released import read_events
 from fedray.cli import _exit_code, app
 from fedray.design import evaluate_mechanism, read_request
 from fedray.errors import FedrayError, InputError, one_line
@@ -53,7 +54,9 @@ from fedray.messages import (
     TrainReport,
 )
 from fedray.scenario import Scenario
+from fedray.scenario.pretraining import Pretraining
 from fedray.studies.sweep.sweep import Sweep
+from fedray.table import read_table_file
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
@@ -681,7 +684,21 @@ MECHANISMS = [
     '{\n "kind": "bisr",\n "bands": 3\n}',
 ]
 CLAIM = 'mechanism = { kind = "tree" }\nnoise_multiplier = 2.0\nrounds = 8\nmin_sep = 1\nepsilon = 6.6\ndelta = 1e-6\ntimer_hours = 3.0\n'
+PUBLIC = 'steps = 8\nclients = 3\nlearning_rate = 0.5\nmomentum = 0.9\n\n[data]\nkind = "classes"\nshape = [3]\n'
 TARGETS = '[\n {\n "rounds": 8,\n "min_sep": 2,\n "max_participations": 2,\n "weight": 1.0\n }\n]'
+
+
+EVENTS = (
+    '{\n "format": "fedray-events",\n "version": 1,\n "events": [\n  {\n   "mechanism": "tree",\n'
+    '   "guarantee": "observed",\n   "scope": "this run",\n   "delta": 1e-06,\n   "event": {\n'
+    '    "kind": "composed",\n    "events": [\n     {\n      "kind": "strategy-release",\n'
+    '      "noise_multiplier": 2.0,\n      "strategy": {\n       "kind": "tree"\n      },\n'
+    '      "rounds": 8,\n      "sensitivity": {\n       "value": 2.0,\n       "is_exact": true,\n'
+    '       "theorem": "t",\n       "lower_bound": 2.0,\n       "worst_pattern": [0]\n      }\n'
+    '     },\n     {\n      "kind": "discrete-gaussian-sum",\n      "sensitivity": 1.0,\n'
+    '      "device_variance": 2.0,\n      "devices": 3,\n      "dimension": 4\n     }\n    ]\n'
+    "   }\n  }\n ]\n}"
+)
 
 
 def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
@@ -713,9 +730,16 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
-    yield "own trace", 0.40, own
+    yield "own trace", 0.38, own
     yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
-    yield "scenario", 0.08, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
+    yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
+    public = Texts(
+        texts / "p.toml",
+        [PUBLIC],
+        " = ",
+        lambda file: read_table_file(Pretraining, file, "public data"),
+    )
+    yield "public data", 0.02, public
     yield "override", 0.05, Overrides()
     yield "claim", 0.03, Texts(texts / "c.toml", [CLAIM], " = ", read_claim)
     yield "sweep", 0.03, Texts(texts / "w.toml", sweeps, " = ", Sweep.from_toml)
@@ -733,6 +757,10 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
         lambda file: read_request("blt", None, None, None, None, None, None, file),
     )
     yield "targets", 0.02, outcomes
+    events = Texts(
+        texts / "e.json", [EVENTS], ": ", lambda file: [each.epsilon for each in read_events(file)]
+    )
+    yield "events", 0.02, events
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
     yield "data", 0.02, DataFiles(places["data"])

@@ -34,6 +34,7 @@ def test_damaged_and_hostile_inputs_end_in_the_same_figures_or_in_one_line(
     assert ends["same"] > 0  # ... and what changes nothing that is read is not
 
 
+@pytest.mark.slow
 def test_the_harness_finds_what_it_is_for(fuzz: ModuleType, tmp_path: Path, monkeypatch) -> None:
     """With digests unchecked, as they once were, flips go unnoticed; and an error that is none of ours is told."""
     read = fuzz.open_trace

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mechanisms import reference
-from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import NOT_COMPARABLE, utility
 from mechanisms.loss import loss
 from mechanisms.participation import MinSep
@@ -24,7 +25,8 @@ def test_the_prefix_error_is_that_of_the_noise_that_the_common_rho_needs(strateg
     """z has the rho asked for, and z times the rows of B (materialised) has the deviations that are named."""
     sensitivity = strategy.participation_sensitivity(PARTICIPATION).value
     found = utility(strategy, PARTICIPATION.rounds, sensitivity, 0.4, "mine")
-    assert gaussian_rho(sensitivity, found.noise_multiplier) == pytest.approx(0.4, rel=1e-14)
+    released = Gaussian(noise_multiplier=found.noise_multiplier, sensitivity=sensitivity)
+    assert rho_of(released) == pytest.approx(0.4, rel=1e-14)
     deviations = found.noise_multiplier * np.sqrt(
         reference.error_variances(strategy, PARTICIPATION.rounds)
     )

@@ -191,6 +191,7 @@ def test_gap_bins_hold_every_gap_once(values: list[int]) -> None:
     assert len(set(np.diff(edges).tolist())) == 1
 
 
+@pytest.mark.slow
 def test_every_figure_is_written_as_svg_and_csv_with_the_same_data_and_the_same_bytes_again(
     trained, trained_audit, tmp_path: Path
 ) -> None:

@@ -8,8 +8,14 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from fedray.messages import Measured, RunProgress, TrainingProgress
-from fedray.report.progress import run_progress
+from fedray.messages import (
+    DataProgress,
+    Measured,
+    RunProgress,
+    TrainingEstimate,
+    TrainingProgress,
+)
+from fedray.report.progress import estimate_text, run_progress
 
 PARTS = ["day 123 21:05", "eligible 12,345,678", "train loss 5.824", "accuracy 0.015"]
 
@@ -26,7 +32,8 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
     seconds = 123 * 86_400 + 21 * 3600 + 5 * 60
     with run_progress(is_shown=True) as on_progress:
         on_progress(RunProgress(12_345, 100_000, seconds, 12_345_678))
-        on_progress(TrainingProgress(12_345, 100_000, cast(Any, metrics), cast(Any, evaluation)))
+        told = (cast(Any, metrics), cast(Any, evaluation), 12_340)
+        on_progress(TrainingProgress(12_345, 100_000, *told))
     lines = [
         re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).strip()
         for line in re.split(r"[\r\n]", out.getvalue())
@@ -41,3 +48,42 @@ def test_every_part_is_whole_or_not_there(width: int, monkeypatch) -> None:
         assert part in shown or part.split()[0] not in last
     if width >= 140:
         assert shown == PARTS
+
+
+def test_what_is_left_follows_the_slower_of_simulation_and_training(monkeypatch) -> None:
+    out, clock = io.StringIO(), [100.0]
+    console = Console(file=out, force_terminal=True, width=140, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    metrics = cast(Any, SimpleNamespace(train_loss=5.824))
+    with run_progress(is_shown=True) as on_progress:
+        on_progress(TrainingEstimate(1000, 64, 95.0, 6500, 36_000.0))
+        for seconds in range(3):
+            clock[0] = 100.0 + 10.0 * seconds
+            on_progress(RunProgress(10 + 100 * seconds, 1000, 0.0, 5))
+            on_progress(TrainingProgress(10 + 10 * seconds, 1000, metrics, None, 0))
+    lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()))
+    estimate = (
+        "training: 1,000 rounds of 64 devices take about 95 s; with all 6,500 devices of a round"
+    )
+    assert any(line.startswith(estimate) for line in lines)
+    # 20 rounds are trained in 20 s, and 970 are left; the simulation is ten times as fast.
+    assert "16 min left  trained 30" in [line for line in lines if line][-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.02, "1 s"), (119.0, "119 s"), (200.0, "3 min"), (9000.0, "2 h"), (600_000.0, "7 d")],
+)
+def test_lengths_of_time_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
+    whole = estimate_text(TrainingEstimate(8, 20, seconds, 20, seconds))
+    assert whole == f"training: 8 rounds of 20 devices take about {text}"
+
+
+def test_data_that_is_read_as_a_whole_is_shown(monkeypatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with run_progress(is_shown=True) as on_progress:
+        on_progress(DataProgress(1234, 56_789))
+    assert "reading the data: 1,234 of 56,789 clients" in out.getvalue()

@@ -2,6 +2,7 @@
 
 import os
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.errors import CheckpointError, InputError
-from fedray.messages import FIXED_POINT_BITS
+from fedray.messages import FIXED_POINT_BITS, TrainReport
 from mechanisms import reference
+from mechanisms.participation import MinSep
+from mechanisms.recurrence import Outputs, Recurrence
 from mechanisms.registry import (
     BISR,
     BLT,
@@ -19,11 +22,12 @@ from mechanisms.registry import (
     Dense,
     Identity,
     Matrix,
+    Restarted,
     Toeplitz,
     Tree,
     TreeFull,
 )
-from mechanisms.strategy import Strategy
+from mechanisms.strategy import Sensitivity, Strategy
 from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
 from server.draws import BLOCK, VIRTUAL, NormalDraws
@@ -49,6 +53,9 @@ STRATEGIES = [
     Tree(completion=True, rounds=ROUNDS),
     Tree(restarts=(13, 20), completion=True, rounds=ROUNDS),
     TreeFull(rounds=ROUNDS),
+    Restarted(mechanism=BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)), restarts=(1, 13, 99)),
+    Restarted(mechanism=Toeplitz(coefficients=(0.8, 0.5, 0.25)), restarts=(7, 20)),
+    Restarted(mechanism=BISR(bands=6), restarts=(7, 20)),
 ]
 KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
 
@@ -103,6 +110,41 @@ def test_no_row_is_given_beyond_the_rounds_that_are_accounted_for(strategy: Stra
         stream.next()
     with pytest.raises(ValueError, match="round 5 has no noise"):
         stream.next()
+
+
+class Halves(Strategy):
+    """A mechanism that no list knows: C[t, t] = 2."""
+
+    kind: Literal["halves"] = "halves"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def recurrence(self, rounds: int) -> Recurrence:
+        return Outputs(row=lambda t: np.array([2.0]), bands=1)
+
+    def gram_entries(self, first, second, rounds: int) -> NDArray[np.float64]:
+        return 4.0 * (first == second)
+
+    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+        raise NotImplementedError
+
+    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+        return np.arange(1, rounds + 1) / 4.0
+
+
+def test_a_mechanism_that_nobody_knows_has_the_noise_of_the_recurrence_that_it_names() -> None:
+    stream = stream_of(Halves(), 3)
+    for t in range(3):
+        np.testing.assert_allclose(stream.next().numpy(), draw(t) / 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[-3:], ids=lambda s: s.mechanism.kind)
+def test_after_a_restart_noise_is_that_of_a_stream_that_begins_there(strategy) -> None:
+    """But for its draws, which are those of the later rounds."""
+    start = strategy.restarts[1]
+    stream = stream_of(strategy)
+    rows = np.stack([stream.next().numpy().copy() for _ in range(ROUNDS)])
+    alone = np.linalg.inv(reference.strategy_matrix(strategy.mechanism, 10))
+    expected = alone @ np.stack([draw(start + t) for t in range(10)])
+    np.testing.assert_allclose(rows[start : start + 10], expected, atol=2e-5)
 
 
 def test_strategies_of_fewer_rounds_have_no_stream() -> None:
@@ -192,7 +234,8 @@ def committed(
     """The parameters after a round in which devices sent these updates; the clip norm is 1."""
     for update in updates:
         aggregator.add(np.trunc(update * 2.0**FIXED_POINT_BITS).astype(np.int64))
-    return aggregator.commit(round_index, len(updates))[1].copy()
+    report = TrainReport(round_index=round_index, devices=len(updates))
+    return aggregator.commit(report)[1].copy()
 
 
 @pytest.fixture

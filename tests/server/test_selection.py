@@ -167,6 +167,7 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
     )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.floats(0, 599), st.integers(0, 12), st.floats(1, 300)), max_size=60),
     st.integers(1, 6),

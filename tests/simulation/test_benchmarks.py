@@ -42,8 +42,13 @@ def test_the_quickstart_benchmark_runs() -> None:
             "pyarrow reads the same columns",
         ),
         (
+            "benchmarks/bench_learning.py",
+            ["overhead", "driver", "memory", "--small", "--devices", "5"],
+            "memory: tree",
+        ),
+        (
             "benchmarks/compare_optima.py",
-            ["--first", "1", "--steps", "40"],
+            ["--first", "1", "--steps", "5"],
             "largest excess of our loss",
         ),
         ("reproduction/reproduce_mechanisms.py", ["--quick"], "rows within their printed digits"),

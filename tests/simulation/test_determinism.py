@@ -48,6 +48,7 @@ def test_ray_changes_nothing(reference: Trace, small, tmp_path: Path, shards: in
     assert_equal_tables(trace, reference)
 
 
+@pytest.mark.slow
 def test_the_same_seed_repeats_and_another_does_not(
     reference: Trace, small, tmp_path: Path
 ) -> None:
@@ -77,6 +78,8 @@ def test_training_is_the_same_on_ray_and_in_process_and_leaves_the_trace_alone(
     trained = (
         devices,
         "training.enabled=true",
+        "training.cohort_sample=48",
+        "training.devices_at_once=8",
         "training.evaluate_every=5",
         "training.checkpoint_every=4",
     )

@@ -109,11 +109,11 @@ class Killer:
                 os.kill(process, self._signal)
 
 
-HUNG = (
-    ["ray::Shard", "ray::Aggregator", "ray::Trainer"]
-    if "FEDRAY_ALL_MOMENTS" in os.environ
-    else ["ray::Shard"]
-)
+ALL_ACTORS = "FEDRAY_ALL_MOMENTS" in os.environ
+ENDLESSLY_DYING = [("ray::Shard", ShardLost), ("ray::Aggregator", AggregatorLost)][
+    : 2 if ALL_ACTORS else 1
+]
+HUNG = ["ray::Shard", "ray::Aggregator", "ray::Trainer"][: 3 if ALL_ACTORS else 1]
 """Half a minute each, of waiting, so that the suite has one; `make faults` has all."""
 
 
@@ -163,25 +163,28 @@ def test_killed_shards_come_back_and_the_trace_is_the_same(
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("actor", ["ray::Aggregator", "ray::Trainer"])
-def test_a_killed_aggregator_or_trainer_comes_back_and_the_model_is_the_same(
-    reference: Trace, small, tmp_path: Path, actor: str
+def test_a_killed_aggregator_and_killed_trainers_come_back_and_the_model_is_the_same(
+    reference: Trace, small, tmp_path: Path
 ) -> None:
     """With no checkpoint of the run to help. There are two trainers."""
-    killer = Killer(actor, KILLS)
-    placement = Placement(2, checkpoint_seconds=1e6, trainers=2)
-    trace = run_scenario(small(*OVERRIDES), placement, tmp_path / "t", killer)
+    trainers = Killer("ray::Trainer", KILLS)
+    aggregator = Killer("ray::Aggregator", tuple(moment + 2 for moment in KILLS))
+
+    def kill(progress: Progress) -> None:
+        trainers(progress)
+        aggregator(progress)
+
+    placement = Placement(1, checkpoint_seconds=1e6, trainers=2)
+    trace = run_scenario(small(*OVERRIDES), placement, tmp_path / "t", kill)
     assert trace.trained is not None
-    assert trace.trained.document["restarts"] == len(KILLS) * (2 if "Trainer" in actor else 1)
+    assert trace.trained.document["restarts"] == len(KILLS) * 3
     assert_same(trace, reference)
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(
-    ("actor", "error"), [("ray::Shard", ShardLost), ("ray::Aggregator", AggregatorLost)]
-)
+@pytest.mark.parametrize(("actor", "error"), ENDLESSLY_DYING)
 def test_an_actor_that_keeps_dying_ends_the_run_which_can_be_resumed(
     reference: Trace, small, tmp_path: Path, actor: str, error: type
 ) -> None:
@@ -209,6 +212,7 @@ class DyingWorker(InProcessWorker):
         super().restart()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["start", "commit", "state", "load"])
 def test_an_aggregator_that_dies_at_any_call_is_started_anew(
     reference: Trace, small, tmp_path: Path, monkeypatch, call: str
@@ -355,6 +359,7 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(
     assert trace.digest == reference.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupted_run_can_be_resumed(
     reference: Trace, small, tmp_path: Path, moment: int
@@ -377,6 +382,7 @@ FILES = {
 """What does not fit, and which of that name."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(FILES))
 def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
     reference: Trace, small, tmp_path: Path, monkeypatch, name: str
@@ -408,6 +414,7 @@ def test_a_full_disk_stops_the_run_with_one_line_and_freed_space_lets_it_go_on(
     assert_same(resume_run(tmp_path / "t", HERE), reference)
 
 
+@pytest.mark.slow
 def test_a_run_whose_trace_is_whole_goes_on_with_its_training(
     reference: Trace, small, tmp_path: Path
 ) -> None:
@@ -499,6 +506,7 @@ def test_what_cannot_be_taken_up_is_refused(unfinished: Path, tmp_path: Path, da
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -558,6 +566,7 @@ def test_files_of_another_run_are_refused(unfinished: Path, small, tmp_path: Pat
             resume_run(kept, HERE)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_an_unfinished_run_changes_the_trace(
     unfinished: Path, small, tmp_path: Path
 ) -> None:
@@ -633,6 +642,7 @@ def test_a_starved_run_without_a_round_keeps_no_checkpoint(small, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_only_on_the_kind_of_device_it_was_started_on(
     reference: Trace, small, tmp_path: Path, monkeypatch
 ) -> None:

@@ -191,6 +191,7 @@ def test_late_and_dropped_are_what_over_selection_says(tmp_path: Path, small) ->
     assert counts["abandoned"] == 0
 
 
+@pytest.mark.slow
 def test_rounds_keep_their_pace_and_may_be_slower(tmp_path: Path, small) -> None:
     """Rounds of a few minutes start exactly 90 minutes apart when that is asked for; an abandoned attempt is made again at once."""
     scenario = small("rounds.min_minutes_between=90.0", "rounds.max_days=3.0")

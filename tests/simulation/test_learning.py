@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedray.errors import CheckpointError, InputError, ScenarioError
-from fedray.learning import cohorts, train
-from fedray.messages import Progress
+from fedray.learning import cohorts, predicted_seconds, train
+from fedray.messages import Progress, TrainingEstimate, TrainingProgress
 from fedray.placement import Placement
 from fedray.simulation import simulate
 from fedray.trace.importer import import_log
@@ -69,6 +69,7 @@ def test_another_mechanism_trains_on_the_same_devices(
     assert trained.document["scenario"]["privacy"]["mechanism"]["kind"] == "identity"
 
 
+@pytest.mark.slow
 def test_another_training_seed_gives_another_model_and_the_same_trace(
     trace: Trace, reference, small, tmp_path: Path
 ) -> None:
@@ -134,15 +135,67 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
         None,
         HERE,
         tmp_path / "m",
-        lambda progress: trained_in.append(getattr(progress, "trained", 0)),
+        lambda progress: (
+            trained_in.append(progress.trained) if isinstance(progress, TrainingProgress) else None
+        ),
         is_resumed=True,
     )
-    assert trained_in == [5, 6, 7, 8]
+    assert trained_in == [5, 6, 7, 8, 8]  # at last of the evaluation
     assert (resumed.parameters() == reference.parameters()).all()
     assert (resumed.metrics["train_loss"] == reference.metrics["train_loss"]).all()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+SLOW = """
+import time
+
+import torch
+from clients.tasks.module import ModuleTask
+
+def task(seed):
+    def loss(outputs, targets):
+        time.sleep(0.02)
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    def examples(device):
+        return torch.ones(8, 2), torch.zeros(8).long()
+
+    return ModuleTask(torch.nn.Linear(2, 2), examples, loss)
+"""
+"""A task whose every local step takes a group of devices 20 ms at least."""
+
+
+def test_how_long_it_takes_is_measured_with_the_task_that_is_trained(
+    trace: Trace, small, tmp_path: Path
+) -> None:
+    """The estimate comes before the first round; placement is chosen by the same measurement."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    own = f"training.task={{kind='custom', file='{tmp_path / 'slow.py'}'}}"
+    scenario = small(*TRAINED, own, "training.devices_at_once=4", "training.client.local_steps=1")
+    told: list[Progress] = []
+    train(trace, scenario, HERE, tmp_path / "m", told.append)
+    estimate, *rounds = told
+    assert isinstance(estimate, TrainingEstimate)
+    assert {type(each) for each in rounds} == {TrainingProgress}
+    assert (estimate.count, estimate.devices, estimate.accepted) == (8, 20, 200)
+    # 8 rounds of 5 groups, or 50 of a whole round
+    assert estimate.sample_seconds > 8 * 5 * 0.02
+    assert estimate.full_seconds == pytest.approx(10 * estimate.sample_seconds)
+    assert predicted_seconds(scenario) > 8 * 5 * 0.02
+    many = small(*TRAINED, own, "rounds.count=4000", "training.devices_at_once=4")
+    assert Placement().resolved(lambda: predicted_seconds(many)).backend == "ray"
+    assert Placement().resolved(lambda: 0.0).backend == "in-process"
+
+
+def test_nothing_is_measured_where_the_placement_is_clear() -> None:
+    def measured() -> float:
+        raise AssertionError("it was asked")
+
+    assert Placement(trainers=1).resolved(measured).backend == "ray"
+    assert Placement(backend="in-process").resolved(measured).backend == "in-process"
+
+
+@pytest.mark.slow
 def test_the_command_trains_a_second_mechanism(
     trace: Trace, tmp_path: Path, fedray_command
 ) -> None:
@@ -157,6 +210,8 @@ def test_the_command_trains_a_second_mechanism(
     code, out, err = fedray_command(*arguments[:-1], "--out", str(tmp_path / "n"))
     assert code == 0, err
     assert "held-out accuracy" in out
+    assert "training: 8 rounds of 20 devices take about" in err
+    assert "; with all 200 devices of a round it would be about" in err
     assert str(tmp_path / "n") in out
 
 

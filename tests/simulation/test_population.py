@@ -40,6 +40,7 @@ def default_day(small, tmp_path_factory) -> Trace:
     return simulate(scenario, IN_PROCESS, tmp_path_factory.mktemp("day") / "t")
 
 
+@pytest.mark.slow
 def test_drop_outs_are_those_of_production(default_day: Trace) -> None:
     """6 to 10 % of the selected drop out, more by day than by night (Bonawitz et al. 2019, section 9); with at least 100,000
     selected the sampling error is below 0.1 points. Late and dropped are 1 - 1 / over_selection = 23 % within 2 points."""
@@ -64,6 +65,7 @@ def test_drop_outs_are_those_of_production(default_day: Trace) -> None:
     )
 
 
+@pytest.mark.slow
 def test_growth_and_churn_show_in_who_takes_part(small, tmp_path: Path) -> None:
     """Of 68,000 ids in all, those dealt after the first 20,000 join in order of time: in turn to two blocks, until the second is
     full. A shrinking population has fewer and fewer eligible devices."""
@@ -151,6 +153,7 @@ def test_small_populations_come_together_and_large_ones_are_spread(small, tmp_pa
     assert Pace(few).order(0, _census(1000), 0).window.ask_until_time == 600.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
@@ -291,6 +294,7 @@ def test_an_unused_cap_changes_nothing(small, tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_devices_that_the_separation_holds_back_do_not_slow_the_rounds(
     small, tmp_path: Path
 ) -> None:

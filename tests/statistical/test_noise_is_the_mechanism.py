@@ -15,7 +15,17 @@ from scipy import stats
 
 from fedray.scenario import Scenario
 from mechanisms import reference
-from mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree, TreeFull
+from mechanisms.registry import (
+    BISR,
+    BLT,
+    Banded,
+    BandFHU,
+    Identity,
+    Restarted,
+    Toeplitz,
+    Tree,
+    TreeFull,
+)
 from mechanisms.strategy import Strategy
 from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
@@ -34,6 +44,7 @@ STRATEGIES: list[Strategy] = [
     Tree(),
     Tree(restarts=(11,), completion=True, rounds=ROUNDS),
     TreeFull(rounds=ROUNDS),
+    Restarted(mechanism=BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)), restarts=(11,)),
 ]
 KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
 
@@ -82,6 +93,7 @@ def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(
     assert p_values(0.9 * rows, strategy, sigma)[0] < ALARM
 
 
+@pytest.mark.slow
 @KINDS
 def test_noise_of_another_mechanism_is_noticed(small, strategy: Strategy) -> None:
     scenario = small(

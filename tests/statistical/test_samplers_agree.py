@@ -54,6 +54,7 @@ def agree(one: CheckIns, other: CheckIns, window: int) -> bool:
     return min(p_values) > FALSE_ALARM / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("window", "rate"), [(2, 6.0), (35, 0.7)])
 def test_both_samplers_draw_the_same_process(model: str, window: int, rate: float) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.clipping import add_clipped
+from clients.clipping import Clipped, clip_factors
 from fedray.errors import InputError, RunFailed
-from fedray.messages import FIXED_POINT_BITS
 from fedray.scenario import Scenario
 from fedray.studies.canary import CanaryResult, check_aggregator, run_canary
 from mechanisms import reference
@@ -100,7 +99,7 @@ class TooLittleNoise(ModelAggregator):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self._noise_deviation *= 0.9
+        self._noise_multiplier *= 0.9
 
 
 class StaleBuffer(ModelAggregator):
@@ -129,9 +128,8 @@ class RepeatedRow(ModelAggregator):
         return started
 
 
-def no_clipping(total, updates, clip_norm) -> None:
-    steps = updates.astype(np.float64) * (2.0**FIXED_POINT_BITS / clip_norm)
-    total += steps.sum(axis=0).astype(np.int64)
+def no_clipping(updates, clip_norm):
+    return np.ones(len(updates)), np.full(len(updates), Clipped.KEPT)
 
 
 def normalised_by_rows(scenario: Scenario) -> ModelAggregator:
@@ -215,7 +213,7 @@ def test_no_noise_at_all_is_told(scenario: Scenario) -> None:
     class Silent(ModelAggregator):
         def __init__(self, scenario: Scenario) -> None:
             super().__init__(scenario)
-            self._noise_deviation = 0.0
+            self._noise_multiplier = 0.0
 
     with pytest.raises(RunFailed, match="no noise at all"):
         check(scenario, Identity(), 0, aggregator=Silent)
@@ -224,8 +222,7 @@ def test_no_noise_at_all_is_told(scenario: Scenario) -> None:
 def test_canaries_of_ten_times_the_clip_norm_are_clipped() -> None:
     update = np.zeros((1, 4), np.float32)
     update[0, 2] = 10.0
-    unclipped, clipped = np.zeros(4, np.int64), np.zeros(4, np.int64)
-    no_clipping(unclipped, update, 1.0)
-    add_clipped(clipped, update, 1.0)
-    assert unclipped[2] == 10 * 2**FIXED_POINT_BITS
-    assert 0 < clipped[2] <= 2**FIXED_POINT_BITS
+    assert no_clipping(update, 1.0)[0] == 1.0
+    factors, done = clip_factors(update, 1.0)
+    assert done == [Clipped.SHORTENED]
+    assert 0.0999 < factors[0] <= 0.1

@@ -101,6 +101,42 @@ def test_groups_with_one_kind_of_mechanism_have_labels_of_their_own(trace, train
     assert labels == ["blt, clip norm 1", "blt, clip norm 1 #2", "blt, clip norm 0.5"]
 
 
+def test_labels_tell_kinds_and_what_differs_within_a_kind_alone(trace, trained_of) -> None:
+    """A kind brings keys that others do not have; as parts of a label they would say nothing."""
+
+    def labels(*settings: list[str]) -> list[str]:
+        made = [
+            trained_of(f"{next(numbers)}", trace, {"accuracy": 0.4}, *each) for each in settings
+        ]
+        return [group.label for group in fedray.compare_runs(made).groups]
+
+    numbers = iter(range(100))
+    adam, yogi = "training.server.kind=adam", "training.server.kind=yogi"
+    assert labels([], [adam], [yogi]) == ["blt, server sgd", "blt, server adam", "blt, server yogi"]
+    assert labels([], [adam], [adam, "training.server.learning_rate=0.5"]) == [
+        "blt, server sgd",
+        "blt, server adam, server learning rate 0.01",
+        "blt, server adam, server learning rate 0.5",
+    ]
+    assert labels([TREE], ['privacy.mechanism={kind="tree", completion=true, rounds=12}'], []) == [
+        "tree, mechanism completion False",
+        "tree, mechanism completion True, mechanism rounds 12",
+        "blt",
+    ]
+    sgd = "training.client.kind=fedsgd"
+    assert labels([sgd], [sgd, "privacy.clip_norm=0.5"], ["training.client.local_steps=3"]) == [
+        "blt, clip norm 1, client fedsgd",
+        "blt, clip norm 0.5, client fedsgd",
+        "blt, clip norm 1, client fedavg",
+    ]
+    cosine = "training.server.schedule.shape=cosine"
+    assert labels([cosine], [], [adam]) == [
+        "blt, server sgd, schedule shape cosine",
+        "blt, server sgd, schedule shape constant",
+        "blt, server adam",
+    ]
+
+
 def _other_trace(trace: Trace, trace_of: Callable, trained_of: Callable) -> TrainedRun:
     return trained_of("z", trace_of([[0, 3], [1], [2]], 4), {"accuracy": 0.4})
 

@@ -22,6 +22,7 @@ SUPPLY_LIMITED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -44,6 +45,7 @@ def test_the_value_that_made_a_min_sep_is_found_again(
     assert fit.best in fit.runs
 
 
+@pytest.mark.slow
 def test_what_no_value_gives_is_said(small) -> None:
     with pytest.raises(
         FitFailed, match="min_sep=135 is out of reach: even at population.reach=1 min-sep is"
@@ -55,6 +57,7 @@ def test_what_no_value_gives_is_said(small) -> None:
         )
 
 
+@pytest.mark.slow
 def test_fit_prints_what_it_found(fedray_command, small, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(small(*SUPPLY_LIMITED).to_toml())
     arguments = [

@@ -39,6 +39,7 @@ def trained(trace: Trace, tmp_path) -> TrainedRun:
     return fedray.train(trace, None, Placement(1, "in-process"), tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_groups_are_the_devices_that_took_part_so_often(trained, trace) -> None:
     found = fedray.evaluate_on_devices(trained, trace, devices=64)
     sizes = {(group.by, group.label): group.devices for group in found.groups}

@@ -205,6 +205,7 @@ def test_rules_of_the_scenario_that_are_stricter_than_the_margin_are_planned_for
     assert (planned.planned_min_sep, planned.planned_max_participations) == (49, 2)
 
 
+@pytest.mark.slow
 def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -> None:
     """Runs of which only those with a round separation are slow: the plan tells the days, and warns; if they starve there is none."""
     from fedray.studies.sweep.cells import Truth

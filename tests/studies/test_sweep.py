@@ -28,7 +28,7 @@ name = "settings"
 estimate = {rounds = 60, min_sep = 12, max_participations = 5}
 x = "min_sep"
 noise_multiplier = 2.0
-vary = {rounds = [60], max_participations = [3, "most"], min_sep = [6, 12, 20, 29]}
+vary = {rounds = [60], max_participations = [3, "most"], min_sep = [6, 20]}
 [[mechanisms]]
 kind = "banded"
 bands = 12
@@ -88,11 +88,11 @@ def read(tmp_path: Path, text: str, small=None) -> tuple[Sweep, Scenario | None]
 @pytest.mark.slow
 def test_a_row_is_what_its_mechanism_costs_there(tmp_path: Path) -> None:
     result = run_sweep(*read(tmp_path, SETTINGS), HERE, has_cache=False)
-    assert len(result.cells) == 8
+    assert len(result.cells) == 4
     estimate = MinSep(60, 12, 5)
     truths = [
         MinSep(60, b, k if k != "most" else -(-60 // b))
-        for k, b in itertools.product([3, "most"], [6, 12, 20, 29])
+        for k, b in itertools.product([3, "most"], [6, 20])
     ]
     weights = {participation: float(truths.count(participation)) for participation in truths}
     made = {
@@ -139,6 +139,7 @@ def test_a_row_is_what_its_mechanism_costs_there(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_matrix_ends_where_it_ends_and_says_so(tmp_path: Path) -> None:
     text = SETTINGS.replace(
         'rounds = [60], max_participations = [3, "most"], min_sep = [6, 12, 20, 29]',
@@ -154,6 +155,7 @@ def test_a_matrix_ends_where_it_ends_and_says_so(tmp_path: Path) -> None:
     assert all(row.rms_loss is not None for row in (*rows[50], *rows[60], *rows[70][1:4]))
 
 
+@pytest.mark.slow
 def test_crossings_are_where_the_better_one_changes(tmp_path: Path) -> None:
     """A small form of banded 400 against a BLT at n = 2000: better from its own bands on, worse below and near n / 2."""
     text = (
@@ -187,14 +189,14 @@ def test_what_is_known_is_not_computed_again_and_what_is_damaged_is(
     assert run_sweep(sweep, scenario, HERE).to_json() == first.to_json()
     assert computed == []
     kept = sorted((tmp_path / "cache" / "fedray" / "stress").glob("*.json"))
-    assert len(kept) == 8
+    assert len(kept) == 4
     kept[0].write_text("[{")
     kept[1].unlink()
     assert run_sweep(sweep, scenario, HERE).to_json() == first.to_json()
     assert len(computed) == 2
     other = sweep.model_copy(update={"noise_multiplier": 3.0})
     run_sweep(other, scenario, HERE)
-    assert len(computed) == 10
+    assert len(computed) == 6
 
 
 @pytest.mark.slow
@@ -203,7 +205,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch) -> None:
     judged, calls = stress_run._judged, itertools.count()
 
     def interrupted(job):
-        if next(calls) == 5:
+        if next(calls) == 3:
             raise KeyboardInterrupt
         return judged(job)
 
@@ -213,7 +215,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch) -> None:
     again: list[object] = []
     monkeypatch.setattr(stress_run, "_judged", lambda job: again.append(job) or judged(job))
     run_sweep(sweep, scenario, HERE)
-    assert len(again) == 3
+    assert len(again) == 1
 
 
 def test_mechanisms_that_only_touch_do_not_cross() -> None:
@@ -264,9 +266,9 @@ def test_ray_tasks_give_what_this_process_gives(tmp_path: Path, small, ray_clust
     ("old", "new", "expected"),
     [
         ('x = "min_sep"', 'x = "rho"', "'rho' is not varied"),
-        ("min_sep = [6, 12, 20, 29]", "min_sep = []", "a list of values is empty"),
-        ("min_sep = [6, 12, 20, 29]", "min_sep = [0]", "whole number of at least 1"),
-        ("min_sep = [6, 12, 20, 29]", "goal = [3]", "settings are rounds"),
+        ("min_sep = [6, 20]", "min_sep = []", "a list of values is empty"),
+        ("min_sep = [6, 20]", "min_sep = [0]", "whole number of at least 1"),
+        ("min_sep = [6, 20]", "goal = [3]", "settings are rounds"),
         (
             "estimate = {rounds = 60, min_sep = 12, max_participations = 5}",
             "",

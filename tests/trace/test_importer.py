@@ -121,6 +121,7 @@ def test_an_imported_log_has_the_log_s_patterns(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 10**18 - 1)), min_size=1, max_size=60),
     st.sampled_from(["each", "once"]),

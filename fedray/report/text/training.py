@@ -71,6 +71,25 @@ def comparison_setting_rows(comparison: Document) -> list[list[str]]:
     return [["key", *(group["label"] for group in groups)], *rows]
 
 
+def pretraining_rows(pretrained: Document) -> list[list[str]]:
+    """How a model fared on public data: a heading, then a row per evaluation.
+
+    Args:
+        pretrained: as `Pretrained.to_json` gives it.
+    """
+    steps = pretrained["steps"]
+    rows = [
+        [
+            f"{step['step']:,}",
+            _number(step["train_loss"]),
+            *map(measured_text, step["metrics"].values()),
+        ]
+        for step in steps
+    ]
+    names = [name.replace("_", " ") for name in steps[0]["metrics"]]
+    return [["step", "train loss", *names], *rows]
+
+
 def on_devices_tables(found: Document, is_brief: bool = False) -> list[TextTable]:
     """A model on the population's devices: a table per metric, with a row per group.
 

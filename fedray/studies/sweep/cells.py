@@ -17,8 +17,9 @@ from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
-from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import gaussian_rho
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import utility
 from mechanisms.optimize.design import MechanismRequest, cached_mechanism, optimize_mechanism
 from mechanisms.optimize.objective import Target
@@ -211,7 +212,8 @@ def _row(
         under = strategy.participation_sensitivity(truth.participation)
         trace = trace_sensitivity(strategy, truth.patterns) if truth.patterns is not None else None
         used = under if trace is None else trace
-        epsilon, note = _epsilon(used.value, z, sweep.delta)
+        released = Gaussian(noise_multiplier=z, sensitivity=used.value)
+        epsilon, note = _epsilon(released, sweep.delta)
         return replace(
             row,
             sensitivity=used.value,
@@ -220,7 +222,7 @@ def _row(
             participation_sensitivity=under.value,
             participation_sensitivity_is_exact=under.is_exact,
             participation_sensitivity_lower_bound=under.lower_bound,
-            rho=gaussian_rho(used.value, z),
+            rho=rho_of(released),
             epsilon=epsilon,
             note=note or row.note,
         ), strategy
@@ -228,10 +230,10 @@ def _row(
         return replace(row, note=" ".join(str(error).split())), None
 
 
-def _epsilon(sensitivity: float, z: float, delta: float) -> tuple[float | None, str]:
+def _epsilon(released: Gaussian, delta: float) -> tuple[float | None, str]:
     """None, and why, where the noise is no guarantee at all: losses are told all the same."""
     try:
-        return gaussian_epsilon(sensitivity, z, delta), ""
+        return gdp_epsilon(released, delta), ""
     except ValueError as error:
         return None, " ".join(str(error).split())
 

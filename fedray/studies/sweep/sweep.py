@@ -33,7 +33,7 @@ from pydantic import Field, field_validator, model_validator
 from fedray.errors import InputError, ScenarioError
 from fedray.scenario import Scenario
 from fedray.table import Positive, Table, read_table_file
-from mechanisms.accounting.zcdp import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
+from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from mechanisms.optimize.design import Kind, MechanismRequest
 from mechanisms.optimize.objective import Objective
 from mechanisms.participation import MOST_ROUNDS, MinSep

@@ -73,6 +73,7 @@ def test_zones_have_blocks_as_large_as_their_shares(scenario: Scenario) -> None:
     assert sum(map(len, blocks)) <= 1002
 
 
+@pytest.mark.slow
 def test_hours_and_speeds_are_followed_in_order(scenario: Scenario) -> None:
     habits = HabitAvailabilityModel(scenario, scenario.availability).known_of(DEVICES)  # pyright: ignore[reportArgumentType]
     offsets = np.array([zone["utc_offset_hours"] for zone in ZONES])

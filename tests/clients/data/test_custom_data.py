@@ -139,6 +139,7 @@ def test_source_code_is_lines_of_words(small_library: Path, source, scenario_of)
         source({**wanted, "sha256": recorded})
 
 
+@pytest.mark.slow
 def test_the_real_library_has_text_for_hundreds_of_clients(source) -> None:
     found = source({"kind": "source_code", "vocabulary": 1000, "length": 10})
     assert found.held_out_devices > 40

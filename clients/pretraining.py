@@ -1,0 +1,159 @@
+"""Gradient descent on the examples of many clients together, as on one machine with public data."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.data.registry import source_of
+from clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource
+from clients.evaluation import evaluate
+from clients.tasks.initial import parameters_in
+from clients.tasks.layout import named, tensors
+from clients.tasks.registry import task_of
+from clients.work.local import gradients_of
+from fedray.errors import InputError, ScenarioError
+from fedray.messages import Evaluation, TaskDescription
+from fedray.rng import Stream, stream_generator
+from fedray.scenario import Scenario
+from fedray.scenario.pretraining import Pretraining
+
+
+class Step(NamedTuple):
+    """How far a pretraining is.
+
+    number: steps that were taken.
+    train_loss: mean loss over the batches since the last evaluation, each before its step; NaN
+        before the first step.
+    evaluation: on held-out clients of the public data.
+    """
+
+    number: int
+    train_loss: float
+    evaluation: Evaluation
+
+
+class Pretrainer:
+    """The model of a scenario on public data. It works on one thread, so that its result does not
+    depend on how many there are.
+
+    Args:
+        scenario: has the task and says how it is evaluated.
+        table: the public data, and how it is trained on.
+
+    Raises:
+        ScenarioError: the public data is not of the form of the scenario's own.
+        InputError: data cannot be read, or there is none.
+
+    description: of what is trained.
+    examples: that the clients have together.
+    """
+
+    def __init__(self, scenario: Scenario, table: Pretraining) -> None:
+        self._training, self._table = scenario.training, table
+        private = source_of(scenario)
+        self._task = task_of(scenario, private.fields)
+        private = getattr(self._task, "source", None) or private
+        self._source = source_of(scenario.model_copy(update={"data": table.data}))
+        _demand_alike(private, self._source)
+        # Just below the held-out ones, where no population reaches: synthetic public data is that
+        # of no device.
+        first = FIRST_HELD_OUT - np.uint64(table.clients)
+        self._client_ids = first + np.arange(table.clients, dtype=np.uint64)
+        self._counts = self._source.examples_on(self._client_ids)
+        self.examples = int(self._counts.sum())
+        if not self.examples:
+            raise InputError("data: no client of the public data has examples; give other data")
+        self.description = TaskDescription(
+            dict(self._task.shapes), tuple(self._task.metrics), dict(self._source.optimum)
+        )
+        initial = scenario.training.initial
+        self._parameters_D = torch.from_numpy(
+            self._task.initial_parameters()
+            if initial is None
+            else parameters_in(initial.checked_path("file"), self._task.shapes)
+        ).clone()
+
+    def steps(self) -> Iterator[Step]:
+        """Trains; gives the state before the first step, and after every evaluate_every steps and
+        the last one. Raises InputError if public data is damaged."""
+        torch.set_num_threads(1)
+        table, batches, losses = self._table, self._batches(), []
+        # Views: an optimiser that moves the named parameters moves the flat vector.
+        parameters = named(self._parameters_D[None, :], self._task.shapes)
+        optimizer = _optimizer(table, list(parameters.values()))
+        yield Step(0, float("nan"), self._evaluation())
+        for number in range(1, table.steps + 1):
+            loss_1, gradients = gradients_of(self._task, parameters, next(batches))
+            for name, part in parameters.items():
+                part.grad = gradients[name]
+            optimizer.step()
+            losses.append(float(loss_1[0]))
+            if number % table.evaluate_every == 0 or number == table.steps:
+                yield Step(number, float(np.mean(losses)), self._evaluation())
+                losses.clear()
+
+    def parameters(self) -> NDArray[np.float32]:
+        """[D], as they are now."""
+        return self._parameters_D.numpy().copy()
+
+    def _evaluation(self) -> Evaluation:
+        with _damage_refused():
+            return evaluate(self._task, self._source, self._training, self.parameters())
+
+    def _batches(self) -> Iterator[dict[str, Tensor]]:
+        """Batches [1, B, ...] without end."""
+        ends, size, passes = np.cumsum(self._counts), self._table.batch_size, 0
+        waiting = np.empty(0, np.int64)
+        while True:
+            while waiting.size < size:
+                draws = stream_generator(self._table.seed, Stream.PRETRAINING, passes)
+                waiting = np.concatenate([waiting, draws.permutation(self.examples)])
+                passes += 1
+            chosen, waiting = waiting[:size], waiting[size:]
+            rows = np.searchsorted(ends, chosen, side="right")
+            positions = chosen - (ends - self._counts)[rows]
+            yield self._read(self._client_ids[rows], positions)
+
+    def _read(
+        self, client_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+    ) -> dict[str, Tensor]:
+        with _damage_refused():
+            examples = self._source.examples(client_ids, positions[:, None])
+        return {name: part.transpose(0, 1) for name, part in tensors(examples).items()}
+
+
+@contextlib.contextmanager
+def _damage_refused() -> Iterator[None]:
+    """Within: damaged data is an InputError."""
+    try:
+        yield
+    except DamagedExamples as error:
+        raise InputError(
+            f"data: the public data cannot be read ({error}); repair it, or take other data"
+        ) from None
+
+
+def _optimizer(table: Pretraining, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    if table.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=table.learning_rate)
+    return torch.optim.SGD(parameters, lr=table.learning_rate, momentum=table.momentum)
+
+
+def _demand_alike(private: ExampleSource, public: ExampleSource) -> None:
+    """Raises ScenarioError unless a model of one is a model of the other."""
+    own, other = dict(private.fields), dict(public.fields)
+    if own != other:
+        raise ScenarioError(
+            f"data: the public examples have {other}, and those of the scenario {own}; give both "
+            "the same columns, shapes, and numbers of classes or words"
+        )
+    if getattr(private, "words", ()) != getattr(public, "words", ()):
+        raise ScenarioError(
+            "data: the words of the public data have other numbers than those of the scenario's; "
+            "give both tables the same vocabulary_file"
+        )

@@ -1,0 +1,75 @@
+"""Fixed point: a clipped update as whole steps of clip_norm / 2^40, so that sums do not depend on
+their order.
+
+The server sees the exact sum, as if it were trusted with every update. Rounding towards zero makes
+no update longer, so the clip norm is what a device contributes at most.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedray.encoding.encoding import ClippedUpdates
+from fedray.messages import FIXED_POINT_BITS
+
+
+class FixedPointEncoding:
+    """Sums of whole steps in int64, which has room for 2^22 devices.
+
+    Args:
+        dimension: parameters D of the model.
+    """
+
+    bits_per_parameter = 64.0
+
+    def __init__(self, dimension: int) -> None:
+        self._dimension = dimension
+
+    def zero_sum(self) -> NDArray[np.int64]:
+        """See `Encoding`."""
+        return np.zeros(self._dimension, np.int64)
+
+    def encode_into(
+        self, total_P: NDArray[np.int64], updates: ClippedUpdates, clip_norm: float
+    ) -> None:
+        """See `Encoding`. Each coordinate of each update is rounded towards zero."""
+        _encode_into(total_P, updates.values, updates.factors, _steps_per_unit(clip_norm))
+
+    def add(self, total_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> None:
+        """See `Encoding`."""
+        total_P += other_P
+
+    def decode(
+        self, total_P: NDArray[np.int64], clip_norm: float, round_index: int
+    ) -> NDArray[np.float32]:
+        """See `Encoding`. The sum is rounded once, to float32."""
+        decoded_D = np.empty(total_P.size, np.float32)
+        _decode(total_P, decoded_D, clip_norm / 2.0**FIXED_POINT_BITS)
+        return decoded_D
+
+    def contribution_norm(self, clip_norm: float) -> float:
+        """The clip norm."""
+        return clip_norm
+
+
+def _steps_per_unit(clip_norm: float) -> float:
+    return 2.0**FIXED_POINT_BITS / clip_norm
+
+
+@njit(cache=True)
+def _encode_into(total, values, factors, steps_per_unit):
+    devices, dimension = values.shape
+    for device in range(devices):
+        if factors[device] == 0.0:  # the values may be NaN
+            continue
+        scale = steps_per_unit * factors[device]
+        for coordinate in range(dimension):
+            # The conversion rounds towards zero.
+            total[coordinate] += np.int64(np.float64(values[device, coordinate]) * scale)
+
+
+@njit(cache=True)
+def _decode(total, decoded, step):
+    # A loop, because float64 of the whole vector would take twice its memory.
+    for coordinate in range(total.size):
+        decoded[coordinate] = np.float32(np.float64(total[coordinate]) * step)

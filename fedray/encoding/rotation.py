@@ -1,0 +1,56 @@
+"""A random rotation that all devices of a round share: random signs, then the Walsh-Hadamard
+transform, normalised.
+
+It spreads an update over all coordinates, so that each of them is small: of d coordinates, a given
+one is larger than t times norm / sqrt(d) with a probability of at most 2 exp(-t^2 / 2) (Suresh, Yu,
+Kumar and McMahan 2017, section 3).
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedray.rng import Key, Stream, draw, stream_key
+
+
+def padded(dimension: int) -> int:
+    """The coordinates P that a vector [D] is rotated in: the least power of two from D on, and 4 at
+    least, since the bounds of the encodings need a few."""
+    return max(4, 1 << (dimension - 1).bit_length())
+
+
+def signs_of(seed: int, round_index: int, coordinates: int) -> NDArray[np.float64]:
+    """The round's signs [P], 1 or -1: a function of seed and round.
+
+    Args:
+        seed: of the training.
+        round_index: the round.
+        coordinates: P.
+    """
+    return _signs(stream_key(seed, Stream.ROTATION), round_index, coordinates)
+
+
+@njit(cache=True)
+def _signs(key: Key, round_index: int, coordinates: int):
+    signs = np.empty(coordinates)
+    words = np.empty(4, np.uint64)
+    for coordinate in range(coordinates):
+        place = coordinate % 128
+        if place == 0:
+            words[0], words[1], words[2], words[3] = draw(key, 0, round_index, coordinate // 128)
+        bit = (words[place // 32] >> np.uint64(place % 32)) & np.uint64(1)
+        signs[coordinate] = 1.0 - 2.0 * np.float64(bit)
+    return signs
+
+
+@njit(cache=True)
+def walsh_hadamard(values):
+    """Transforms values [P] in place, without normalising: twice gives P times the values."""
+    half = 1
+    while half < values.size:
+        for start in range(0, values.size, 2 * half):
+            for place in range(start, start + half):
+                low, high = values[place], values[place + half]
+                values[place] = low + high
+                values[place + half] = low - high
+        half *= 2

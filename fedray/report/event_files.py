@@ -1,0 +1,84 @@
+"""TensorBoard's event files of a training, written while it goes on."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedray.errors import InputError
+from fedray.messages import Progress, ProgressListener, TrainingProgress
+
+OF_ROUNDS = {
+    "train_loss": "Mean loss of a round's devices before they trained.",
+    "clipped_share": "Share of a round's devices whose update was scaled down.",
+}
+"""Figures of every round, by the names that they have in metrics.parquet, in words."""
+
+
+@contextlib.contextmanager
+def event_files(directory: Path | None) -> Iterator[ProgressListener]:
+    """Within: gives a listener that writes what it is told of a training into event files.
+
+    Steps are rounds that the model was trained on. Where a training goes on from a checkpoint,
+    rounds that were written before are written again, with the same values.
+
+    Args:
+        directory: where a new event file is made; None for none.
+
+    Raises:
+        InputError: the package tensorboard is not there, or the directory cannot be written.
+    """
+    if directory is None:
+        yield lambda progress: None
+        return
+    try:
+        from tensorboard.summary import Writer
+    except ImportError:
+        raise InputError(
+            f"tensorboard={str(directory)!r} needs the package tensorboard; install it by `pip "
+            "install 'fedray[tensorboard]'`, or leave it out"
+        ) from None
+    with _refused(directory):
+        writer = Writer(str(directory))
+        writer.flush()  # so that a place that cannot be written is found before anything long
+    try:
+        yield _Listener(writer, directory)
+    finally:
+        with _refused(directory):
+            writer.close()
+
+
+class _Listener:
+    """Writes scalars."""
+
+    def __init__(self, writer: Any, directory: Path) -> None:
+        self._writer, self._directory = writer, directory
+        self._evaluated = 0
+        """Rounds of the last evaluation that was written."""
+
+    def __call__(self, progress: Progress) -> None:
+        if not isinstance(progress, TrainingProgress):
+            return
+        with _refused(self._directory):
+            for name, words in OF_ROUNDS.items():
+                value = getattr(progress.metrics, name)
+                self._writer.add_scalar(name, value, progress.trained, description=words)
+            if progress.evaluation is not None and progress.evaluated > self._evaluated:
+                self._evaluated = progress.evaluated
+                for name, measured in progress.evaluation.metrics.items():
+                    tag, error = f"evaluation_{name}", f"evaluation_{name}_error"
+                    self._writer.add_scalar(tag, measured.value, self._evaluated)
+                    self._writer.add_scalar(error, measured.standard_error, self._evaluated)
+            self._writer.flush()
+
+
+@contextlib.contextmanager
+def _refused(directory: Path) -> Iterator[None]:
+    """Within: an OSError is an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"tensorboard={str(directory)!r} cannot be written ({error.strerror or error}); name "
+            "another directory"
+        ) from None

@@ -1,0 +1,43 @@
+"""Pretraining on public data: a file that is one table, beside the scenario whose model it is."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedray.scenario.data import AnyData
+from fedray.scenario.training import BelowOne, Count
+from fedray.table import Positive, Table
+
+
+class Pretraining(Table):
+    """Training of a scenario's model in one place, on public data: without devices, clipping and
+    noise."""
+
+    data: AnyData
+    """Table: where the public examples come from, as in a scenario."""
+    clients: Count = 1000
+    """How many clients of the public data are used. Recorded data with fewer is used whole.
+    Synthetic data gives as many as are asked for, which are those of no device."""
+    steps: Count
+    """Steps of gradient descent."""
+    batch_size: Count = 32
+    """Examples of a step, drawn from those of all clients without replacement until all were
+    used."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Of the steps."""
+    learning_rate: Positive = 0.1
+    """Step size."""
+    momentum: BelowOne = 0.0
+    """Share of the previous step that is kept; of sgd alone."""
+    evaluate_every: Count = 100
+    """Steps between two evaluations on clients of the public data that are held out."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of the order of the examples. The initial model is that of the scenario."""
+
+    @model_validator(mode="after")
+    def _momentum_is_of_sgd(self) -> "Pretraining":
+        if self.momentum and self.optimizer == "adam":
+            raise ValueError(
+                f"momentum={self.momentum:g}: adam has its own; leave it out, or take sgd"
+            )
+        return self

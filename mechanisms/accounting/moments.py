@@ -1,0 +1,64 @@
+"""The moments accountant as it was first published, for tables of 2016 to 2018.
+
+It is an upper bound, and the loosest here: integer orders up to 32 alone, and the first conversion,
+epsilon = min over lambda of (moment(lambda) + log(1 / delta)) / lambda (Abadi et al. 2016, Theorem
+2; McMahan et al. 2018).
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.accounting.events import (
+    Composed,
+    Event,
+    PoissonSampled,
+    PostProcessed,
+    Repeated,
+)
+from mechanisms.accounting.gdp import sampled_noise
+from mechanisms.accounting.limits import check_delta
+from mechanisms.accounting.zcdp import rho_of
+
+LAMBDAS = np.arange(1, 33)
+"""Orders of the moments."""
+
+
+def moments_epsilon(event: Event, delta: float) -> float:
+    """An upper bound on epsilon at `delta`, as it was computed in 2016.
+
+    Raises:
+        EventRefused: for events without moments that are proven.
+        InputError: for an impossible delta.
+    """
+    check_delta(delta)
+    return float(((_moments(event) - math.log(delta)) / LAMBDAS).min())
+
+
+def _moments(event: Event) -> NDArray[np.float64]:
+    """log E[e^(lambda L)] of the privacy loss L, [32]."""
+    match event:
+        case PoissonSampled() if event.probability < 1.0:
+            return _sampled_moments(event.probability, sampled_noise(event))
+        case PostProcessed():
+            return _moments(event.event)
+        case Repeated():
+            return event.count * _moments(event.event)
+        case Composed():
+            return sum(map(_moments, event.events), np.zeros(LAMBDAS.size))
+        case _:
+            return rho_of(event) * (LAMBDAS * (LAMBDAS + 1)).astype(np.float64)
+
+
+def _sampled_moments(probability: float, noise: float) -> NDArray[np.float64]:
+    """log sum_j binom(a, j) (1 - q)^(a-j) q^j e^(j (j-1) / (2 z^2)), a = lambda + 1."""
+    from scipy.special import gammaln, logsumexp  # 0.2 s to import
+
+    moments = []
+    for a in (LAMBDAS + 1).tolist():
+        j = np.arange(a + 1)
+        ways = gammaln(a + 1) - gammaln(j + 1) - gammaln(a - j + 1)
+        shares = (a - j) * math.log1p(-probability) + j * math.log(probability)
+        moments.append(logsumexp(ways + shares + j * (j - 1) / (2.0 * noise**2)))
+    return np.array(moments, np.float64)

@@ -1,0 +1,77 @@
+"""Privacy loss distributions: the tightest epsilon of events with Poisson sampling.
+
+Events without sampling are one Gaussian, whose curve is closed (`gdp.py`). Of one kind of sampled
+Gaussian, repeated, `composition.py` gives an upper bound that is tight however small delta is.
+"""
+
+from collections import Counter
+from functools import lru_cache
+
+from mechanisms.accounting.composition import composed_epsilon
+from mechanisms.accounting.events import (
+    Composed,
+    Event,
+    EventRefused,
+    PoissonSampled,
+    PostProcessed,
+    Repeated,
+)
+from mechanisms.accounting.gdp import gdp_epsilon, sampled_noise
+from mechanisms.accounting.limits import check_delta, check_noise_multiplier
+
+
+def pld_epsilon(event: Event, delta: float) -> float:
+    """An upper bound on epsilon at `delta`; exact where nothing is sampled.
+
+    `composed_epsilon` says how close it is where something is.
+
+    Raises:
+        EventRefused: for several kinds of sampled Gaussians in one event, for sampled ones beside
+            others, and for what is not Gaussian.
+        InputError: for an impossible delta.
+    """
+    check_delta(delta)
+    steps = _sampled_steps(event)
+    if steps is None:
+        return gdp_epsilon(event, delta)
+    if len(steps) > 1:
+        raise EventRefused(
+            f"an event of {len(steps)} kinds of Poisson-sampled steps: the accountant pld composes "
+            "one kind; take the accountant renyi"
+        )
+    ((probability, noise), count) = next(iter(steps.items()))
+    check_noise_multiplier(noise)
+    return _of_steps(probability, noise, count, delta)
+
+
+@lru_cache(maxsize=256)
+def _of_steps(probability: float, noise: float, count: int, delta: float) -> float:
+    return composed_epsilon(probability, noise, count, delta)
+
+
+def _sampled_steps(event: Event) -> Counter[tuple[float, float]] | None:
+    """How often each (probability, noise at sensitivity 1) is repeated; None if nothing is
+    sampled."""
+    match event:
+        case PoissonSampled():
+            return Counter({(event.probability, sampled_noise(event)): 1})
+        case PostProcessed():
+            return _sampled_steps(event.event)
+        case Repeated():
+            steps = _sampled_steps(event.event)
+            if steps is None:
+                return None
+            return Counter({step: event.count * times for step, times in steps.items()})
+        case Composed():
+            parts = [_sampled_steps(each) for each in event.events]
+            sampled = [each for each in parts if each is not None]
+            if not sampled:
+                return None
+            if len(sampled) < len(parts):
+                raise EventRefused(
+                    "an event of Poisson-sampled steps and of others that are not sampled: the "
+                    "accountant pld composes one kind; take the accountant renyi"
+                )
+            return sum(sampled, Counter())
+        case _:
+            return None

@@ -1,0 +1,175 @@
+"""A Toeplitz mechanism that begins anew at given rounds, as the published tree runs with adaptive
+clipping do (Xu et al. 2023, Algorithm 1).
+
+C is block diagonal; each block is the Toeplitz matrix of its segment's length. Trees have a key
+`restarts` of their own. A matrix from a file has its blocks in the file.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from mechanisms.band_fhu import BandFHU
+from mechanisms.bisr import BISR
+from mechanisms.blt import BLT
+from mechanisms.participation import MinSep
+from mechanisms.recurrence import Recurrence
+from mechanisms.restarts import Restarts, segments_of
+from mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
+from mechanisms.strategy import Sensitivity, Strategy
+from mechanisms.toeplitz import Toeplitz, ToeplitzStrategy
+
+PROGRAM_PARTICIPATIONS = 300
+"""Up to this many, the exact program over the segments takes seconds."""
+
+
+class Restarted(Strategy):
+    """A Toeplitz mechanism with restarts, for any number of rounds."""
+
+    kind: Literal["restarted"] = "restarted"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
+    """A Toeplitz mechanism with restarts."""
+    mechanism: Annotated[BLT | Toeplitz | BandFHU | BISR, Field(discriminator="kind")]
+    """What begins anew: a table with `kind` blt, toeplitz, band-fhu or bisr."""
+    restarts: Annotated[Restarts, Field(min_length=1)]
+    """Rounds at which it does, increasing; those beyond the rounds that happen do nothing."""
+    paper: ClassVar[str] = "Xu et al. 2023"
+
+    def segments(self, rounds: int) -> list[tuple[int, int]]:
+        """(start, end) of what lies between two restarts, in order."""
+        self.check_rounds(rounds)
+        return segments_of(self.restarts, rounds)
+
+    def longest_segment(self, rounds: int) -> int:
+        """Rounds of the longest segment."""
+        return max(end - start for start, end in self.segments(rounds))
+
+    def gram_entries(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
+    ) -> NDArray[np.float64]:
+        entries = np.zeros(np.shape(first))
+        for start, end in self.segments(rounds):
+            inside = np.nonzero((first >= start) & (second < end))
+            entries[inside] = self.mechanism.gram_entries(
+                first[inside] - start, second[inside] - start, end - start
+            )
+        return entries
+
+    def gram(self, rounds: int) -> NDArray[np.float64]:
+        G = np.zeros((rounds, rounds))
+        for start, end in self.segments(rounds):
+            G[start:end, start:end] = self.mechanism.gram(end - start)
+        return G
+
+    def pattern_square(self, pattern: NDArray[np.int64], rounds: int) -> float | None:
+        square = 0.0
+        for start, end in self.segments(rounds):
+            inside = pattern[(pattern >= start) & (pattern < end)] - start
+            part = self.mechanism.pattern_square(inside, end - start)
+            if part is None:
+                return None
+            square += part
+        return square
+
+    def diagonals(self, rounds: int) -> int:
+        return self.mechanism.diagonals(self.longest_segment(rounds))
+
+    def is_quick_under_participation(self, rounds: int) -> bool:
+        return self.mechanism.is_non_increasing(self.longest_segment(rounds))
+
+    def noise_growth(self, rounds: int) -> float:
+        return self.mechanism.noise_growth(self.longest_segment(rounds))
+
+    def recurrence(self, rounds: int) -> Recurrence:
+        within = self.mechanism.recurrence(self.longest_segment(rounds))
+        return replace(within, starts=tuple(start for start, _ in self.segments(rounds)))
+
+    def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
+        n, k = participation.rounds, participation.max_participations
+        is_ordered = self.mechanism.is_non_increasing(self.longest_segment(n))
+        if is_ordered and k <= PROGRAM_PARTICIPATIONS:
+            segments = tuple(self.segments(n))
+            best = _largest_square(self.mechanism, segments, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
+            theorem = (
+                "McMahan, Xu, Zhang 2024, Theorem 3.1 in each segment (dynamic program over the "
+                "segments)"
+            )
+            value = best.square**0.5
+            return Sensitivity(value, True, theorem, value, best.pattern)
+        if self.diagonals(n) <= participation.min_sep:
+            rounds = np.arange(n)
+            return orthogonal_sensitivity(self.gram_entries(rounds, rounds, n), participation)
+        return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
+
+    def error_variances(self, rounds: int) -> NDArray[np.float64]:
+        """Of a prefix: the finished segments' last variances, and the present segment's own."""
+        variances, finished = np.zeros(rounds), 0.0
+        for start, end in self.segments(rounds):
+            variances[start:end] = finished + self.mechanism.error_variances(end - start)
+            finished = variances[end - 1]
+        return variances
+
+
+class _Best(NamedTuple):
+    """A pattern within the segments so far: its squared sensitivity, and the first round that may
+    follow it."""
+
+    square: float
+    free: int
+    pattern: tuple[int, ...]
+
+
+@lru_cache(maxsize=64)
+def _largest_square(
+    mechanism: ToeplitzStrategy, segments: tuple[tuple[int, int], ...], participation: MinSep
+) -> _Best:
+    """The best pattern, where coefficients do not increase.
+
+    G[i, j] of a segment then falls as j grows and as j - i grows. So of all patterns with as many
+    participations in each segment, the one that takes the earliest rounds everywhere is the worst:
+    no entry is larger in any other. What is left to choose is how many each segment has.
+    """
+    b, k = participation.min_sep, participation.max_participations
+    by_count: list[list[_Best]] = [[_Best(0.0, 0, ())]]
+    for start, end in segments:
+        found: list[list[_Best]] = [[] for _ in range(k + 1)]
+        squares: dict[int, list[float]] = {}
+        for count, each in enumerate(by_count):
+            for best in each:
+                first = max(best.free, start)
+                if first not in squares:
+                    squares[first] = _regular_squares(mechanism, end - first, b, k)
+                for own, square in enumerate(squares[first][: k + 1 - count]):
+                    rounds = tuple(range(first, first + own * b, b))
+                    free = max(end, first + own * b)
+                    longer = _Best(best.square + square, free, best.pattern + rounds)
+                    found[count + own].append(longer)
+        by_count = [_undominated(each) for each in found]
+    return max((best for each in by_count for best in each), key=lambda best: best.square)
+
+
+def _regular_squares(
+    mechanism: ToeplitzStrategy, rounds: int, min_sep: int, most: int
+) -> list[float]:
+    """Squared sensitivities of 0, 1, 2, ... participations, min_sep apart from the first of so many
+    rounds on; at most `most`, or as many as there is room for."""
+    squares = [0.0]
+    if rounds <= 0:
+        return squares
+    c, column = mechanism.first_column(rounds), np.zeros(rounds)
+    for start in range(0, min(rounds, most * min_sep), min_sep):
+        column[start:] += c[: rounds - start]
+        squares.append(float(column @ column))
+    return squares
+
+
+def _undominated(candidates: list[_Best]) -> list[_Best]:
+    """Those of which no other has both a larger square and an earlier free round."""
+    kept: list[_Best] = []
+    for best in sorted(candidates, key=lambda best: (best.free, -best.square)):
+        if not kept or best.square > kept[-1].square:
+            kept.append(best)
+    return kept

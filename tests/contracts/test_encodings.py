@@ -1,0 +1,146 @@
+"""What every encoding must do, one suite for all: sums are exact whatever the grouping, nobody contributes more than is said, and what
+is decoded is the sum of the clipped updates."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clients.clipping import clip_factors
+from fedray.encoding.encoding import ClippedUpdates, Encoding
+from fedray.encoding.registry import encoding_of
+from fedray.encoding.rotation import padded
+from fedray.encoding.tables import FixedPoint, SecAgg
+
+ENCODINGS = {
+    "fixed_point": FixedPoint(),
+    "secagg": SecAgg(scale=1000),
+    "secagg, more room": SecAgg(scale=1 << 20, modulus_bits=40),
+}
+ERRORS = {
+    "fixed_point": lambda dimension, devices: devices * dimension**0.5 * 2.0**-39,
+    "secagg": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 1000,
+    "secagg, more room": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 2**20,
+}
+"""The largest L2 error of a decoded sum, over the clip norm, before it is rounded to float32."""
+ALL = pytest.mark.parametrize("kind", ENCODINGS)
+DEVICES = 12
+
+
+def made(kind: str, dimension: int) -> Encoding:
+    return encoding_of(ENCODINGS[kind], dimension, DEVICES, seed=11)
+
+
+def updates_of(
+    devices: int, dimension: int, clip_norm: float, seed: int = 0, round_index: int = 3
+) -> ClippedUpdates:
+    """Updates of very different lengths; about half are longer than the clip norm."""
+    rng = np.random.default_rng(seed)
+    lengths = clip_norm * np.logspace(-2, 2, devices)[:, None] / dimension**0.5
+    values = ((rng.normal(size=(devices, dimension)) + 1.0) * lengths).astype(np.float32)
+    factors, _ = clip_factors(values, clip_norm)
+    return ClippedUpdates(round_index, np.arange(devices, dtype=np.uint64) + 7, values, factors)
+
+
+def rows(updates: ClippedUpdates, places: slice | list[int]) -> ClippedUpdates:
+    return ClippedUpdates(
+        updates.round_index,
+        updates.device_ids[places],
+        updates.values[places],
+        updates.factors[places],
+    )
+
+
+def encoded(encoding: Encoding, updates: ClippedUpdates, clip_norm: float) -> np.ndarray:
+    total = encoding.zero_sum()
+    encoding.encode_into(total, updates, clip_norm)
+    return total
+
+
+def exact_sum(updates: ClippedUpdates) -> np.ndarray:
+    return updates.factors @ updates.values.astype(np.float64)
+
+
+@ALL
+@pytest.mark.parametrize("dimension", [1, 5, 64, 1000])
+def test_a_sum_does_not_depend_on_how_devices_are_grouped(kind: str, dimension: int) -> None:
+    """In one group; one by one; and as sums of two trainers, added by the aggregator, in either order."""
+    encoding, updates = made(kind, dimension), updates_of(DEVICES, dimension, 0.3)
+    together = encoded(encoding, updates, 0.3)
+    one_by_one = encoding.zero_sum()
+    for place in range(DEVICES - 1, -1, -1):
+        encoding.encode_into(one_by_one, rows(updates, [place]), 0.3)
+    assert (one_by_one == together).all()
+    parts = [
+        encoded(made(kind, dimension), rows(updates, part), 0.3)
+        for part in ([0, 4, 8], [1, 2, 3, 5, 6, 7, 9, 10, 11])
+    ]
+    for order in (parts, parts[::-1]):
+        total = encoding.zero_sum()
+        for part in order:
+            encoding.add(total, part)
+        assert (total == together).all()
+
+
+@ALL
+def test_devices_without_a_usable_update_add_zero(kind: str) -> None:
+    values = np.array([[np.nan, 1.0], [np.inf, 0.0], [0.25, 0.0]], np.float32)
+    factors, _ = clip_factors(values, 1.0)
+    updates = ClippedUpdates(0, np.arange(3, dtype=np.uint64), values, factors)
+    encoding = made(kind, 2)
+    total = encoded(encoding, updates, 1.0)
+    assert (total == encoded(encoding, rows(updates, [2]), 1.0)).all()
+    nothing = encoded(encoding, rows(updates, [0, 1]), 1.0)
+    assert (nothing == encoding.zero_sum()).all()
+    assert (encoding.decode(nothing, 1.0, 0) == 0).all()
+
+
+@ALL
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    dimension=st.integers(1, 300),
+    clip_norm=st.floats(1e-3, 1e3),
+    length=st.floats(1e-6, 1e6),
+    is_sparse=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_no_device_contributes_more_than_is_said(
+    kind: str, dimension: int, clip_norm: float, length: float, is_sparse: bool, seed: int
+) -> None:
+    """The property on which privacy rests, for dense updates and for those with one coordinate; 1e-6 is for float32."""
+    encoding, rng = made(kind, dimension), np.random.default_rng(seed)
+    value = np.eye(dimension)[0] if is_sparse else rng.normal(size=dimension) / dimension**0.5
+    values = (value * clip_norm * length)[None].astype(np.float32)
+    factors, _ = clip_factors(values, clip_norm)
+    updates = ClippedUpdates(5, np.array([seed], np.uint64), values, factors)
+    decoded = encoding.decode(encoded(encoding, updates, clip_norm), clip_norm, 5)
+    norm = float(np.linalg.norm(decoded.astype(np.float64)))
+    assert norm <= encoding.contribution_norm(clip_norm) * (1 + 1e-6)
+
+
+@ALL
+@pytest.mark.parametrize("dimension", [1, 2, 3, 100, 5000])
+@pytest.mark.parametrize("clip_norm", [0.01, 30.0])
+def test_what_is_decoded_is_the_sum_within_the_stated_error(
+    kind: str, dimension: int, clip_norm: float
+) -> None:
+    encoding, updates = made(kind, dimension), updates_of(DEVICES, dimension, clip_norm)
+    decoded = encoding.decode(encoded(encoding, updates, clip_norm), clip_norm, 3)
+    assert (decoded.dtype, decoded.shape) == (np.float32, (dimension,))
+    exact = exact_sum(updates)
+    error = np.linalg.norm(decoded - exact)
+    float32 = 2.0**-24 * np.linalg.norm(exact)
+    assert error <= clip_norm * ERRORS[kind](dimension, DEVICES) + float32
+    assert np.linalg.norm(exact) > 0.5 * clip_norm  # so that zero would not pass
+
+
+@ALL
+def test_the_norm_of_a_contribution_is_in_proportion_to_the_clip_norm(kind: str) -> None:
+    encoding = made(kind, 1000)
+    assert encoding.contribution_norm(1.0) >= 1.0
+    assert encoding.contribution_norm(0.3) == pytest.approx(0.3 * encoding.contribution_norm(1.0))
+
+
+@ALL
+def test_what_is_sent_is_counted_in_bits(kind: str) -> None:
+    assert 1.0 <= made(kind, 1000).bits_per_parameter <= 64.0
