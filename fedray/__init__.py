@@ -104,6 +104,7 @@ if TYPE_CHECKING:
         WithoutReplacementPolicy,
     )
     from fedray.scenario.pretraining import Pretraining
+    from fedray.scenario.rounds import AtLeastClosing, GoalClosing
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.compare import Comparison, compare_runs
@@ -184,6 +185,7 @@ _NAMES = {
     "fedray.scenario.participation": (
         "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
     ),
+    "fedray.scenario.rounds": "AtLeastClosing GoalClosing",
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -216,6 +218,7 @@ __all__ = [
     "Aggregates",
     "AggregatorLost",
     "AlwaysOn",
+    "AtLeastClosing",
     "Audit",
     "BandFHU",
     "Banded",
@@ -244,6 +247,7 @@ __all__ = [
     "FittedRun",
     "FixedClipping",
     "FixedPoint",
+    "GoalClosing",
     "Guarantee",
     "HabitAvailability",
     "Identity",

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.scenario import Scenario
+from fedray.scenario.rounds import AtLeastClosing
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,31 @@ class AtGoal:
         return Closing(True, closed, first)
 
 
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A round stays open for some time, and keeps all reports that come before it closes. Where its
+    goal is not met by then it closes with the report that meets it, or is abandoned at the
+    deadline.
+
+    report_goal: reports without which it is abandoned.
+    open_seconds: how long it stays open, from its start.
+    """
+
+    report_goal: int
+    open_seconds: float
+
+    def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
+        """See `ClosingRule.close`."""
+        at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)
+        open_until = started + self.open_seconds
+        if not at_goal.is_committed or at_goal.time >= open_until:
+            return at_goal
+        return Closing(True, open_until, report_times <= open_until)
+
+
 def closing_rule_of(scenario: Scenario) -> ClosingRule:
     """The rule of a scenario's table `rounds`."""
-    return AtGoal(scenario.rounds.report_goal)
+    rounds = scenario.rounds
+    if isinstance(rounds.closing, AtLeastClosing):
+        return AtLeast(rounds.report_goal, 60.0 * rounds.closing.open_minutes)
+    return AtGoal(rounds.report_goal)

@@ -105,7 +105,7 @@ class Coordinator:
             if status == CLOSED:
                 self._send_away(self._selection.down_until)
                 continue
-            if status == FULL or self._selection.waiting >= self._rules.report_goal:
+            if status == FULL or self._selection.waiting >= self._rules.least_to_start:
                 closed = self._report(time)
             else:
                 closed = self._give_up(time)

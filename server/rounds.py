@@ -48,8 +48,8 @@ class FateModel(NamedTuple):
 class RoundRules:
     """The scenario's rules of a round.
 
-    report_goal: accepted reports of a committed round.
     selection_target: devices that must wait at once for a round to start.
+    least_to_start: devices that must wait for it to start after the selection timeout.
     selection_timeout_seconds: longest wait for them.
     report_timeout_seconds: longest wait for the reports.
     timer_seconds: how long a device keeps away after its timer starts, where it does not say so
@@ -60,8 +60,8 @@ class RoundRules:
     outages: [O, 2]; start and end of each, seconds since start, in order and apart.
     """
 
-    report_goal: int
     selection_target: int
+    least_to_start: int
     selection_timeout_seconds: float
     report_timeout_seconds: float
     timer_seconds: float
@@ -79,8 +79,8 @@ class RoundRules:
             for outage in rounds.outages
         ]
         return cls(
-            report_goal=rounds.report_goal,
             selection_target=rounds.selection_target,
+            least_to_start=rounds.least_to_start,
             selection_timeout_seconds=rounds.selection_timeout_minutes * 60.0,
             report_timeout_seconds=rounds.report_timeout_minutes * 60.0,
             timer_seconds=scenario.participation.timer_seconds,

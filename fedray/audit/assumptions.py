@@ -43,6 +43,14 @@ SCALED_NOISE = (
     "guarantee."
 )
 
+SCALED_NOISE_OF_SURPLUS = (
+    "Rounds accepted {goal} devices or more, of which {sample} really trained, and the noise on "
+    "their sum was scaled by {sample} / {goal}. That is the signal-to-noise ratio of a cohort of "
+    "{goal}, and less than that of a larger one. The privacy stated is that of the full cohort "
+    "with full noise; this simulation's own model has no such guarantee."
+)
+"""Where rounds keep more reports than the goal."""
+
 COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
     "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
@@ -89,7 +97,8 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     )
     if not scenario.trains_a_sample:
         return (*every, metrics)
-    scaled = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
+    text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
+    scaled = text.format(sample=training.cohort_sample, goal=goal)
     return (*every, metrics, scaled)
 
 

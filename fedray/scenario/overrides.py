@@ -12,6 +12,7 @@ from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
 from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
+from fedray.scenario.rounds import AnyClosing
 from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
 from mechanisms.registry import AnyStrategy
@@ -97,6 +98,7 @@ _KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("privacy", "clipping", "kind"): _by_kind(AnyClipping, "kind"),
     ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
     ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
+    ("rounds", "closing", "kind"): _by_kind(AnyClosing, "kind"),
     ("training", "client", "kind"): _by_kind(AnyWork, "kind"),
     ("training", "server", "kind"): _by_kind(AnyServerStep, "kind"),
     ("training", "task", "kind"): _by_kind(AnyTask, "kind"),

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedray.table import Table
+from fedray.table import PositiveShare, Table
 
 
 class Outage(Table):
@@ -18,20 +18,47 @@ class Outage(Table):
     """Length, hours."""
 
 
+class GoalClosing(Table):
+    """A round closes with its report_goal-th report, and keeps exactly so many."""
+
+    kind: Literal["goal"] = "goal"
+    """Exactly the goal."""
+
+
+class AtLeastClosing(Table):
+    """A round keeps the reports beyond its goal that come before it closes."""
+
+    kind: Literal["at_least"] = "at_least"
+    """At least the goal."""
+    open_minutes: Annotated[float, Field(gt=0, le=87_840)]
+    """Minutes from its start for which a round stays open although its goal is met. A goal that is
+    met later closes it at once. At most `report_timeout_minutes`."""
+
+
+AnyClosing = Annotated[GoalClosing | AtLeastClosing, Field(discriminator="kind")]
+
+
 class Rounds(Table):
     """What the server does in a round."""
 
     count: Annotated[int, Field(gt=0, lt=2**31)]
     """Rounds to commit."""
     report_goal: Annotated[int, Field(gt=0)]
-    """Reports that close a round; every committed round has exactly this many accepted updates."""
+    """Reports that close a round; every committed round has exactly this many accepted updates, or
+    at least so many where `closing` keeps more."""
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Devices selected per report needed."""
     selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
-    """Longest wait for enough devices; then the round goes on if at least report_goal wait, else it
-    is abandoned."""
+    """Longest wait for enough devices; then the round goes on if at least report_goal wait, and
+    `start_share` of those wanted, else it is abandoned."""
+    start_share: PositiveShare | None = None
+    """Least share of the devices to select that must wait for a round to start after the selection
+    timeout; none: report_goal devices are enough."""
     report_timeout_minutes: Annotated[float, Field(ge=1)] = 30.0
     """Longest wait for the reports; then the round is abandoned."""
+    closing: AnyClosing | None = None
+    """Table: when a round closes and which reports it keeps; its `kind` is goal or at_least. None:
+    goal."""
     min_minutes_between: Annotated[float, Field(gt=0, le=87_840)] | None = None
     """Least minutes from the start of a committed round to the start of the next; none: a round
     starts as soon as it can. 144 makes at most ten rounds a day. Devices that check in before
@@ -63,6 +90,41 @@ class Rounds(Table):
         """Devices that must wait at once for a round to start: report_goal x over_selection,
         rounded up."""
         return math.ceil(round(self.report_goal * self.over_selection, 9))
+
+    @property
+    def least_to_start(self) -> int:
+        """Devices that must wait for a round to start after the selection timeout."""
+        share = self.start_share or 0.0
+        return max(self.report_goal, math.ceil(round(self.selection_target * share, 9)))
+
+    @property
+    def keeps_surplus(self) -> bool:
+        """Whether a round may accept more than the report goal."""
+        return isinstance(self.closing, AtLeastClosing)
+
+    @model_validator(mode="after")
+    def _some_devices_more_may_start(self) -> Self:
+        share = self.start_share
+        if share is not None and self.selection_target * share < self.report_goal:
+            raise ValueError(
+                f"start_share={share:g}: of {self.selection_target} devices to select that is "
+                f"less than report_goal={self.report_goal}, and so few cannot commit a round; "
+                "raise it, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _is_open_until_the_timeout_at_most(self) -> Self:
+        closing = self.closing
+        if isinstance(closing, AtLeastClosing):
+            minutes = closing.open_minutes
+            if minutes > self.report_timeout_minutes:
+                raise ValueError(
+                    f"closing: open_minutes={minutes:g} is more than "
+                    f"report_timeout_minutes={self.report_timeout_minutes:g}, after which no "
+                    "report is accepted; lower it, or raise the timeout"
+                )
+        return self
 
     @model_validator(mode="after")
     def _windows_divide_a_day(self) -> Self:

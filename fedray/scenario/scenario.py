@@ -175,7 +175,8 @@ class Scenario(Table):
     def trains_a_sample(self) -> bool:
         """Whether a model is trained on fewer devices than a round accepts, with the noise on their
         sum scaled to that."""
-        return self.training.enabled and self.training.cohort_sample < self.rounds.report_goal
+        may_leave_out = self.training.cohort_sample < self.rounds.report_goal
+        return self.training.enabled and (may_leave_out or self.rounds.keeps_surplus)
 
     @property
     def usable_share(self) -> float:

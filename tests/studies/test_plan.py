@@ -371,6 +371,7 @@ def test_a_plan_s_pace_is_its_scenario_s(
 
 def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command, tmp_path: Path) -> None:
     setting = ("--population", "100000", "--rounds", "10")
+    policies = 'participation.policies=[{kind="timer"}]'
     for arguments, expected in (
         (("--epsilon", "0", *setting), "epsilon=0.0 must be positive"),
         (("--epsilon", "1", *setting, "--timers", "a,b"), "numbers of hours"),
@@ -381,6 +382,10 @@ def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command, tmp_path: Path
         (
             ("--epsilon", "1", *setting, "--rounds-per-day", "0"),
             "--rounds-per-day=0.0 must be above 0",
+        ),
+        (
+            ("--epsilon", "1", *setting, "--set", policies),
+            "participation.policies is given, but a plan chooses the timer",
         ),
         (("--epsilon", "1", *setting, "--out", str(tmp_path)), "exists already"),
     ):

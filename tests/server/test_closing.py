@@ -1,0 +1,102 @@
+"""When a round closes, and which reports it keeps."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.audit.audit import audit_trace
+from fedray.errors import ScenarioError
+from fedray.placement import Placement
+from fedray.simulation import simulate
+from server.closing import AtGoal, AtLeast, closing_rule_of
+
+REPORTS = np.array([130.0, 110.0, np.inf, 120.0, 140.0, 120.0])
+"""Of a round that started at 100 s."""
+IN_PROCESS = Placement(shards=1, backend="in-process")
+
+
+def test_exactly_the_goal_is_kept_and_ties_go_by_device() -> None:
+    closing = AtGoal(2).close(REPORTS, 100.0, 200.0)
+    assert (closing.is_committed, closing.time) == (True, 120.0)
+    assert np.flatnonzero(closing.is_on_time).tolist() == [1, 3]
+
+
+def test_a_goal_that_is_not_met_by_the_deadline_keeps_what_came() -> None:
+    for rule in (AtGoal(4), AtLeast(4, 25.0)):
+        closing = rule.close(REPORTS, 100.0, 125.0)
+        assert (closing.is_committed, closing.time) == (False, 125.0)
+        assert np.flatnonzero(closing.is_on_time).tolist() == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("goal", "seconds", "closed", "kept"),
+    [
+        (2, 30.0, 130.0, [0, 1, 3, 5]),  # a report at that very moment is kept
+        (2, 15.0, 120.0, [1, 3]),  # the goal came later, and closed it
+        (5, 30.0, 140.0, [0, 1, 3, 4, 5]),
+        (2, 90.0, 190.0, [0, 1, 3, 4, 5]),
+    ],
+)
+def test_at_least_the_goal(goal: int, seconds: float, closed: float, kept: list[int]) -> None:
+    closing = AtLeast(goal, seconds).close(REPORTS, 100.0, 200.0)
+    assert (closing.is_committed, closing.time) == (True, closed)
+    assert np.flatnonzero(closing.is_on_time).tolist() == kept
+
+
+def test_a_run_that_keeps_surplus_reports_is_audited_by_what_it_committed(
+    tmp_path: Path, small
+) -> None:
+    scenario = small('rounds.closing={kind="at_least", open_minutes=6}')
+    trace = simulate(scenario, IN_PROCESS, tmp_path / "t")
+    rounds = trace.rounds
+    committed = rounds["state"] == 0
+    goal = scenario.rounds.report_goal
+    accepted = rounds["accepted"][committed]
+    assert accepted.min() >= goal
+    assert accepted.max() > goal
+    open_seconds = (rounds["closed"] - rounds["started"])[committed]
+    assert open_seconds[accepted > goal] == pytest.approx(360.0)
+    assert open_seconds.min() >= 360.0 - 1e-6
+    assert audit_trace(trace).participations == accepted.sum()
+    trace.verify()
+
+
+def test_after_the_selection_timeout_a_share_of_the_devices_must_wait(
+    tmp_path: Path, small
+) -> None:
+    """The population is so small that selection times out; without the share rounds then start with
+    report_goal devices or a few more."""
+    hard = ("population.devices=7000", "rounds.selection_timeout_minutes=20.0", "rounds.count=8")
+    least = {}
+    for share in (None, 0.9):
+        keys = hard if share is None else (*hard, f"rounds.start_share={share}")
+        scenario = small(*keys, "rounds.over_selection=2.0", "rounds.max_days=20.0")
+        rounds = simulate(scenario, IN_PROCESS, tmp_path / f"{share}").rounds
+        least[share] = int(rounds["selected"][rounds["selected"] > 0].min())
+        assert least[share] >= scenario.rounds.least_to_start
+    assert least[None] < 0.9 * 400 <= least[0.9]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rounds.start_share=0.5", "start_share=0.5: of 260 devices to select that is less than"),
+        ('rounds.closing={kind="at_least"}', "open_minutes is missing"),
+        ('rounds.closing={kind="at_least",open_minutes=31}', "open_minutes=31 is more than"),
+        ('rounds.closing={kind="most"}', "is not one of goal, at_least"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(small, override: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match="rounds") as refused:
+        small(override)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_todays_rule_is_the_default_and_is_not_written(small) -> None:
+    assert "closing" not in small().to_toml()
+    assert "start_share" not in small().to_toml()
+    goal = small().rounds.report_goal
+    assert closing_rule_of(small()) == closing_rule_of(small("rounds.closing.kind=goal"))
+    assert closing_rule_of(small()) == AtGoal(goal)
