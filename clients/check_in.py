@@ -318,7 +318,8 @@ def _keep_new(intervals, entries, window_start, timers, moved, kept, room):
 
 
 def enumerate_check_ins(
-    active: OpenIntervals, process: CheckInProcess
+    active: OpenIntervals,
+    process: CheckInProcess,
 ) -> tuple[FirstCheckIns, NDArray[np.int64]]:
     """Draws the first check-in of intervals in a window.
 
@@ -449,7 +450,10 @@ def bits_of(local: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
 
 
 def draw_candidates(
-    model: DeviceModel, presence: Presence, process: CheckInProcess, end_device: int
+    model: DeviceModel,
+    presence: Presence,
+    process: CheckInProcess,
+    end_device: int,
 ) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
     """Draws candidates for check-ins: of every block at the rate of all of its devices together.
 

@@ -72,7 +72,9 @@ def _examples_median(scenario: Scenario, source: ExampleSource) -> float:
 
 @njit(cache=True, nogil=True)
 def work_seconds(
-    model: LatencyModel, device_ids: NDArray[np.uint64], examples: NDArray[np.int64]
+    model: LatencyModel,
+    device_ids: NDArray[np.uint64],
+    examples: NDArray[np.int64],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """How long devices work on a round, in two parts.
 

@@ -89,10 +89,12 @@ class Zones(NamedTuple):
     def of(cls, scenario: Scenario) -> "Zones":
         """The time zones of a scenario."""
         zones = scenario.population.time_zones
+        shares = [zone.share for zone in zones]
+        offsets = [zone.utc_offset_hours for zone in zones]
         return cls(
             key=stream_key(scenario.seed, Stream.DEVICE),
-            edges=np.cumsum([zone.share for zone in zones]),
-            offsets=np.array([zone.utc_offset_hours for zone in zones], np.float64),
+            edges=np.cumsum(shares),
+            offsets=np.array(offsets, np.float64),
         )
 
 
@@ -310,7 +312,8 @@ def joined_before(presence: Presence, time: float) -> int:
 
 @njit(cache=True, nogil=True)
 def present_between(
-    presence: Presence, device_ids: NDArray[np.uint64]
+    presence: Presence,
+    device_ids: NDArray[np.uint64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """When devices join and leave.
 

@@ -8,7 +8,7 @@ from clients.availability.model import NothingKnown
 
 
 class AlwaysOnModel(NothingKnown):
-    """See clients.availability.model.Availability."""
+    """Availability without an end; see clients.availability.model.Availability."""
 
     def list_intervals(
         self,
@@ -28,7 +28,9 @@ class AlwaysOnModel(NothingKnown):
         return Intervals(local, start_times, np.full(local.size, np.inf))
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """Infinity for each of `device_ids`, whatever the `times`."""
         return np.full(device_ids.size, np.inf)

@@ -12,8 +12,14 @@ from fedray.scenario.availability import CustomAvailability
 
 
 class CustomModel(NothingKnown):
-    """See clients.availability.model.Availability; it lists intervals only, so that check-ins are
-    drawn by enumeration."""
+    """Availability by a user's function; see clients.availability.model.Availability.
+
+    It lists intervals only, so that check-ins are drawn by enumeration.
+
+    Args:
+        scenario: says the seed, which the function is told.
+        table: its availability: file, function and parameters.
+    """
 
     def __init__(self, scenario: Scenario, table: CustomAvailability) -> None:
         self._seed = scenario.seed
@@ -59,7 +65,9 @@ class CustomModel(NothingKnown):
         return intervals.take(keep)
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """Cannot be asked of any `device_ids` and `times`.
 

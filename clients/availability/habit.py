@@ -218,11 +218,22 @@ class Habits(NamedTuple):
     zone: NDArray[np.int32]
 
 
-_UNKNOWN = Habits(np.empty(0), np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int32))
+_UNKNOWN = Habits(
+    propensity=np.empty(0),
+    center=np.empty(0),
+    length=np.empty(0),
+    day_rate=np.empty(0),
+    zone=np.empty(0, np.int32),
+)
 
 
 class HabitAvailabilityModel:
-    """See clients.availability.model.Availability."""
+    """Availability by habits; see clients.availability.model.Availability.
+
+    Args:
+        scenario: says seed and zones.
+        table: its availability.
+    """
 
     bytes_to_know = 36
 
@@ -268,7 +279,9 @@ class HabitAvailabilityModel:
             raise ScenarioError(str(error)) from None
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """When the intervals of `device_ids` end that hold the `times`, one for each, [C].
 
@@ -302,6 +315,8 @@ def habit_of(model, propensities, free_rates, offset, device):
 
 @njit(inline="always")
 def _append(starts, ends, count, start_hour, end_hour):
+    """Adds a session; the number of sessions then. What is beyond MAX_SESSIONS is left out: whoever
+    reaches that number is refused."""
     if count < MAX_SESSIONS and end_hour > start_hour:
         starts[count] = HOUR * start_hour
         ends[count] = HOUR * end_hour
@@ -335,8 +350,11 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
     """
     from_hour = from_time / HOUR - JOIN_SECONDS / HOUR
     until_hour = until_time / HOUR
-    first_day = math.floor((from_hour + habit.offset - model.last_hour) / 24.0) + 1
-    last_day = math.ceil((until_hour + habit.offset - model.first_hour) / 24.0) - 1
+    # Day d has all of its sessions within local hours 24 d + [first_hour, last_hour].
+    local_from = from_hour + habit.offset
+    local_until = until_hour + habit.offset
+    first_day = math.floor((local_from - model.last_hour) / 24.0) + 1
+    last_day = math.ceil((local_until - model.first_hour) / 24.0) - 1
     # What is out of reach by hard limits is passed over without a draw.
     longest_night = min(model.session_max, habit.length * model.length_within_reach)
     night_reach = model.center_within_reach + 0.5 * longest_night
@@ -366,7 +384,8 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
             sessions = poisson(rate, math.exp(-rate), w3)
             for session in range(sessions):
                 v0, v1, _, _ = draw(model.session_key, device, day, _DAY_SESSION + session)
-                start = midnight + model.day_start + (model.day_end - model.day_start) * uniform(v0)
+                within = (model.day_end - model.day_start) * uniform(v0)
+                start = midnight + model.day_start + within
                 # The length grows with v1, so that a test of v1 bounds it without its exponential.
                 longest = model.most_lengths if uniform(v1) < _MOST else model.session_max
                 if start > until_hour or start + longest < from_hour:

@@ -37,7 +37,11 @@ class Intervals(NamedTuple):
         Args:
             chosen: their positions, a slice or a mask.
         """
-        return Intervals(self.local[chosen], self.start_times[chosen], self.end_times[chosen])
+        return Intervals(
+            self.local[chosen],
+            self.start_times[chosen],
+            self.end_times[chosen],
+        )
 
 
 def joined(parts: Sequence[Intervals]) -> Intervals:
@@ -63,7 +67,11 @@ def filled(fill: Callable[[Intervals], int], capacity: int) -> Intervals:
         What `fill` wrote.
     """
     while True:
-        room = Intervals(np.empty(capacity, np.uint32), np.empty(capacity), np.empty(capacity))
+        room = Intervals(
+            local=np.empty(capacity, np.uint32),
+            start_times=np.empty(capacity),
+            end_times=np.empty(capacity),
+        )
         total = fill(room)
         if total <= capacity:
             return room.take(slice(total))

@@ -59,7 +59,12 @@ class _Model(NamedTuple):
 
 
 class PoissonModel(NothingKnown):
-    """See clients.availability.model.Availability."""
+    """Availability by a Poisson process; see clients.availability.model.Availability.
+
+    Args:
+        scenario: says the seed.
+        table: its availability.
+    """
 
     def __init__(self, scenario: Scenario, table: PoissonAvailability) -> None:
         self._model = _Model.of(scenario, table)
@@ -90,7 +95,9 @@ class PoissonModel(NothingKnown):
         return filled(fill, int(expected + 1024))
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """When the intervals of `device_ids` end that hold the `times`, one for each, [C]."""
         return _interval_ends(self._model, device_ids, times)

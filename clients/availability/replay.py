@@ -77,7 +77,12 @@ class _Record(NamedTuple):
 
 
 class ReplayModel(NothingKnown):
-    """See clients.availability.model.Availability."""
+    """Availability by a recording; see clients.availability.model.Availability.
+
+    Args:
+        scenario: says seed and zones.
+        table: its availability, with the recording.
+    """
 
     def __init__(self, scenario: Scenario, table: ReplayAvailability) -> None:
         self._record = _Record.of(scenario, table)
@@ -109,7 +114,9 @@ class ReplayModel(NothingKnown):
         return filled(fill, capacity)
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """When the intervals of `device_ids` end that hold the `times`, one for each, [C]."""
         return _interval_ends(self._record, device_ids, times)
