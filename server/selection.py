@@ -29,14 +29,12 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
 
-# Numbers that compiled code changes lie in arrays, because those of a tuple are fixed.
-
-
 class _Arrivals(NamedTuple):
     """The check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones
     of its rows.
 
-    counts: [rows of the list that have come, entries of the heap].
+    counts: [rows of the list that have come, entries of the heap]. It is an array, because compiled
+        code changes it, and a tuple's own numbers are fixed.
     next_times, next_rows: the heap [A]; a row has at most one entry, because its device checks in
         again only after its last check-in was dealt with.
     The other columns are those of `fedray.messages.CheckIns`.
