@@ -45,9 +45,16 @@ class CheckInProcess(NamedTuple):
 
     @classmethod
     def of(cls, window: Window, key: Key, first_device: int) -> "CheckInProcess":
-        """The process in a window."""
+        """The process of a shard in a window.
+
+        Args:
+            window: its times and rate.
+            key: of the sampler's draws.
+            first_device: of the shard.
+        """
         rate = window.check_ins_per_hour
-        return cls(key, first_device, window, 3600.0 / rate if rate > 0.0 else np.inf)
+        mean_gap_seconds = 3600.0 / rate if rate > 0.0 else np.inf
+        return cls(key, first_device, window, mean_gap_seconds)
 
 
 class FirstCheckIns(NamedTuple):
@@ -66,7 +73,11 @@ class FirstCheckIns(NamedTuple):
     end_times: NDArray[np.float64]
 
     def take(self, chosen: NDArray[np.int64]) -> "FirstCheckIns":
-        """Some of the check-ins, by their positions chosen."""
+        """Some of the check-ins.
+
+        Args:
+            chosen: their positions.
+        """
         return FirstCheckIns(
             self.local[chosen],
             self.begin_times[chosen],
@@ -80,13 +91,19 @@ class FirstCheckIns(NamedTuple):
         Args:
             entries: positions of check-ins that lie in the window.
             window: which they lie in.
+
+        Returns:
+            The same positions, sorted.
         """
-        times, local = self.times[entries], self.local[entries]
+        times = self.times[entries]
+        local = self.local[entries]
         # Sorted by 2^-32 of the window first, which is much faster than by float64 times and leaves
         # hardly anything to put right.
         steps_per_second = 2.0**32 / (window.end_time - window.start_time)
-        fine = ((times - window.start_time) * steps_per_second).astype(np.uint64)
-        order = by_bits(np.minimum(fine, np.uint64(2**32 - 1)), 32)
+        steps = ((times - window.start_time) * steps_per_second).astype(np.uint64)
+        # A time just before the window's end may be rounded up to it.
+        keys = np.minimum(steps, np.uint64(2**32 - 1))
+        order = by_bits(keys, 32)
         _put_right(order, times, local)
         return entries[order]
 
@@ -112,12 +129,13 @@ def by_bits(keys: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
 def _put_right(order, times, local):
     """Insertion sort by (time, device) of what is nearly in order."""
     for position in range(1, order.size):
-        mine, slot = order[position], position
+        mine = order[position]
+        slot = position
         while slot > 0:
             other = order[slot - 1]
-            if times[other] < times[mine] or (
-                times[other] == times[mine] and local[other] <= local[mine]
-            ):
+            is_earlier = times[other] < times[mine]
+            is_tied = times[other] == times[mine]
+            if is_earlier or (is_tied and local[other] <= local[mine]):
                 break
             order[slot] = other
             slot -= 1
@@ -138,13 +156,16 @@ class OpenIntervals(NamedTuple):
 
     @classmethod
     def room(cls, size: int) -> "OpenIntervals":
-        """Arrays for so many, without values."""
+        """Arrays for `size` intervals, without values."""
         return cls(
-            np.empty(size, np.uint32), np.empty(size), np.empty(size), np.empty(size, np.uint32)
+            local=np.empty(size, np.uint32),
+            start_times=np.empty(size),
+            end_times=np.empty(size),
+            open_times=np.empty(size, np.uint32),
         )
 
     def first(self, size: int) -> "OpenIntervals":
-        """The first ones."""
+        """The first `size` intervals, as views."""
         return OpenIntervals(
             self.local[:size],
             self.start_times[:size],
@@ -171,11 +192,15 @@ class ListedIntervals:
             end_window: the period's end.
         """
         window = order.window
-        self.first_window, self.end_window = window.number, end_window
+        self.first_window = window.number
+        self.end_window = end_window
         self.active = OpenIntervals.room(0)
-        self._intervals, self._next_window = intervals, window.number
+        self._intervals = intervals
+        self._next_window = window.number
         size = intervals.local.size
-        self._entries = np.empty(size, np.uint32 if size < 2**32 else np.int64)
+        # Four bytes for each of the intervals of a day, of which a large shard has millions.
+        kind = np.uint32 if size < 2**32 else np.int64
+        self._entries = np.empty(size, kind)
         self._edges = _bucket(
             intervals.start_times,
             window.start_time,
@@ -196,8 +221,13 @@ class ListedIntervals:
         Args:
             moved: see `bits_of`.
         """
-        if moved.size:
-            self._moved = moved | self._moved if self._moved.size else moved.copy()
+        if not moved.size:
+            return
+        if self._moved.size:
+            self._moved = moved | self._moved
+        else:
+            # A copy, because the caller's bits may change.
+            self._moved = moved.copy()
 
     def enter(self, window: Window, timers: DeviceMap, moved: NDArray[np.uint8]) -> None:
         """Brings `active` to a window.
@@ -214,9 +244,11 @@ class ListedIntervals:
         newly_seen = self._entries[:0]
         if window.number == self._next_window:
             bucket = window.number - self.first_window
-            newly_seen = self._entries[self._edges[bucket] : self._edges[bucket + 1]]
+            begin, end = self._edges[bucket], self._edges[bucket + 1]
+            newly_seen = self._entries[begin:end]
             self._next_window += 1
-        room = OpenIntervals.room(self.active.local.size + newly_seen.size)
+        capacity = self.active.local.size + newly_seen.size
+        room = OpenIntervals.room(capacity)
         kept = _keep_active(self.active, window.start_time, timers.table, moved, room)
         kept = _keep_new(
             self._intervals, newly_seen, window.start_time, timers.table, self._moved, kept, room
@@ -230,9 +262,9 @@ def _bucket(start_times, first_start, window_seconds, window_count, out_entries)
     edges = np.zeros(window_count + 1, np.int64)
     bucket = np.empty(start_times.size, np.int32)
     for entry in range(start_times.size):
-        bucket[entry] = min(
-            window_count - 1, max(0, int((start_times[entry] - first_start) // window_seconds))
-        )
+        # What began before the period is seen in its first window.
+        window = int((start_times[entry] - first_start) // window_seconds)
+        bucket[entry] = min(window_count - 1, max(0, window))
         edges[bucket[entry] + 1] += 1
     edges = np.cumsum(edges)
     cursor = edges[:-1].copy()
@@ -256,8 +288,11 @@ def _keep_active(active, window_start, timers, moved, room):
             opens = open_times[entry]
             if moved.size and is_in(moved, local[entry]):
                 opens = value_of(dense, keys, values, local[entry])
-            out_local[kept], out_open[kept] = local[entry], opens
-            out_start[kept], out_end[kept] = start_times[entry], end_times[entry]
+            # It is written in any case, and overwritten by the next one where it is not kept.
+            out_local[kept] = local[entry]
+            out_start[kept] = start_times[entry]
+            out_end[kept] = end_times[entry]
+            out_open[kept] = opens
             kept += opens < end_times[entry]
     return kept
 
@@ -270,17 +305,21 @@ def _keep_new(intervals, entries, window_start, timers, moved, kept, room):
     out_local, out_start, out_end, out_open = room
     for entry in entries:
         if end_times[entry] > window_start:
+            # The interval was listed from when its device's timer opens, unless that moved since.
             opens = np.uint32(0)
             if moved.size and is_in(moved, local[entry]):
                 opens = value_of(dense, keys, values, local[entry])
-            out_local[kept], out_open[kept] = local[entry], opens
-            out_start[kept], out_end[kept] = start_times[entry], end_times[entry]
+            out_local[kept] = local[entry]
+            out_start[kept] = start_times[entry]
+            out_end[kept] = end_times[entry]
+            out_open[kept] = opens
             kept += opens < end_times[entry]
     return kept
 
 
 def enumerate_check_ins(
-    active: OpenIntervals, process: CheckInProcess
+    active: OpenIntervals,
+    process: CheckInProcess,
 ) -> tuple[FirstCheckIns, NDArray[np.int64]]:
     """Draws the first check-in of intervals in a window.
 
@@ -293,10 +332,16 @@ def enumerate_check_ins(
         device).
     """
     size = active.local.size
-    first = FirstCheckIns(active.local, np.empty(size), np.empty(size), active.end_times)
+    first = FirstCheckIns(
+        local=active.local,
+        begin_times=np.empty(size),
+        times=np.empty(size),
+        end_times=active.end_times,
+    )
     entries = np.empty(size, np.int64)
     total = _draw_first(active, process, first, entries)
-    return first, first.in_order(entries[:total], process.window)
+    in_window = first.in_order(entries[:total], process.window)
+    return first, in_window
 
 
 def draw_again(
@@ -335,7 +380,8 @@ def _first_time(process, local, begin, end):
     until = min(end, window.ask_until_time)
     if begin < until:
         address = address_within(begin, window.start_time, window.end_time)
-        word, _, _, _ = draw(process.key, process.first_device + local, window.number, address)
+        device = process.first_device + local
+        word, _, _, _ = draw(process.key, device, window.number, address)
         # Else it is too late, since exp(-x) > 1 - x: most logarithms are spared.
         if uniform(word) > 1.0 - (until - begin) / process.mean_gap_seconds:
             time = begin + exponential(word) * process.mean_gap_seconds
@@ -366,11 +412,15 @@ def _draw_again(first, active, process, timers, moved):
     _, begin_times, times, _ = first
     is_new = np.zeros(local.size, np.bool_)
     has_new = False
-    for entry in range(local.size if moved.size else 0):
+    if moved.size == 0:
+        return is_new, has_new
+    for entry in range(local.size):
         if not is_in(moved, local[entry]):
             continue
         open_times[entry] = value_of(dense, keys, values, local[entry])
         begin = max(start_times[entry], process.window.start_time, np.float64(open_times[entry]))
+        # The process has no memory: what was drawn from a moment on stays good until the timer
+        # opens later than that.
         if begin <= begin_times[entry]:
             continue
         begin_times[entry], is_new[entry] = begin, True
@@ -386,16 +436,24 @@ def bits_of(local: NDArray[np.int64], devices: int) -> NDArray[np.uint8]:
     Args:
         local: positions in the shard; repeats are allowed.
         devices: of the shard.
+
+    Returns:
+        Bytes: the device at a position has the bit `position & 7` of byte `position >> 3`.
     """
     if not local.size:
         return np.empty(0, np.uint8)
     bits = np.zeros(devices // 8 + 1, np.uint8)
-    np.bitwise_or.at(bits, local >> 3, (1 << (local & 7)).astype(np.uint8))
+    own_bits = (1 << (local & 7)).astype(np.uint8)
+    # `at`, because several devices share a byte.
+    np.bitwise_or.at(bits, local >> 3, own_bits)
     return bits
 
 
 def draw_candidates(
-    model: DeviceModel, presence: Presence, process: CheckInProcess, end_device: int
+    model: DeviceModel,
+    presence: Presence,
+    process: CheckInProcess,
+    end_device: int,
 ) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
     """Draws candidates for check-ins: of every block at the rate of all of its devices together.
 
@@ -416,11 +474,11 @@ def draw_candidates(
     if presence.has_joins:
         joined = joined_before(presence, window.ask_until_time)
         numbers = (blocks // BLOCK_DEVICES).tolist()
-        sizes = np.array(
-            [joined_in_block(presence.order, number, joined) for number in numbers], np.int64
-        )
+        in_blocks = [joined_in_block(presence.order, number, joined) for number in numbers]
+        sizes = np.array(in_blocks, np.int64)
+    devices = int(sizes.sum())
     hours = (window.ask_until_time - window.start_time) / 3600.0
-    expected = int(sizes.sum()) * window.check_ins_per_hour * hours
+    expected = devices * window.check_ins_per_hour * hours
     # Ten deviations above what is expected, so that hardly ever a second call is needed.
     capacity = int(expected + 10.0 * np.sqrt(expected) + 100.0)
     while True:
@@ -443,15 +501,20 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
         block, size = blocks[chosen], sizes[chosen]
         if size == 0:
             continue
+        # Devices that check in independently at one rate are, together, one process at the sum of
+        # their rates, each of whose arrivals belongs to any of them alike.
         mean_gap = 1.0 / (rate * size)
-        time, arrival = window.start_time, 0
+        time = window.start_time
+        arrival = 0
         while True:
+            # Two words an arrival: a draw has those of two.
             w0, w1, w2, w3 = draw(process.key, block, window.number, arrival // 2)
             for gap_word, device_word in ((w0, w1), (w2, w3)):
                 time += exponential(gap_word) * mean_gap
                 if time >= window.ask_until_time:
                     break
-                device = block + np.int64((device_word * np.uint64(size)) >> np.uint64(32))
+                place = (device_word * np.uint64(size)) >> np.uint64(32)
+                device = block + np.int64(place)
                 arrival += 1
                 if not is_reachable(model, device):
                     continue
@@ -471,11 +534,14 @@ def first_of_each_interval(first: FirstCheckIns) -> NDArray[np.int64]:
         first: of candidates, of which several may lie in one interval.
     """
     order = np.lexsort((first.times, first.local))
-    device, interval = first.local[order], first.end_times[order]
+    device = first.local[order]
     # Intervals of a device are apart, so their ends tell them apart.
-    again = np.zeros(order.size, np.bool_)
-    again[1:] = (device[1:] == device[:-1]) & (interval[1:] == interval[:-1])
-    return np.sort(order[~again])
+    interval = first.end_times[order]
+    is_same_device = device[1:] == device[:-1]
+    is_same_interval = interval[1:] == interval[:-1]
+    is_again = np.zeros(order.size, np.bool_)
+    is_again[1:] = is_same_device & is_same_interval
+    return np.sort(order[~is_again])
 
 
 @njit(cache=True, nogil=True)

@@ -29,8 +29,13 @@ class DeviceMap:
     """
 
     def __init__(self, devices: int) -> None:
-        """Zero for every one of fewer than 2^32 - 1 devices."""
-        self._devices, self._entries = devices, 0
+        """Zero for every device.
+
+        Args:
+            devices: how many there are, fewer than 2^32 - 1.
+        """
+        self._devices = devices
+        self._entries = 0
         self.table = _sparse(64)
 
     @property
@@ -50,26 +55,43 @@ class DeviceMap:
             local: [S]; positions in the shard.
             values: [S].
         """
-        wanted = 1 << (4 * (self._entries + local.size)).bit_length()
+        most_entries = self._entries + local.size
+        wanted = 1 << (4 * most_entries).bit_length()
         if not self.is_dense and wanted > self.table.keys.size:
             # While it is rehashed the old table stands beside the new one: 12 bytes a slot, 3 words
             # of the dense form.
-            grown = _sparse(wanted) if 3 * wanted < self._devices else _dense(self._devices)
+            is_smaller = 3 * wanted < self._devices
+            grown = _sparse(wanted) if is_smaller else _dense(self._devices)
             _copy(self.table, grown)
             self.table = grown
         self._entries += _raise(self.table, local, values)
 
     def get(self, local: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The numbers [S] of devices, by their positions in the shard, local [S]."""
+        """The numbers of devices.
+
+        Args:
+            local: [S]; positions in the shard.
+
+        Returns:
+            [S]; 0 where a device has none.
+        """
         return _get(self.table, local)
 
 
 def _sparse(slots: int) -> DeviceTable:
-    return DeviceTable(np.empty(0, np.uint32), np.full(slots, _EMPTY), np.zeros(slots, np.uint32))
+    return DeviceTable(
+        dense=np.empty(0, np.uint32),
+        keys=np.full(slots, _EMPTY),
+        values=np.zeros(slots, np.uint32),
+    )
 
 
 def _dense(devices: int) -> DeviceTable:
-    return DeviceTable(np.zeros(devices, np.uint32), np.full(1, _EMPTY), np.zeros(1, np.uint32))
+    return DeviceTable(
+        dense=np.zeros(devices, np.uint32),
+        keys=np.full(1, _EMPTY),
+        values=np.zeros(1, np.uint32),
+    )
 
 
 @njit(inline="always")
@@ -85,10 +107,16 @@ def _slot(keys, local):
 
 @njit(inline="always")
 def value_of(dense, keys, values, local):
-    """The number of one device, by its position, from the arrays of a table: dense, keys, values.
+    """The number of one device.
 
     Hot loops take the arrays out of the table once, since compiled code counts references anew
     wherever it reaches into a tuple.
+
+    Args:
+        dense: of a `DeviceTable`.
+        keys: of the same.
+        values: of the same.
+        local: the device's position in the shard.
     """
     if dense.size:
         return dense[local]
@@ -105,6 +133,7 @@ def _raise(table, local, new_values):
         if dense.size:
             dense[device] = max(dense[device], value)
         elif value > 0:
+            # The table was made large enough beforehand, so that there is always an empty slot.
             slot = _slot(keys, device)
             added += keys[slot] == _EMPTY
             keys[slot] = np.uint32(device)

@@ -16,7 +16,10 @@ EXAMPLES_AT_ONCE = 2048
 
 
 def evaluate(
-    task: Task, source: ExampleSource, training: Training, parameters: NDArray[np.float32]
+    task: Task,
+    source: ExampleSource,
+    training: Training,
+    parameters: NDArray[np.float32],
 ) -> Evaluation:
     """The task's metrics of a model on `training.evaluation_devices` held-out devices.
 

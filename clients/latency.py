@@ -65,13 +65,16 @@ def _examples_median(scenario: Scenario, source: ExampleSource) -> float:
     if scenario.data.draws_counts:
         return scenario.population.examples_median
     devices = min(MEDIAN_DEVICES, scenario.device_ids)
-    counts = source.examples_on(np.arange(devices, dtype=np.uint64))
+    first_ones = np.arange(devices, dtype=np.uint64)
+    counts = source.examples_on(first_ones)
     return max(1.0, float(np.median(counts)))
 
 
 @njit(cache=True, nogil=True)
 def work_seconds(
-    model: LatencyModel, device_ids: NDArray[np.uint64], examples: NDArray[np.int64]
+    model: LatencyModel,
+    device_ids: NDArray[np.uint64],
+    examples: NDArray[np.int64],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """How long devices work on a round, in two parts.
 
@@ -84,13 +87,14 @@ def work_seconds(
         (fixed, training) seconds [A]: setup and transfers, and the training time that the round
         factor scales.
     """
-    fixed, training = np.empty(device_ids.size, np.float32), np.empty(device_ids.size, np.float32)
+    fixed = np.empty(device_ids.size, np.float32)
+    training = np.empty(device_ids.size, np.float32)
     for asked in range(device_ids.size):
         speed, downlink, uplink = speed_of(model.devices, device_ids[asked])
+        download_seconds = model.download_seconds / downlink
+        upload_seconds = model.upload_seconds / uplink
+        fixed[asked] = model.setup_seconds + download_seconds + upload_seconds
         amount = examples[asked] / model.examples_median
-        fixed[asked] = (
-            model.setup_seconds + model.download_seconds / downlink + model.upload_seconds / uplink
-        )
         training[asked] = model.train_seconds * speed * 0.5 * (1.0 + amount)
     return fixed, training
 

@@ -61,7 +61,12 @@ class DeviceModel(NamedTuple):
 
 @njit(inline="always")
 def is_reachable(model, device):
-    """Whether the task can use the device at all."""
+    """Whether the task can use a device at all.
+
+    Args:
+        model: of the scenario's devices.
+        device: its id.
+    """
     if model.reachable_share == 1.0:
         return True
     w0, _, _, _ = draw(model.key, device, 0, _REACH)
@@ -84,17 +89,27 @@ class Zones(NamedTuple):
     def of(cls, scenario: Scenario) -> "Zones":
         """The time zones of a scenario."""
         zones = scenario.population.time_zones
+        shares = [zone.share for zone in zones]
+        offsets = [zone.utc_offset_hours for zone in zones]
         return cls(
             key=stream_key(scenario.seed, Stream.DEVICE),
-            edges=np.cumsum([zone.share for zone in zones]),
-            offsets=np.array([zone.utc_offset_hours for zone in zones], np.float64),
+            edges=np.cumsum(shares),
+            offsets=np.array(offsets, np.float64),
         )
 
 
 @njit(forceinline=True)
 def zone_of(key, edges, device):
-    """The position among the zones of the one that a device lives in; key and edges are those of
-    `Zones`."""
+    """The zone that a device lives in.
+
+    Args:
+        key: of `Zones`.
+        edges: of `Zones`.
+        device: its id.
+
+    Returns:
+        The zone's position among those of `Zones`.
+    """
     if edges.size == 1:
         return 0
     # The second word of the address whose first says whether the task can use the device.
@@ -108,7 +123,15 @@ def zone_of(key, edges, device):
 
 @njit(cache=True)
 def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The positions among the zones of those that devices live in, [G]."""
+    """The zones that devices live in.
+
+    Args:
+        zones: of the scenario.
+        device_ids: [G].
+
+    Returns:
+        Positions [G] among the zones.
+    """
     found = np.empty(device_ids.size, np.int64)
     for asked in range(device_ids.size):
         found[asked] = zone_of(zones.key, zones.edges, device_ids[asked])
@@ -118,7 +141,15 @@ def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
 @njit(forceinline=True)
 def examples_of(model, device):
     """Training examples of a device: log-normal around the median, whole, at least 1, at most the
-    model's limit."""
+    model's limit.
+
+    Args:
+        model: of the scenario's devices.
+        device: its id.
+
+    Returns:
+        A whole number, as float64.
+    """
     _, _, w2, _ = draw(model.key, device, 0, _REACH)
     examples = model.examples_median * math.exp(model.examples_sigma * normal(w2))
     return max(1.0, min(model.examples_max, math.floor(examples)))
@@ -126,8 +157,15 @@ def examples_of(model, device):
 
 @njit(forceinline=True)
 def speed_of(model, device):
-    """(training-time factor, download-rate factor, upload-rate factor) of a device by the model,
-    each with median 1."""
+    """How fast a device is, as factors that are log-normal with median 1.
+
+    Args:
+        model: of the scenario's devices.
+        device: its id.
+
+    Returns:
+        (training-time factor, download-rate factor, upload-rate factor).
+    """
     w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
     return (
         math.exp(model.speed_sigma * normal(w0)),
@@ -152,15 +190,20 @@ class JoinOrder(NamedTuple):
 
 @njit(inline="always")
 def join_rank(order, device):
-    """How many devices join before a device, by its id and the order in which ids are dealt."""
-    block, turn = device // order.block_devices, device % order.block_devices
+    """How many devices join before a device.
+
+    Args:
+        order: in which ids are dealt.
+        device: its id.
+    """
+    block = device // order.block_devices
+    turn = device % order.block_devices
     if turn < order.last_block_devices:
         return turn * order.blocks + block
-    return (
-        order.last_block_devices * order.blocks
-        + (turn - order.last_block_devices) * (order.blocks - 1)
-        + block
-    )
+    # The last block is full: a turn deals one id less from then on.
+    dealt_to_all = order.last_block_devices * order.blocks
+    late_turn = turn - order.last_block_devices
+    return dealt_to_all + late_turn * (order.blocks - 1) + block
 
 
 def devices_of_ranks(order: JoinOrder, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -174,10 +217,14 @@ def devices_of_ranks(order: JoinOrder, ranks: NDArray[np.int64]) -> NDArray[np.i
         Device ids [N].
     """
     dealt_to_all = order.last_block_devices * order.blocks
-    is_late, others = ranks >= dealt_to_all, max(1, order.blocks - 1)
+    is_late = ranks >= dealt_to_all
     dealt = np.where(is_late, ranks - dealt_to_all, ranks)
-    turn, block = np.divmod(dealt, np.where(is_late, others, order.blocks))
-    return block * order.block_devices + turn + np.where(is_late, order.last_block_devices, 0)
+    # With a single block nobody is late, and what is divided by does not matter if it is not 0.
+    late_blocks = max(1, order.blocks - 1)
+    ids_per_turn = np.where(is_late, late_blocks, order.blocks)
+    turn, block = np.divmod(dealt, ids_per_turn)
+    first_turn = np.where(is_late, order.last_block_devices, 0)
+    return block * order.block_devices + turn + first_turn
 
 
 @njit(cache=True, nogil=True)
@@ -190,11 +237,13 @@ def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
         joined: how many devices of all blocks are meant.
     """
     dealt_to_all = order.last_block_devices * order.blocks
+    # -((b - n) // m) is (n - b) / m, rounded up: the turns in which n ids reach block b of m.
     if joined <= dealt_to_all:
         return max(0, -((block - joined) // order.blocks))
     if block == order.blocks - 1:
         return order.last_block_devices
-    late = -((block - (joined - dealt_to_all)) // (order.blocks - 1))
+    dealt_late = joined - dealt_to_all
+    late = -((block - dealt_late) // (order.blocks - 1))
     return min(order.block_devices, order.last_block_devices + max(0, late))
 
 
@@ -219,14 +268,17 @@ class Presence(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario) -> "Presence":
         """Joins and lifetimes of a scenario."""
-        population, devices = scenario.population, scenario.device_ids
-        joins, life = population.joins_per_day, population.lifetime_days
+        population = scenario.population
+        devices = scenario.device_ids
+        joins = population.joins_per_day
+        life = population.lifetime_days
         # Without joins all ids lie in one block, so that they are in the order of joining already.
         block_devices = BLOCK_DEVICES if joins else devices
         blocks = -(-devices // block_devices)
+        last_block_devices = devices - (blocks - 1) * block_devices
         return cls(
             key=stream_key(scenario.seed, Stream.PRESENCE),
-            order=JoinOrder(blocks, block_devices, devices - (blocks - 1) * block_devices),
+            order=JoinOrder(blocks, block_devices, last_block_devices),
             devices=population.devices,
             devices_at_the_end=devices,
             seconds_per_join=86_400.0 / joins if joins else math.inf,
@@ -260,7 +312,8 @@ def joined_before(presence: Presence, time: float) -> int:
 
 @njit(cache=True, nogil=True)
 def present_between(
-    presence: Presence, device_ids: NDArray[np.uint64]
+    presence: Presence,
+    device_ids: NDArray[np.uint64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """When devices join and leave.
 
@@ -273,13 +326,16 @@ def present_between(
     Returns:
         (joining, leaving) times [N], seconds since start; infinity for never.
     """
-    joins, leaves = np.zeros(device_ids.size), np.full(device_ids.size, np.inf)
+    joins = np.zeros(device_ids.size)
+    leaves = np.full(device_ids.size, np.inf)
     for asked in range(device_ids.size):
         device = np.int64(device_ids[asked])
         w0, w1, _, _ = draw(presence.key, device, 0, 0)
         rank = join_rank(presence.order, device)
         if rank >= presence.devices:
-            joins[asked] = (rank - presence.devices + uniform(w0)) * presence.seconds_per_join
+            # The n-th device after the start joins within the n-th gap between joins.
+            joined_since = rank - presence.devices
+            joins[asked] = (joined_since + uniform(w0)) * presence.seconds_per_join
         if presence.lifetime_seconds < np.inf:
             leaves[asked] = joins[asked] + presence.lifetime_seconds * exponential(w1)
     return joins, leaves
@@ -332,7 +388,8 @@ def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDA
     for asked in range(device_ids.size):
         w0, w1, _, _ = draw(habits.key, device_ids[asked], 0, 0)
         if uniform(w0) >= habits.violator_share:
-            seconds[asked] = max(0.0, habits.timer_seconds + habits.skew_seconds * normal(w1))
+            by_its_clock = habits.timer_seconds + habits.skew_seconds * normal(w1)
+            seconds[asked] = max(0.0, by_its_clock)
     return seconds
 
 
@@ -345,7 +402,7 @@ def are_reachable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray
         device_ids: [N].
 
     Returns:
-        [N].
+        Whether it can use each, [N].
     """
     answer = np.empty(device_ids.size, np.bool_)
     for asked in range(device_ids.size):
@@ -382,7 +439,7 @@ def examples_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[n
         device_ids: [S]; repeats of a device cost nothing where they follow one another.
 
     Returns:
-        [S].
+        How many each has, [S].
     """
     examples = np.empty(device_ids.size, np.uint32)
     for row in range(device_ids.size):

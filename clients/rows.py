@@ -42,7 +42,14 @@ class RowStore:
         self.rows = 0
 
     def add(self, settlement: Settlement) -> None:
-        """Takes the rows of a settlement, which must come in order of attempt."""
+        """Takes the rows of a settlement.
+
+        Args:
+            settlement: of one attempt; attempts must come in order.
+
+        Raises:
+            RunFailed: a chunk cannot be written.
+        """
         rows = {
             "device_id": settlement.device_ids.copy(),
             "checkin_time": settlement.check_in_times.copy(),
@@ -63,18 +70,20 @@ class RowStore:
 
         Returns:
             The trace's columns, by name: round, device_id, checkin_time, report_time, outcome.
+
+        Raises:
+            RunFailed: a chunk cannot be written.
         """
         self._flush()
         bounds = np.array([first_device, end_device], np.uint64)
-        slices = [
-            (chunk, slice(*np.searchsorted(chunk["device_id"], bounds))) for chunk in self._chunks
-        ]
-        columns: dict[str, NDArray] = {
-            name: np.concatenate(
-                [np.empty(0, kind), *(chunk[name][rows] for chunk, rows in slices)]
-            )
-            for name, kind in _COLUMNS.items()
-        }
+        # Chunks are sorted by device, so that the rows of a range lie together in each.
+        ranges = [np.searchsorted(chunk["device_id"], bounds) for chunk in self._chunks]
+        columns: dict[str, NDArray] = {}
+        for name, kind in _COLUMNS.items():
+            parts = [np.empty(0, kind)]
+            for chunk, (begin, end) in zip(self._chunks, ranges, strict=True):
+                parts.append(chunk[name][begin:end])
+            columns[name] = np.concatenate(parts)
         for mapping in self._mappings:
             # What was read need not stay in memory: each part of a trace is read once.
             mapping.madvise(mmap.MADV_DONTNEED)
@@ -86,16 +95,16 @@ class RowStore:
         column."""
         if not self._recent_rows:
             return
-        rows, sizes = self._recent_rows, [each["device_id"].size for _, each in self._recent]
-        columns = {
-            name: np.concatenate([each[name] for _, each in self._recent])
-            for name in _COLUMNS
-            if name != "round"
-        }
-        columns["round"] = np.repeat(
-            np.array([round_index for round_index, _ in self._recent], np.uint32), sizes
-        )
-        self._recent, self._recent_rows = [], 0
+        rows = self._recent_rows
+        rounds = np.array([round_index for round_index, _ in self._recent], np.uint32)
+        settled = [columns for _, columns in self._recent]
+        sizes = [each["device_id"].size for each in settled]
+        columns: dict[str, NDArray] = {"round": np.repeat(rounds, sizes)}
+        for name in _COLUMNS:
+            if name != "round":
+                columns[name] = np.concatenate([each[name] for each in settled])
+        self._recent = []
+        self._recent_rows = 0
         order = _by_device(columns["device_id"])
         try:
             with tempfile.TemporaryFile(prefix="fedray-rows-") as file:
@@ -110,7 +119,8 @@ class RowStore:
                 "TMPDIR"
             ) from None
         self._mappings.append(mapping)
-        chunk, begin = {}, 0
+        chunk: dict[str, NDArray] = {}
+        begin = 0
         for name, kind in _COLUMNS.items():
             end = begin + rows * np.dtype(kind).itemsize
             chunk[name] = np.frombuffer(mapping, kind, rows, begin)
@@ -120,5 +130,7 @@ class RowStore:
 
 def _by_device(device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Places in order of device, stable."""
+    # Offsets in the shard have fewer bits than ids, and each 16 bits are a pass of the sort.
     offsets = device_ids - device_ids.min(initial=np.uint64(2**64 - 1))
-    return by_bits(offsets, int(offsets.max(initial=0)).bit_length())
+    largest = int(offsets.max(initial=0))
+    return by_bits(offsets, largest.bit_length())

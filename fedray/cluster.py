@@ -34,8 +34,16 @@ def cluster(placement: Placement) -> Iterator[float]:
     In-process there is nothing to start.
 
     Workers do not inherit this process's sys.path, so a local cluster's workers get it by
-    PYTHONPATH, and a cluster that is joined gets the five packages. Raises InputError when the
-    address cannot be joined.
+    PYTHONPATH, and a cluster that is joined gets the five packages.
+
+    Args:
+        placement: says the backend, and the address of a cluster to join.
+
+    Yields:
+        CPUs that nobody holds.
+
+    Raises:
+        InputError: the address cannot be joined.
     """
     if placement.backend == "in-process":
         yield 1.0
@@ -79,13 +87,11 @@ def cluster(placement: Placement) -> Iterator[float]:
             reason = " ".join(str(error).split())
             raise InputError(
                 f"address={placement.address!r} cannot be joined ({reason}); start a cluster with "
-                "`ray start --head`, "
-                "or leave the address out for a local one"
+                "`ray start --head`, or leave the address out for a local one"
             ) from None
     if threading.current_thread() is threading.main_thread():
-        signal.signal(
-            signal.SIGTERM, on_termination
-        )  # Ray's own handler may end the process before it has cleaned up
+        # Ray's own handler may end the process before it has cleaned up.
+        signal.signal(signal.SIGTERM, on_termination)
     try:
         yield _free_cpus()
     finally:
@@ -96,7 +102,8 @@ def _free_cpus() -> float:
     """CPUs nobody holds; all of them where none is free, so that actors wait for their turn."""
     import ray
 
-    return ray.available_resources().get("CPU", 0.0) or ray.cluster_resources().get("CPU", 1.0)
+    free = ray.available_resources().get("CPU", 0.0)
+    return free or ray.cluster_resources().get("CPU", 1.0)
 
 
 def _probe(address: str) -> None:
@@ -142,13 +149,25 @@ def _python_path_for_children() -> Iterator[None]:
 
 
 def run_tasks(
-    work: Callable[[_Job], _Done], jobs: Sequence[_Job], placement: Placement
+    work: Callable[[_Job], _Done],
+    jobs: Sequence[_Job],
+    placement: Placement,
 ) -> Iterator[tuple[int, _Done]]:
-    """(place, result) of `work` on every job, as they come; a Ray task each, two per CPU under way,
-    or here for in-process.
+    """Does `work` on every job: a Ray task each, two per CPU under way, or here for in-process.
 
     A task whose process died is tried again, `placement.most_restarts` times. What a task raises is
     raised here. Within a cluster that is up, leave the placement's address out.
+
+    Args:
+        work: is done on each job.
+        jobs: what it is done on.
+        placement: where.
+
+    Yields:
+        (place among the jobs, result), as they come.
+
+    Raises:
+        RunFailed: a task's process died too often.
     """
     if placement.backend == "in-process" or not jobs:
         yield from ((place, work(job)) for place, job in enumerate(jobs))
@@ -158,8 +177,11 @@ def run_tasks(
         from ray.exceptions import RayError, RayTaskError
 
         task: Any = ray.remote(work).options(num_cpus=1, max_retries=placement.most_restarts)
-        waiting, under_way = iter(enumerate(jobs)), {}
-        for place, job in itertools.islice(waiting, 2 * max(1, int(cpus))):
+        waiting = iter(enumerate(jobs))
+        under_way: dict[Any, int] = {}
+        # Two per CPU, so that the next one is at hand when one ends.
+        at_once = 2 * max(1, int(cpus))
+        for place, job in itertools.islice(waiting, at_once):
             under_way[task.remote(job)] = place
         while under_way:
             ready, _ = ray.wait(list(under_way), num_returns=1)

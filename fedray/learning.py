@@ -88,7 +88,8 @@ def train(
     value = _scenario_to_train(opened, scenario)
     if not trust_code:
         value.demand_trust_of_training()
-    assert isinstance(opened, Trace)  # else there is no scenario
+    # The trace of a log has no scenario, and was refused for it.
+    assert isinstance(opened, Trace)
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
     build_index(value, on_progress)
     here = (placement or Placement()).resolved(lambda: predicted_seconds(value))
@@ -96,7 +97,14 @@ def train(
 
 
 def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
-    """What a trace was simulated with. Raises InputError for the trace of a log."""
+    """What a trace was simulated with.
+
+    Args:
+        trace: of a simulation.
+
+    Raises:
+        InputError: the trace is of a log.
+    """
     if isinstance(trace, ImportedTrace):
         raise InputError(
             f"trace {str(trace.path)!r} was imported from a log, whose devices hold no data here; "
@@ -124,7 +132,9 @@ def finish_training(
         scenario: what the run was started with. Its code is the user's own.
         trust_code: whether the code of a custom task that came with the trace may be run.
 
-    Raises InputError if the code is not trusted; else as `train`.
+    Raises:
+        InputError: the code is not trusted.
+        FedrayError: as `train`.
     """
     partial = _live_partial(trace.path)
     is_resumed = has_checkpoint(partial)
@@ -133,22 +143,41 @@ def finish_training(
     if not (trust_code or is_given):
         value.demand_trust_of_training()
     placement = placement.resolved(lambda: predicted_seconds(value))
-    return _train(trace, value, placement, trace.path / TRAINING, partial, is_resumed, on_progress)
+    directory = trace.path / TRAINING
+    return _train(trace, value, placement, directory, partial, is_resumed, on_progress)
 
 
 def predicted_seconds(scenario: Scenario) -> float:
-    """How long a training takes in this process, by training some of its devices here."""
-    trainers = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), cpus=1)
+    """How long a training takes in this process, by training some of its devices here.
+
+    Args:
+        scenario: what is trained.
+
+    Returns:
+        Seconds, of all rounds. No result depends on it.
+    """
+    here = Placement(backend="in-process")
+    trainers = start_trainers(scenario.for_trainers(), here, cpus=1)
     return _estimate(scenario, trainers, scenario.rounds.count).sample_seconds
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """(round, its cohort [cohort_sample], sorted) of every committed round, in order.
+    """The cohorts of all committed rounds, in order.
 
     The trace is read part by part; what is held is the cohorts alone.
+
+    Args:
+        trace: of the rounds.
+        scenario: says how many of the accepted devices are trained.
+
+    Yields:
+        (round, its cohort [cohort_sample], sorted by id).
     """
     rounds = trace.rounds
-    accepted = rounds["accepted"][rounds["state"] == 0].astype(np.int64)
+    is_committed = rounds["state"] == 0
+    accepted = rounds["accepted"][is_committed].astype(np.int64)
+    # Parts come in order of devices: the p-th accepted device of a round is in the part in which
+    # the count of its accepted devices passes p.
     places = np.array(
         [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
     )
@@ -160,7 +189,8 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.
         counts = np.bincount(part.rounds, minlength=accepted.size)[:, None]
         starts = np.cumsum(counts, axis=0) - counts
         is_here = (places >= seen) & (places < seen + counts)
-        chosen[is_here] = by_round[(starts + places - seen)[is_here]]
+        rows = starts + (places - seen)
+        chosen[is_here] = by_round[rows[is_here]]
         seen += counts
     yield from enumerate(chosen)
 
@@ -219,23 +249,39 @@ class LiveTraining:
         self._is_over = True
         self._rounds.put(None)
         self._thread.join()
-        is_trace_kept = self._trace_directory.exists() or has_checkpoint(
-            partial_directory(self._trace_directory)
-        )
-        if not is_trace_kept:  # there will be nothing to go on with
+        trace_partial = partial_directory(self._trace_directory)
+        is_trace_kept = self._trace_directory.exists() or has_checkpoint(trace_partial)
+        # Without the trace there is nothing to go on with, now or later.
+        if not is_trace_kept:
             self._training.writer.discard()
         self._stack.__exit__(kind, value, traceback)
 
     def add(self, round_index: int, accepted_device_ids: NDArray[np.uint64]) -> None:
-        """Takes a committed round and its accepted devices, sorted. Raises what the thread did."""
+        """Takes a committed round, which is trained in the thread.
+
+        Args:
+            round_index: rounds come in order.
+            accepted_device_ids: [A], sorted.
+
+        Raises:
+            FedrayError: what the thread raised since.
+        """
         self._raise()
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
         self._rounds.put((round_index, accepted_device_ids[places]))
 
     def finish(self, trace: Trace) -> TrainedRun:
-        """Waits until every round is trained, and puts the trained run into the trace."""
+        """Waits until every round is trained, and puts the trained run into the trace.
+
+        Args:
+            trace: what was simulated, whole by now.
+
+        Raises:
+            FedrayError: what the thread raised.
+        """
         self._rounds.put(None)
-        while self._thread.is_alive():  # in short steps, so that an interrupt is heard
+        # In short steps, so that an interrupt is heard.
+        while self._thread.is_alive():
             self._thread.join(timeout=0.2)
         self._raise()
         return self._training.finish(trace)
@@ -267,8 +313,10 @@ class _Training:
         on_progress: ProgressListener | None,
     ) -> None:
         self.writer = writer
-        self._scenario, self._placement = scenario, placement
-        self._trainers, self._aggregator = trainers, aggregator
+        self._scenario = scenario
+        self._placement = placement
+        self._trainers = trainers
+        self._aggregator = aggregator
         self._checkpoints = checkpoints
         self._on_progress = on_progress or (lambda progress: None)
         self._loop = TrainingLoop(scenario, trainers, aggregator, _loads_of(scenario))
@@ -278,7 +326,8 @@ class _Training:
         rounds_left = scenario.rounds.count - self._loop.next_round
         if on_progress is not None and rounds_left:
             on_progress(_estimate(scenario, trainers, rounds_left))
-        self._begun = self._last_checkpoint = time.monotonic()
+        self._begun = time.monotonic()
+        self._last_checkpoint = self._begun
 
     def train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
         """Trains a round, unless that was done before the last checkpoint."""
@@ -291,17 +340,18 @@ class _Training:
             self._last_checkpoint = time.monotonic()
 
     def _tell(self) -> None:
-        loop, count = self._loop, self._scenario.rounds.count
-        self._on_progress(
-            TrainingProgress(
-                loop.next_round, count, loop.metrics[-1], loop.last_evaluation, loop.evaluated
-            )
+        loop = self._loop
+        count = self._scenario.rounds.count
+        progress = TrainingProgress(
+            loop.next_round, count, loop.metrics[-1], loop.last_evaluation, loop.evaluated
         )
+        self._on_progress(progress)
 
     def finish(self, trace: Trace) -> TrainedRun:
         """Writes the trained run."""
         model = self._loop.finish()
-        self._tell()  # of the last evaluation
+        # Evaluations that were under way, the last one included, are in by now.
+        self._tell()
         workers = [*self._trainers, self._aggregator]
         document = {
             "trace_digest": trace.digest,
@@ -382,6 +432,7 @@ def _training(
         if is_resumed:
             state = checkpoints.newest()
         cpus = stack.enter_context(cluster(placement))
+        # What is pushed on the stack last is closed first: workers before their cluster.
         aggregator = start_aggregator(scenario.for_aggregator(), placement)
         stack.callback(aggregator.worker.close)
         trainers = start_trainers(scenario.for_trainers(), placement, cpus)
@@ -395,11 +446,15 @@ def _training(
 
 
 def _estimate(
-    scenario: Scenario, trainers: Sequence[TrainerWorker], rounds: int
+    scenario: Scenario,
+    trainers: Sequence[TrainerWorker],
+    rounds: int,
 ) -> TrainingEstimate:
     """How long so many rounds take these trainers, by what some devices take the first one."""
-    sample, accepted = scenario.training.cohort_sample, scenario.rounds.report_goal
-    group = min(scenario.training.devices_at_once or MEASURED_DEVICES, sample)
+    sample = scenario.training.cohort_sample
+    accepted = scenario.rounds.report_goal
+    at_once = scenario.training.devices_at_once or MEASURED_DEVICES
+    group = min(at_once, sample)
     # Spread over the population, because devices that joined together may be alike.
     device_ids = np.linspace(0, scenario.population.devices - 1, group).astype(np.uint64)
     parameters = trainers[0].initial_parameters().result()
@@ -407,8 +462,10 @@ def _estimate(
     per_device = trainers[0].seconds_per_device(order, parameters, group).result()
 
     def seconds(devices: int) -> float:
-        groups_of_the_busiest = math.ceil(math.ceil(devices / group) / len(trainers))
-        return rounds * per_device * min(devices, groups_of_the_busiest * group)
+        groups = math.ceil(devices / group)
+        groups_of_the_busiest = math.ceil(groups / len(trainers))
+        devices_of_the_busiest = min(devices, groups_of_the_busiest * group)
+        return rounds * per_device * devices_of_the_busiest
 
     return TrainingEstimate(rounds, sample, seconds(sample), accepted, seconds(accepted))
 
@@ -423,8 +480,11 @@ def _rehearse(trainer: TrainerWorker) -> None:
 def _loads_of(scenario: Scenario) -> Loads | None:
     """What devices cost where they train for different times; None where they do not."""
     client = scenario.training.client
+    # Steps by number take every device as long, epochs and one gradient of all examples do not.
     is_even = isinstance(client, FedAvg) and client.epochs is None
-    if is_even or isinstance(scenario.training.task, CustomTask):  # which may bring its data
+    # A user's task may bring its data, which is not opened here.
+    is_custom = isinstance(scenario.training.task, CustomTask)
+    if is_even or is_custom:
         return None
     return source_of(scenario).examples_on
 
@@ -438,7 +498,8 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
     """The trace's own scenario, with the tables that may differ as they are given."""
     kept = scenario_of(trace)
     given = kept if scenario is None else scenario
-    before, after = kept.to_tables(), given.to_tables()
+    before = kept.to_tables()
+    after = given.to_tables()
     for table in after.keys() | before.keys():
         if table in TRAINING_KEYS or before.get(table) == after.get(table):
             continue
@@ -453,8 +514,10 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
             f"with {shown(before['privacy'].get('stop_at'))}; a budget ends a simulation, and a "
             "training takes the rounds of its trace: leave it as it is, or simulate anew"
         )
-    trained = given.with_overrides("training.enabled=true")  # validates what is trained
-    return kept.model_copy(update={name: getattr(trained, name) for name in TRAINED_TABLES})
+    # With training enabled, what is trained is validated too.
+    trained = given.with_overrides("training.enabled=true")
+    trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
+    return kept.model_copy(update=trained_tables)
 
 
 def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:

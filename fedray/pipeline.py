@@ -38,7 +38,8 @@ def run_scenario(
         on_progress: is told how far simulation and training are.
         on_start: is called when the shards are there.
 
-    Raises what `simulate` and `train` do. After a checkpoint, `resume_run` goes on.
+    Raises:
+        FedrayError: as `simulate` and `train`. After a checkpoint, `resume_run` goes on.
     """
     build_index(scenario, on_progress)
     placement = _resolved(scenario, placement)
@@ -69,7 +70,9 @@ def resume_run(
         on_progress: is told how far simulation and training are.
         trust_code: as in `resume`.
 
-    Raises CheckpointError if there is nothing to go on with; else as `run_scenario`.
+    Raises:
+        CheckpointError: there is nothing to go on with.
+        FedrayError: as `run_scenario`.
     """
     if (Path(directory) / RUN_FILE).exists():
         trace = Trace.open(directory)
@@ -94,8 +97,9 @@ def _resolved(scenario: Scenario, placement: Placement | None) -> Placement:
 
 def _predicted_seconds(scenario: Scenario) -> float:
     simulated = simulation.predicted_seconds(scenario)
+    # Where the answer is known already, no device need be trained to find it.
     if not scenario.training.enabled or simulated >= RAY_START_SECONDS:
-        return simulated  # then nothing need be measured
+        return simulated
     return simulated + learning.predicted_seconds(scenario)
 
 
@@ -127,6 +131,7 @@ def _live(
 ) -> Iterator[tuple[LiveTraining, Placement]]:
     """Within: a cluster, a training, and the placement that others in that cluster take."""
     with _hint(directory), cluster(placement):
+        # Whoever starts workers within finds the cluster that is up; an address would be refused.
         inside = dataclasses.replace(placement, address=None)
         with LiveTraining(scenario, inside, directory, is_resumed, on_progress) as live:
             yield live, inside

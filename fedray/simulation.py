@@ -124,24 +124,42 @@ def resume(
 
 
 def predicted_seconds(scenario: Scenario) -> float:
-    """How long a simulation takes in one process: a guess, from one machine, for `auto`."""
+    """How long a simulation takes in one process: a guess, from one machine, for `auto`.
+
+    Args:
+        scenario: what is simulated.
+
+    Returns:
+        Seconds. No result depends on it: it only chooses between this process and Ray.
+    """
     selected = scenario.rounds.count * scenario.rounds.selection_target
     # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
     return 2.0 + 5e-6 * selected + 5e-7 * scenario.device_ids
 
 
 def read_unfinished_scenario(
-    directory: str | Path, scenario: Scenario | None
+    directory: str | Path,
+    scenario: Scenario | None,
 ) -> tuple[Path, Scenario, str]:
-    """The partial directory of an unfinished run, its scenario, and its identity.
+    """Finds what there is of an unfinished run.
 
-    Raises CheckpointError if there is none, or it is of another scenario than the one given.
+    Args:
+        directory: the `out` of the run.
+        scenario: what it is thought to be a run of; None to take what is found.
+
+    Returns:
+        The partial directory, the scenario that it keeps, and the run's identity.
+
+    Raises:
+        CheckpointError: there is no unfinished run, or it is of another scenario than the one
+            given.
     """
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     kept = Scenario.from_tables(
         document["scenario"], source=str(partial), directory=partial, is_recorded=True
     )
     given = kept.digest if scenario is None else scenario.digest
+    # The recorded digest is another one where the file was edited, or is read differently now.
     for other in (document.get("scenario_digest"), given):
         if other != kept.digest:
             raise CheckpointError(
@@ -153,7 +171,15 @@ def read_unfinished_scenario(
 
 
 def check_memory(scenario: Scenario, placement: Placement) -> None:
-    """Raises InputError if this machine has not the memory that the shards' timers take."""
+    """Checks that this machine has the memory that the shards' timers take.
+
+    Args:
+        scenario: says how many devices there are.
+        placement: where they are simulated. Of a cluster that is joined nothing is known.
+
+    Raises:
+        InputError: the machine has too little.
+    """
     if placement.address is not None:
         return
     needed = scenario.device_ids * BYTES_PER_DEVICE
@@ -186,8 +212,10 @@ class _Simulation:
         on_progress: ProgressListener | None,
         on_commit: CommitListener | None,
     ) -> None:
-        self._scenario, self._placement = scenario, placement
-        self._writer, self._journal = writer, journal
+        self._scenario = scenario
+        self._placement = placement
+        self._writer = writer
+        self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
         self._on_commit = on_commit or (lambda round_index, accepted_device_ids: None)
         self._last_checkpoint = time.monotonic()
@@ -202,10 +230,12 @@ class _Simulation:
                 if state:
                     self._take_up(state, coordinator, shards)
                 ended = self._to_the_end(coordinator)
-                for part in _parts(shards, str(self._writer.partial), self._writer.token):
+                parts = _parts(shards, str(self._writer.partial), self._writer.token)
+                for part in parts:
                     self._writer.add_part(part)
                 use = [asdict(shard.use().result()) for shard in shards]
                 restarts = sum(shard.worker.restarts for shard in shards)
+            # Linux tells it in KiB.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             document = {
                 "ended": ended,
@@ -220,7 +250,8 @@ class _Simulation:
                 "restarts": restarts,
                 "notes": self._journal.notes,
             }
-            return Trace.open(self._writer.finish(coordinator.records, document))
+            path = self._writer.finish(coordinator.records, document)
+            return Trace.open(path)
         except Starved:
             self._writer.discard()
             raise
@@ -247,7 +278,9 @@ class _Simulation:
                 for shard in shards
             ]
             for settlement in batch:
-                accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
+                is_accepted = settlement.outcomes == Outcome.ACCEPTED
+                accepted = settlement.device_ids[is_accepted]
+                # An attempt that was abandoned has none, and was no commit.
                 if accepted.size:
                     coordinator.remember(accepted)
                     self._on_commit(settlement.round_index, accepted)
@@ -292,9 +325,18 @@ class _Simulation:
 
 
 def with_resume_hint(
-    error: FedrayError | KeyboardInterrupt, directory: Path
+    error: FedrayError | KeyboardInterrupt,
+    directory: Path,
 ) -> FedrayError | KeyboardInterrupt:
-    """The error, with how to go on."""
+    """An error with how to go on.
+
+    Args:
+        error: what ended the run.
+        directory: the `out` of the run.
+
+    Returns:
+        One of the same class, so that it is caught and told as before.
+    """
     hint = f"the last checkpoint is kept, go on with resume={str(directory)!r}"
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"interrupted; {hint}")
@@ -302,7 +344,9 @@ def with_resume_hint(
 
 
 def _of_range(
-    batch: Sequence[Settlement], first_device: int, end_device: int
+    batch: Sequence[Settlement],
+    first_device: int,
+    end_device: int,
 ) -> tuple[Settlement, ...]:
     return tuple(each.slice_of_devices(first_device, end_device) for each in batch)
 
@@ -331,7 +375,9 @@ def _parts(shards: Sequence[ShardWorker], partial: str, token: str) -> Iterator[
 
 @contextlib.contextmanager
 def _shards(
-    scenario: Scenario, placement: Placement, history: History
+    scenario: Scenario,
+    placement: Placement,
+    history: History,
 ) -> Iterator[list[ShardWorker]]:
     """Within: the shards are there; they are closed at the end."""
     with contextlib.ExitStack() as stack:

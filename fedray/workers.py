@@ -45,21 +45,35 @@ class Worker(Protocol):
     is_elsewhere: bool
 
     def call(self, method: str, *arguments: Any) -> Pending[Any]:
-        """Begins a call of a method. Calls of one worker run in the order in which they are
-        made. What `call_and_keep` kept may be an argument."""
+        """Begins a call of a method. Calls of one worker run in the order in which they are made.
+
+        Args:
+            method: its name.
+            arguments: of the call; what `call_and_keep` kept may be among them.
+        """
         ...
 
     def call_and_keep(self, method: str, *arguments: Any) -> Pending[tuple[Any, Any]]:
         """Begins a call of a method that returns a pair, whose second part stays where it was
         made.
 
-        The answer is the first part, and a handle of the second that may be an argument of other
-        calls. So large arrays go from worker to worker, and not by the caller.
+        So large arrays go from worker to worker, and not by the caller.
+
+        Args:
+            method: its name.
+            arguments: of the call.
+
+        Returns:
+            The first part, and a handle of the second that may be an argument of other calls.
         """
         ...
 
     def restart(self) -> None:
-        """Starts it anew, without its state. Raises its `lost` error after too many restarts."""
+        """Starts it anew, without its state.
+
+        Raises:
+            RunFailed: it was restarted too often already; the class is that of its `lost` error.
+        """
         ...
 
     def close(self) -> None:
@@ -86,17 +100,19 @@ class InProcessWorker:
     is_elsewhere = False
 
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
-        self._make, self._arguments = make, arguments
+        self._make = make
+        self._arguments = arguments
         self._object: Any = None
 
     def call(self, method: str, *arguments: Any) -> Ready[Any]:
-        """See Worker. The call has run when this returns."""
+        """Calls a `method` with `arguments`. The call has run when this returns."""
         if self._object is None:
             self._object = self._make(*self._arguments)
-        return Ready(getattr(self._object, method)(*arguments))
+        answer = getattr(self._object, method)(*arguments)
+        return Ready(answer)
 
     def call_and_keep(self, method: str, *arguments: Any) -> Ready[tuple[Any, Any]]:
-        """See Worker. The handle is the second part itself."""
+        """Calls a `method` with `arguments`. The handle is the second part itself."""
         return self.call(method, *arguments)
 
     def restart(self) -> None:
@@ -132,7 +148,10 @@ class ActorSpec:
 
 
 def shared(value: Any) -> Any:
-    """A reference to a value, which then travels once to every node of the cluster that is up."""
+    """A reference to a `value`, which then travels once to every node of the cluster that is up.
+
+    As an argument of every call it would travel once for each of them.
+    """
     import ray
 
     return ray.put(value)
@@ -156,19 +175,25 @@ class RayWorker:
     is_elsewhere = True
 
     def __init__(
-        self, spec: ActorSpec, placement: Placement, catch_up: Callable[[], None] | None
+        self,
+        spec: ActorSpec,
+        placement: Placement,
+        catch_up: Callable[[], None] | None,
     ) -> None:
         self.restarts = 0
-        self._spec, self._placement, self._catch_up = spec, placement, catch_up
+        self._spec = spec
+        self._placement = placement
+        self._catch_up = catch_up
         self._loss = ""
         self._start(spec.cpus)
 
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
-        """See Worker."""
-        return self._answer(self._actor.call.remote(method, *arguments), None, method, arguments)
+        """Begins a call of a `method` with `arguments` in the actor."""
+        reference = self._actor.call.remote(method, *arguments)
+        return self._answer(reference, None, method, arguments)
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
-        """See Worker. The handle is Ray's reference."""
+        """Begins a call of a `method` with `arguments`. The handle is Ray's reference."""
         remote = self._actor.call.options(num_returns=2)
         reference, kept = remote.remote(method, *arguments)
         return self._answer(reference, kept, method, arguments)
@@ -187,6 +212,7 @@ class RayWorker:
         logging.getLogger("fedray").warning(
             "fedray: %s %s; it is started anew", spec.who, self._loss
         )
+        # One that hangs is alive still.
         ray.kill(self._actor)
         # It asks for no CPU: its node may be gone, and the others may be full.
         self._start(cpus=0.0)
@@ -198,31 +224,49 @@ class RayWorker:
         ray.kill(self._actor)
 
     def again(
-        self, restarts: int, method: str, arguments: tuple[Any, ...], loss: str, keeps: bool
+        self,
+        restarts: int,
+        method: str,
+        arguments: tuple[Any, ...],
+        loss: str,
+        keeps: bool,
     ) -> "RayAnswer":
         """Makes a call again whose answer was lost.
 
-        restarts: of this worker when the call was made.
-        loss: what became of the actor ("died (...)", "did not answer within 600 s").
-        keeps: whether it was made by `call_and_keep`.
+        Args:
+            restarts: of this worker when the call was made.
+            method: its name.
+            arguments: of the call.
+            loss: what became of the actor ("died (...)", "did not answer within 600 s").
+            keeps: whether it was made by `call_and_keep`.
+
+        Raises:
+            RunFailed: the worker is lost for good; the class is that of `spec.lost`.
         """
-        if restarts == self.restarts:  # else another call has brought it back already
+        # Of several calls whose answers were lost together, the first one brings the worker back.
+        if restarts == self.restarts:
             self._loss = loss
             if self._catch_up is None:
                 raise self._spec.lost(f"{self._spec.who} {loss}")
             self.restart()
             self._catch_up()
-        return (self.call_and_keep if keeps else self.call)(method, *arguments)
+        call = self.call_and_keep if keeps else self.call
+        return call(method, *arguments)
 
     def _answer(
-        self, reference: Any, kept: Any, method: str, arguments: tuple[Any, ...]
+        self,
+        reference: Any,
+        kept: Any,
+        method: str,
+        arguments: tuple[Any, ...],
     ) -> "RayAnswer":
+        repeat = _Repeat(self, self.restarts, method, arguments, keeps=kept is not None)
         return RayAnswer(
-            reference,
-            kept,
-            self._started,
-            self._placement.worker_timeout_seconds,
-            _Repeat(self, self.restarts, method, arguments, keeps=kept is not None),
+            reference=reference,
+            kept=kept,
+            start=self._started,
+            timeout_seconds=self._placement.worker_timeout_seconds,
+            repeat=repeat,
         )
 
     def _start(self, cpus: float) -> None:
@@ -231,6 +275,8 @@ class RayWorker:
         spec = self._spec
         # The class bears the worker's name, because Ray titles the process by it.
         remote: Any = ray.remote(type(spec.name, (_ActorBody,), {}))
+        # Ray is not to restart it by itself: the new one would lack the state of the one that was
+        # lost, and nobody would be told.
         options = remote.options(
             num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD", max_restarts=0
         )
@@ -252,9 +298,14 @@ class _ActorBody:
         make: Callable[..., Any],
         *arguments: Any,
     ) -> None:
-        if not has_gpu:  # before torch looks for GPUs: Ray leaves them in sight
+        # Ray leaves GPUs in sight of actors that reserve none. This comes before torch looks for
+        # them.
+        if not has_gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        self._name, self._tags, self._make, self._arguments = name, dict(tags), make, arguments
+        self._name = name
+        self._tags = dict(tags)
+        self._make = make
+        self._arguments = arguments
         self._object: Any = None
         self._gauges: dict[str, Any] = {}
 
@@ -264,7 +315,7 @@ class _ActorBody:
             self._object = self._make(*self._arguments)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Calls a method of the object."""
+        """Calls a `method` of the object with `arguments`; makes the object first if need be."""
         self.load()
         answer = getattr(self._object, method)(*arguments)
         self._show_gauges()
@@ -272,7 +323,9 @@ class _ActorBody:
 
     def _show_gauges(self) -> None:
         gauges = getattr(self._object, "gauges", None)
-        for name, (description, value) in (gauges() if gauges is not None else {}).items():
+        if gauges is None:
+            return
+        for name, (description, value) in gauges().items():
             if name not in self._gauges:
                 from ray.util.metrics import Gauge
 
@@ -330,8 +383,13 @@ class RayAnswer:
     repeat: _Repeat
 
     def result(self) -> Any:
-        """Waits. Raises the error that the call raised, the worker's `lost` error, or ArgumentLost
-        if what another worker had kept for this call is gone."""
+        """Waits for the answer; if the actor is lost, makes the call again and waits for that.
+
+        Raises:
+            ArgumentLost: what another worker had kept for this call is gone.
+            RunFailed: the worker is lost for good; the class is that of its `lost` error.
+            Exception: whatever the call raised.
+        """
         import ray
         import ray.exceptions
 

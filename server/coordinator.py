@@ -60,20 +60,27 @@ class WindowOver:
 class Coordinator:
     """Forms rounds until the scenario's count is committed, or its privacy budget is spent.
 
+    Args:
+        scenario: says the rounds and their rules.
+        shards: of the population, in order of their devices.
+
     records: every attempt so far, in order of time.
     stopped: why the budget ended the run; empty as long as it did not.
     """
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
-        self._scenario, self._shards = scenario, shards
+        self._scenario = scenario
+        self._shards = shards
         self._rules = RoundRules.of(scenario)
         self._pace = Pace(scenario)
         self._budget = Budget.of(scenario)
         self.stopped = ""
         self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
         self._window = NO_WINDOW
-        self._round_index, self._opened = 0, 0.0
-        self._census = self._since_commit = Census(0, 0, 0, 0)
+        self._round_index = 0
+        self._opened = 0.0
+        self._census = Census(0, 0, 0, 0)
+        self._since_commit = Census(0, 0, 0, 0)
         self._coming: CheckInOrder | None = None
         """The order for the next window, without settlements; it follows from the census of the
         present one."""
@@ -90,11 +97,12 @@ class Coordinator:
             Starved: the simulated days ran out before all rounds were committed.
         """
         if self._window.number < 0:
-            self._census = _merge(
-                [pending.result() for pending in self._ask(self._pace.census_only())]
-            ).census
+            # The pace of the first window follows from a census: this order asks for it alone.
+            check_ins = self._check_ins(self._pace.census_only())
+            self._census = check_ins.census
             self._next_window()
-        elif self._round_index < self._scenario.rounds.count:  # taken up again between two windows
+        elif self._round_index < self._scenario.rounds.count:
+            # A state was taken up, which is one between two windows.
             self._next_window()
         while self._round_index < self._scenario.rounds.count and not self.stopped:
             status, time = self._selection.advance(self._round_index)
@@ -102,9 +110,11 @@ class Coordinator:
                 yield WindowOver(self._window.end_time)
                 self._next_window()
                 continue
+            # An outage sends everybody away who waits; the attempt stays open.
             if status == CLOSED:
                 self._send_away(self._selection.down_until)
                 continue
+            # At the selection timeout fewer than the target are enough, if they can meet the goal.
             if status == FULL or self._selection.waiting >= self._rules.least_to_start:
                 closed = self._report(time)
             else:
@@ -144,21 +154,22 @@ class Coordinator:
         """Tells the shards what they have not heard yet; is called once, when no more rounds are
         wanted."""
         unsent, self._unsent = self._unsent, []
-        for pending in [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]:
+        # All shards are asked before the first answer is waited for.
+        answers = [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]
+        for pending in answers:
             pending.result()
 
     def state(self) -> dict[str, NDArray]:
         """Everything but the settlements, as named arrays; may be asked for between two windows."""
         names = [field.name for field in dataclasses.fields(RoundRecord)]
         records = [[getattr(record, name) for name in names] for record in self.records]
+        censuses = [dataclasses.astuple(each) for each in (self._census, self._since_commit)]
         return {
             **prefixed("selection.", self._selection.state()),
             "window": np.array(self._window, np.float64),
             "round": np.array([self._round_index]),
             "opened": np.array([self._opened]),
-            "census": np.array(
-                [dataclasses.astuple(self._census), dataclasses.astuple(self._since_commit)]
-            ),
+            "census": np.array(censuses),
             "listed_until": np.array([self._pace.listed_until]),
             "samplers": np.array(list(self.samplers.values())),
             "records": np.array(records, np.float64).reshape(len(records), len(names)),
@@ -184,13 +195,16 @@ class Coordinator:
         self._selection.load(under("selection.", state))
         number, *seconds = state["window"].tolist()
         self._window = Window(int(number), *seconds)
-        self._round_index, self._opened = int(state["round"][0]), float(state["opened"][0])
+        self._round_index = int(state["round"][0])
+        self._opened = float(state["opened"][0])
         self._census, self._since_commit = (Census(*row) for row in state["census"].tolist())
         self._pace.listed_until = float(state["listed_until"][0])
         self.records = [_record(row) for row in state["records"].tolist()]
 
     def _report(self, time: float) -> ClosedRound:
-        selected, attempt = self._selection.take(), len(self.records)
+        """Closes an attempt that has started: who reports, and who is told what."""
+        selected = self._selection.take()
+        attempt = len(self.records)
         fates = draw_fates(selected, attempt, self._rules.fates)
         reporting = resolve_reporting(
             selected, fates, time, attempt, self._round_index, self._rules
@@ -199,7 +213,9 @@ class Coordinator:
             self.stopped = self._budget.refusal(reporting.accepted_device_ids)
             reporting = withheld(reporting) if self.stopped else reporting
         settlement = reporting.settlement
-        remembered = np.where(settlement.remembers_round, self._round_index, -1).astype(np.int32)
+        # The selection hears of it at once, the shards with the next order.
+        round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
+        remembered = round_or_none.astype(np.int32)
         contributions = selected.contributions + settlement.is_accepted.astype(np.uint32)
         self._selection.let_go(
             selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
@@ -239,18 +255,20 @@ class Coordinator:
         released = self._selection.take()
         size = released.device_ids.size
         busy_until = np.full(size, until)
-        no_timer, no_round = np.zeros(size, np.uint32), np.full(size, -1, np.int32)
+        no_timer = np.zeros(size, np.uint32)
+        no_round = np.full(size, -1, np.int32)
         self._selection.let_go(released, busy_until, no_timer, no_round, released.contributions)
 
     def _next_window(self) -> None:
         """Makes the next window the selection's present one."""
         number = self._window.number + 1
-        if number * self._pace.window_seconds >= self._scenario.rounds.max_days * 86_400.0:
+        start_time = number * self._pace.window_seconds
+        if start_time >= self._scenario.rounds.max_days * 86_400.0:
             raise Starved(self._why_starved())
-        order = dataclasses.replace(
-            self._coming or self._pace.order(number, self._census, 0), round_index=self._round_index
-        )
-        check_ins = _merge([pending.result() for pending in self._ask(order)])
+        # The round that is being formed was not known when the order was made.
+        expected = self._coming or self._pace.order(number, self._census, 0)
+        order = dataclasses.replace(expected, round_index=self._round_index)
+        check_ins = self._check_ins(order)
         self._census = check_ins.census
         self._coming = self._pace.order(number + 1, self._census, 0)
         # The order follows from this window's census alone, so that shards can work on it while
@@ -262,12 +280,15 @@ class Coordinator:
         self._window = order.window
         self._selection.start_window(check_ins, self._window)
 
-    def _ask(self, order: CheckInOrder) -> list[Pending[CheckIns]]:
+    def _check_ins(self, order: CheckInOrder) -> CheckIns:
+        """The check-ins of all shards, who are told of what they have not heard yet."""
         unsent, self._unsent = self._unsent, []
-        return [
-            shard.check_ins(dataclasses.replace(order, settlements=_for_shard(unsent, shard)))
-            for shard in self._shards
-        ]
+        answers: list[Pending[CheckIns]] = []
+        # All shards are asked before the first answer is waited for.
+        for shard in self._shards:
+            own = dataclasses.replace(order, settlements=_for_shard(unsent, shard))
+            answers.append(shard.check_ins(own))
+        return _merge([pending.result() for pending in answers])
 
     def _why_starved(self) -> str:
         rounds = self._scenario.rounds
@@ -277,11 +298,10 @@ class Coordinator:
             f"rounds.max_days={rounds.max_days:g} ran out with {len(committed)} of {rounds.count} "
             "rounds committed"
         )
-        text += (
-            f", the last of them {_length(self._window.end_time - last)} before; "
-            if committed
-            else "; "
-        )
+        if committed:
+            since = _length(self._window.end_time - last)
+            text += f", the last of them {since} before"
+        text += "; "
         failed = sum(
             record.selected > 0 and not record.is_committed
             for record in self.records
@@ -300,21 +320,25 @@ class Coordinator:
         empty if all rules together held back at most half of them."""
         census, participation = self._since_commit, self._scenario.participation
         total = max(1, census.eligible)
+        # A device at its cap has a timer that never opens, so it is counted among the closed ones.
+        closed = census.eligible - census.open_eligible
+        too_near = census.open_eligible - census.free_eligible
         by_cap = census.spent_eligible / total
-        by_timer = (census.eligible - census.open_eligible) / total - by_cap
-        by_round = (census.open_eligible - census.free_eligible) / total
+        by_timer = closed / total - by_cap
+        by_round = too_near / total
         if not census.eligible or by_cap + by_timer + by_round <= 0.5:
             return ""
-        cap, keys = participation.max_participations, participation.keys_by_rule
+        cap = participation.max_participations
+        keys = participation.keys_by_rule
         remedies = (
             (by_timer, f"lower {keys['time']}"),
             (by_round, f"lower {keys['rounds']}"),
             (by_cap, f"raise participation.max_participations={cap}"),
         )
         _, remedy = max(remedies, key=lambda each: each[0])
-        share_of_cap = (
-            f", the cap on participations {100 * by_cap:.0f} %" if cap is not None else ""
-        )
+        share_of_cap = ""
+        if cap is not None:
+            share_of_cap = f", the cap on participations {100 * by_cap:.0f} %"
         return (
             f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
             f"separation {100 * by_round:.0f} %{share_of_cap}, so {remedy}, or raise "

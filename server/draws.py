@@ -26,7 +26,17 @@ _POSITIONS = 1 << 34
 
 
 class NormalDraws:
-    """Draws of one run for coordinates [first, first + D), for one purpose."""
+    """Draws of one run for coordinates [first, first + D), for one purpose.
+
+    Args:
+        seed: of the run's noise.
+        first_coordinate: a multiple of BLOCK.
+        device: where the draws are made, and the noise is added.
+        stream: the purpose.
+
+    Raises:
+        ValueError: the first coordinate lies within a block.
+    """
 
     def __init__(
         self,
@@ -40,45 +50,57 @@ class NormalDraws:
                 f"first_coordinate={first_coordinate} must be a multiple of {BLOCK}; shards are "
                 "split at whole blocks"
             )
-        self._seed, self._first, self._device = seed, first_coordinate, device
+        self._seed = seed
+        self._first = first_coordinate
+        self._device = device
         self._stream = stream
         if device.type == "cuda":
             self._generator = torch.Generator(device)
             self._key = stream_seed(seed, stream, first_coordinate)
 
     def fill(self, out_D: Tensor, round_index: int, level: int = 0) -> None:
-        """Overwrites `out_D`, float32, with the row at (round, level)."""
-        if not (0 <= round_index < MOST_ROUNDS and 0 <= level < LEVELS):
+        """Overwrites a row with the standard normals of (round, level).
+
+        Args:
+            out_D: the row, float32 [D], on the device of the draws.
+            round_index: the round, below MOST_ROUNDS.
+            level: below LEVELS; tells rows of one round apart.
+
+        Raises:
+            ValueError: the round or the level has no address.
+        """
+        has_address = 0 <= round_index < MOST_ROUNDS and 0 <= level < LEVELS
+        if not has_address:
             raise ValueError(
                 f"round {round_index} or level {level} has no address; at most {MOST_ROUNDS} "
                 f"rounds, {LEVELS} levels"
             )
         if self._device.type == "cuda":
-            self._generator.set_state(
-                _cuda_state(self._key, (round_index * LEVELS + level) * _POSITIONS)
-            )
+            row = round_index * LEVELS + level
+            self._generator.set_state(_cuda_state(self._key, row * _POSITIONS))
             out_D.normal_(generator=self._generator)
             return
         values = out_D.numpy()
-        blocks = [
-            (values[start : start + BLOCK], (self._first + start) // BLOCK, round_index, level)
-            for start in range(0, values.size, BLOCK)
-        ]
+        blocks: list[tuple[np.ndarray, int, int, int]] = []
+        for start in range(0, values.size, BLOCK):
+            place = (self._first + start) // BLOCK
+            blocks.append((values[start : start + BLOCK], place, round_index, level))
         if len(blocks) == 1:
             self._fill_block(blocks[0])
         else:
-            list(_threads().map(self._fill_block, blocks))  # numpy draws without Python's lock
+            # In threads, because numpy draws without Python's lock. The list waits for all.
+            list(_threads().map(self._fill_block, blocks))
 
     def _fill_block(self, block: tuple[np.ndarray, int, int, int]) -> None:
         values, place, round_index, level = block
-        stream_generator(self._seed, self._stream, round_index, level, place).standard_normal(
-            out=values, dtype=np.float32
-        )
+        generator = stream_generator(self._seed, self._stream, round_index, level, place)
+        generator.standard_normal(out=values, dtype=np.float32)
 
 
 def _cuda_state(key: int, position: int) -> Tensor:
     """torch's CUDA generator state: its seed and its offset, eight bytes each."""
-    return torch.from_numpy(np.array([key, position], np.uint64).view(np.uint8).copy())
+    words = np.array([key, position], np.uint64)
+    return torch.from_numpy(words.view(np.uint8).copy())
 
 
 @cache

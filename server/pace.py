@@ -43,11 +43,9 @@ class Pace:
         quiet_hour = (QUIET_LOCAL_HOUR - largest.utc_offset_hours) % 24.0
         self._windows_per_day = windows_per_day
         self._quiet_window = round(quiet_hour * 3600.0 / self.window_seconds) % windows_per_day
-        population, rounds = scenario.population, scenario.rounds
-        self._is_small = (
-            population.devices * scenario.usable_share
-            < rounds.small_population * rounds.selection_target
-        )
+        rounds = scenario.rounds
+        usable_devices = scenario.population.devices * scenario.usable_share
+        self._is_small = usable_devices < rounds.small_population * rounds.selection_target
 
     def census_only(self) -> CheckInOrder:
         """The order that asks for the first window's census, and for nobody to come."""
@@ -76,9 +74,9 @@ class Pace:
         if self._is_small:
             ask_until = min(end, start + 60.0 * self._scenario.rounds.together_minutes)
             rate *= self.window_seconds / (ask_until - start)
-        is_enumerated = self._is_enumerated(
-            window, start, rate * (ask_until - start) / self.window_seconds, census
-        )
+        # The same number of check-ins, spread over the whole window.
+        mean_rate = rate * (ask_until - start) / self.window_seconds
+        is_enumerated = self._is_enumerated(window, start, mean_rate, census)
         return CheckInOrder(
             window=Window(window, start, end, ask_until, rate),
             round_index=round_index,
@@ -95,19 +93,21 @@ class Pace:
         they are turned away.
         """
         rounds, latency = self._scenario.rounds, self._scenario.latency
-        # A round takes about as long as a device that is one deviation slower than the median.
+        # A round takes about as long as a device that is one deviation slower than the median. The
+        # log-deviations between devices and within one are independent: their squares add up.
         slow_device = math.exp(math.hypot(latency.speed_between, latency.speed_within))
-        fastest_round_seconds = latency.slowdown * (
-            latency.fixed_seconds + latency.train_seconds * slow_device
-        )
+        work_seconds = latency.fixed_seconds + latency.train_seconds * slow_device
+        fastest_round_seconds = latency.slowdown * work_seconds
         demand_per_hour = rounds.selection_target * 3600.0 / fastest_round_seconds
-        return min(
-            rounds.max_checkins_per_hour,
-            rounds.pace_multiple * demand_per_hour / max(1, free_eligible),
-        )
+        per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
+        return min(rounds.max_checkins_per_hour, per_device)
 
     def _is_enumerated(
-        self, window: int, start: float, rate_per_hour: float, census: Census
+        self,
+        window: int,
+        start: float,
+        rate_per_hour: float,
+        census: Census,
     ) -> bool:
         """Whether the window's check-ins are enumerated: until the period's end, once it is begun.
 
@@ -116,7 +116,8 @@ class Pace:
         """
         if start < self.listed_until:
             return True
-        scenario, period_end = self._scenario, self._period_end(window)
+        scenario = self._scenario
+        period_end = self._period_end(window)
         match scenario.rounds.sampler:
             case "enumeration":
                 is_cheaper = True
@@ -126,16 +127,15 @@ class Pace:
                 is_cheaper = True
             case _:
                 population = scenario.population
-                devices = min(
-                    population.devices + population.joins_per_day * start / 86_400.0,
-                    scenario.device_ids,
-                )
+                joined = population.joins_per_day * start / 86_400.0
+                devices = min(population.devices + joined, scenario.device_ids)
                 candidates = devices * rate_per_hour * (period_end - start) / 3600.0
-                each = (
-                    scenario.usable_share * CANDIDATE_COST
-                    + (1.0 - scenario.usable_share) * UNUSABLE_CANDIDATE_COST
-                )
-                is_cheaper = census.listed * ENUMERATED_DEVICE_COST < candidates * each
+                usable_cost = scenario.usable_share * CANDIDATE_COST
+                unusable_cost = (1.0 - scenario.usable_share) * UNUSABLE_CANDIDATE_COST
+                candidate_cost = usable_cost + unusable_cost
+                thinning_cost = candidates * candidate_cost
+                enumeration_cost = census.listed * ENUMERATED_DEVICE_COST
+                is_cheaper = enumeration_cost < thinning_cost
         if is_cheaper:
             self.listed_until = period_end
         return is_cheaper

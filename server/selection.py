@@ -33,7 +33,8 @@ class _Arrivals(NamedTuple):
     """The check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones
     of its rows.
 
-    counts: [rows of the list that have come, entries of the heap].
+    counts: [rows of the list that have come, entries of the heap]. It is an array, because compiled
+        code changes it, and a tuple's own numbers are fixed.
     next_times, next_rows: the heap [A]; a row has at most one entry, because its device checks in
         again only after its last check-in was dealt with.
     The other columns are those of `fedray.messages.CheckIns`.
@@ -114,8 +115,10 @@ class _Waiting(NamedTuple):
 
     def columns(self) -> dict[str, NDArray]:
         """The slots' columns by name."""
-        arrays = self._asdict()
-        return {name: arrays[name] for name in arrays if name not in ("counts", "heap", "free")}
+        columns = self._asdict()
+        for name in ("counts", "heap", "free"):
+            del columns[name]
+        return columns
 
 
 class _Arrival(NamedTuple):
@@ -197,7 +200,12 @@ contributions: accepted reports.
 
 
 class Selection:
-    """The server's view of who is waiting and who is not free."""
+    """The server's view of who is waiting and who is not free.
+
+    Args:
+        rules: of the rounds.
+        return_key: of the draws of next check-ins.
+    """
 
     def __init__(self, rules: RoundRules, return_key: Key) -> None:
         self._rules = _Rules(
@@ -206,12 +214,15 @@ class Selection:
             separation=rules.policies.separation,
             return_key=return_key,
         )
-        self._timeout_seconds, self._outages = rules.selection_timeout_seconds, rules.outages
+        self._timeout_seconds = rules.selection_timeout_seconds
+        self._outages = rules.outages
         self._waiting = _Waiting.of(rules.selection_target)
         self._blocked = _blocked_table(64)
         self._arrivals: _Arrivals | None = None
         self._window = NO_WINDOW
-        self._ready_time, self._is_ready, self._deadline = 0.0, False, 0.0
+        self._ready_time = 0.0
+        self._is_ready = False
+        self._deadline = 0.0
         self._outage = 0
         """The outage that is next, or has begun."""
         self._down_until = 0.0
@@ -224,9 +235,13 @@ class Selection:
             window: the next one.
         """
         stays = _stays(self._blocked, window.number, window.start_time)
-        table = _blocked_table(int(stays.sum()) + check_ins.device_ids.size)
+        # Whoever checks in may get an entry: the table never grows within a window.
+        most_entries = int(stays.sum()) + check_ins.device_ids.size
+        table = _blocked_table(most_entries)
         _carry_over(self._blocked, table, stays)
-        self._blocked, self._arrivals, self._window = table, _Arrivals.of(check_ins), window
+        self._blocked = table
+        self._arrivals = _Arrivals.of(check_ins)
+        self._window = window
         # Those who still wait have no row in this window's list: theirs were rows of the last one.
         self._waiting.list_rows.fill(-1)
 
@@ -238,7 +253,8 @@ class Selection:
             opened: when the previous round started or was given up, seconds since start.
             ready_time: seconds since start.
         """
-        self._ready_time, self._is_ready = ready_time, False
+        self._ready_time = ready_time
+        self._is_ready = False
         self._deadline = max(opened, ready_time) + self._timeout_seconds
 
     def advance(self, round_index: int) -> tuple[int, float]:
@@ -252,14 +268,16 @@ class Selection:
             times out (TIMED_OUT), an outage begins (CLOSED), or the window ends (EXHAUSTED).
         """
         assert self._arrivals is not None
-        begins = (
-            self._outages[self._outage, 0] if self._outage < len(self._outages) else float("inf")
-        )
+        next_outage = float("inf")
+        if self._outage < len(self._outages):
+            next_outage = float(self._outages[self._outage, 0])
+        attempt = _Attempt(round_index, self._ready_time, self._is_ready, self._deadline)
+        outages = _Outages(next_outage, self._down_until)
         status, self._is_ready, time = _advance(
             self._arrivals,
             self._window,
-            _Attempt(round_index, self._ready_time, self._is_ready, self._deadline),
-            _Outages(float(begins), self._down_until),
+            attempt,
+            outages,
             self._rules,
             self._waiting,
             self._blocked,
@@ -282,11 +300,15 @@ class Selection:
     def take(self) -> Selected:
         """All waiting devices, sorted by id; nobody waits afterwards."""
         waiting = self._waiting
-        slots = waiting.heap[: self.waiting].copy()
-        slots = slots[np.argsort(waiting.device_ids[slots])]
-        waiting.free[waiting.counts[1] : waiting.counts[1] + slots.size] = slots
-        waiting.counts[:] = 0, waiting.counts[1] + slots.size
-        return Selected(**{name: column[slots] for name, column in waiting.columns().items()})
+        in_heap = waiting.heap[: self.waiting].copy()
+        by_id = np.argsort(waiting.device_ids[in_heap])
+        slots = in_heap[by_id]
+        was_free = waiting.counts[1]
+        is_free = was_free + slots.size
+        waiting.free[was_free:is_free] = slots
+        waiting.counts[:] = 0, is_free
+        columns = {name: column[slots] for name, column in waiting.columns().items()}
+        return Selected(**columns)
 
     def let_go(
         self,
@@ -322,25 +344,30 @@ class Selection:
 
     def state(self) -> dict[str, NDArray]:
         """Everything, as named arrays, for a checkpoint between two windows."""
-        live = self._blocked["device_id"] != _EMPTY
+        is_live = self._blocked["device_id"] != _EMPTY
         slots = self._waiting.heap[: self.waiting]
-        return {
-            **{f"blocked.{name}": self._blocked[name][live] for name in _BLOCKED.fields or ()},
-            **{
-                f"waiting.{name}": column[slots] for name, column in self._waiting.columns().items()
-            },
-            "clock": np.array(
-                [self._ready_time, self._is_ready, self._deadline, self._outage, self._down_until]
-            ),
-        }
+        state: dict[str, NDArray] = {}
+        for name in _BLOCKED.fields or ():
+            state[f"blocked.{name}"] = self._blocked[name][is_live]
+        for name, column in self._waiting.columns().items():
+            state[f"waiting.{name}"] = column[slots]
+        state["clock"] = np.array(
+            [self._ready_time, self._is_ready, self._deadline, self._outage, self._down_until]
+        )
+        return state
 
     def load(self, state: dict[str, NDArray]) -> None:
-        """Takes up a state."""
+        """Takes up a state.
+
+        Args:
+            state: what the `state` of a selection with the same rules gave.
+        """
         blocked = np.empty(state["blocked.device_id"].size, _BLOCKED)
         for name in _BLOCKED.fields or ():
             blocked[name] = state[f"blocked.{name}"]
         self._blocked = _blocked_table(blocked.size)
-        _carry_over(blocked, self._blocked, np.ones(blocked.size, np.bool_))
+        all_stay = np.ones(blocked.size, np.bool_)
+        _carry_over(blocked, self._blocked, all_stay)
         waiting = self._waiting
         count = state["waiting.device_ids"].size
         for name, column in waiting.columns().items():
@@ -351,8 +378,11 @@ class Selection:
         waiting.heap[:count] = np.argsort(waiting.interval_ends[:count], kind="stable")
         waiting.free[: size - count] = np.arange(count, size)
         ready_time, is_ready, deadline, outage, down_until = state["clock"].tolist()
-        self._ready_time, self._is_ready, self._deadline = ready_time, bool(is_ready), deadline
-        self._outage, self._down_until = int(outage), down_until
+        self._ready_time = ready_time
+        self._is_ready = bool(is_ready)
+        self._deadline = deadline
+        self._outage = int(outage)
+        self._down_until = down_until
 
 
 def _blocked_table(entries: int) -> NDArray[np.void]:
@@ -360,13 +390,15 @@ def _blocked_table(entries: int) -> NDArray[np.void]:
     # stay in the cache.
     size = 1 << max(6, (3 * entries // 2).bit_length())
     table = np.zeros(size, _BLOCKED)
-    table["device_id"], table["last_round"] = _EMPTY, -1
+    table["device_id"] = _EMPTY
+    table["last_round"] = -1
     return table
 
 
 @njit(inline="always")
 def _find(table, device):
     """The device's slot in the table, or the empty slot where it belongs."""
+    # Multiplicative hashing by 2^64 over the golden ratio (Knuth 1998, section 6.4).
     mask = np.uint64(table.size - 1)
     slot = ((device * _HASH) >> _HALF) & mask
     while table[slot].device_id != _EMPTY and table[slot].device_id != device:
@@ -384,15 +416,13 @@ def _stays(table, window, window_start):
     stays = np.zeros(table.size, np.bool_)
     for slot in range(table.size):
         entry = table[slot]
-        if entry.device_id != _EMPTY:
-            is_over = (
-                entry.reopen_time <= window_start
-                and entry.last_round < 0
-                and entry.contributions == 0
-            )
-            stays[slot] = entry.busy_until > window_start or not (
-                entry.known_from <= window or is_over
-            )
+        if entry.device_id == _EMPTY:
+            continue
+        is_busy = entry.busy_until > window_start
+        is_known = entry.known_from <= window
+        is_open = entry.reopen_time <= window_start
+        holds_nothing = is_open and entry.last_round < 0 and entry.contributions == 0
+        stays[slot] = is_busy or not (is_known or holds_nothing)
     return stays
 
 
@@ -400,7 +430,8 @@ def _stays(table, window, window_start):
 def _carry_over(old, new, stays):
     for slot in range(old.size):
         if stays[slot]:
-            new[_find(new, old[slot].device_id)] = old[slot]
+            place = _find(new, old[slot].device_id)
+            new[place] = old[slot]
 
 
 @njit(cache=True)
@@ -408,8 +439,9 @@ def _block_all(
     table, device_ids, busy_until, reopen_times, remembered_rounds, contributions, known_from
 ):
     for chosen in range(device_ids.size):
-        entry = table[_find(table, device_ids[chosen])]
-        entry.device_id = device_ids[chosen]
+        device = device_ids[chosen]
+        entry = table[_find(table, device)]
+        entry.device_id = device
         entry.busy_until = busy_until[chosen]
         entry.is_waiting = False
         entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[chosen]))
@@ -424,11 +456,14 @@ def _come_again(arrivals, rules, window, list_rows, free_times):
     counts, next_times, next_rows = arrivals.counts, arrivals.next_times, arrivals.next_rows
     for chosen in range(list_rows.size):
         row = list_rows[chosen]
-        if row >= 0:  # others have an entry of their own in the window's list
-            device, end = arrivals.device_ids[row], arrivals.interval_ends[row]
-            time = _next_time(rules.return_key, window, device, end, free_times[chosen])
-            if time < np.inf:
-                _push(counts, next_times, next_rows, time, row)
+        # The others, who wait since an earlier window, have no row in this window's list.
+        if row < 0:
+            continue
+        device = arrivals.device_ids[row]
+        end = arrivals.interval_ends[row]
+        time = _next_time(rules.return_key, window, device, end, free_times[chosen])
+        if time < np.inf:
+            _push(counts, next_times, next_rows, time, row)
 
 
 @njit(cache=True)
@@ -438,18 +473,25 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
     # Arrays are taken out of their tuples once, and steps that every check-in takes are given
     # numbers and records alone: compiled code counts references anew wherever it reaches into a
     # tuple or hands an array on, which made this kernel three times as slow.
-    device_ids, times, ends = arrivals.device_ids, arrivals.times, arrivals.interval_ends
-    fixed_seconds, training_seconds = arrivals.fixed_seconds, arrivals.training_seconds
-    uploads, last_rounds, timers, reports = (
-        arrivals.upload_seconds,
-        arrivals.last_rounds,
-        arrivals.timer_seconds,
-        arrivals.contributions,
-    )
-    counts, next_times, next_rows = arrivals.counts, arrivals.next_times, arrivals.next_rows
-    waiting_counts, heap, waiting_ends = waiting.counts, waiting.heap, waiting.interval_ends
+    device_ids = arrivals.device_ids
+    times = arrivals.times
+    ends = arrivals.interval_ends
+    fixed_seconds = arrivals.fixed_seconds
+    training_seconds = arrivals.training_seconds
+    uploads = arrivals.upload_seconds
+    last_rounds = arrivals.last_rounds
+    timers = arrivals.timer_seconds
+    reports = arrivals.contributions
+    counts = arrivals.counts
+    next_times = arrivals.next_times
+    next_rows = arrivals.next_rows
+    waiting_counts = waiting.counts
+    heap = waiting.heap
+    waiting_ends = waiting.interval_ends
     is_ready = attempt.is_ready
     while True:
+        # The next check-in is the list's or the heap's, whichever comes first; at equal times the
+        # list's.
         time = times[counts[0]] if counts[0] < times.size else window.end_time
         is_next = counts[1] > 0 and next_times[0] < time
         if is_next:
@@ -463,7 +505,8 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
             if waiting_counts[0] >= rules.target:
                 return FULL, is_ready, moment
             continue
-        if time >= window.end_time:  # all check-ins come before it
+        # All check-ins come before the window's end, so that none is left.
+        if time >= window.end_time:
             return EXHAUSTED, is_ready, window.end_time
         if is_next:
             row = next_rows[0]
@@ -471,6 +514,7 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
         else:
             row = counts[0]
             counts[0] += 1
+        # Whoever's interval is over makes room before the device is looked at.
         if waiting_counts[0] > 0 and waiting_ends[heap[0]] <= time:
             _leave(waiting, time)
         device = device_ids[row]
@@ -482,23 +526,27 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
             if is_apart and waiting_counts[0] < rules.target:
                 # What the device says counts; where the lists say nothing, all keep the timer,
                 # uploads do not matter and nobody counts.
+                timer_seconds = timers[row] if timers.size else rules.timer_seconds
+                upload_seconds = uploads[row] if uploads.size else np.float32(0.0)
+                contributions = np.uint32(0)
+                if reports.size:
+                    contributions = max(entry.contributions, reports[row])
                 arrival = _Arrival(
                     device_id=device,
                     time=time,
                     interval_end=ends[row],
                     fixed_seconds=fixed_seconds[row],
                     training_seconds=training_seconds[row],
-                    upload_seconds=uploads[row] if uploads.size else np.float32(0.0),
-                    timer_seconds=timers[row] if timers.size else rules.timer_seconds,
-                    contributions=max(entry.contributions, reports[row])
-                    if reports.size
-                    else np.uint32(0),
+                    upload_seconds=upload_seconds,
+                    timer_seconds=timer_seconds,
+                    contributions=contributions,
                     list_row=row,
                 )
                 _join(waiting, entry, arrival)
                 if is_ready and waiting_counts[0] >= rules.target:
                     return FULL, is_ready, time
                 continue
+            # It was turned away, and may try again at once.
             free_time = time
         time = _next_time(rules.return_key, window, device, ends[row], free_time)
         if time < np.inf:
@@ -508,7 +556,10 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
 @njit(forceinline=True)
 def _next_moment(attempt, is_ready, outages):
     """When selection changes next without a check-in, and how."""
-    moment, what = (attempt.deadline, TIMED_OUT) if is_ready else (attempt.ready_time, _READY)
+    if is_ready:
+        moment, what = attempt.deadline, TIMED_OUT
+    else:
+        moment, what = attempt.ready_time, _READY
     # At equal times the server is down first, so that no round starts in an outage.
     if outages.next_start <= moment:
         return outages.next_start, CLOSED
@@ -521,10 +572,14 @@ def _held_until(entry, device, time, down_until):
     down; -1 where neither is so."""
     if time < down_until:
         return down_until
-    if entry.device_id != device or (entry.busy_until <= time and entry.reopen_time <= time):
+    has_entry = entry.device_id == device
+    is_free = entry.busy_until <= time and entry.reopen_time <= time
+    if not has_entry or is_free:
         return -1.0
     # One that waits may be let go at any moment, so that it is not known when it is free.
-    return time if entry.is_waiting else max(entry.busy_until, entry.reopen_time)
+    if entry.is_waiting:
+        return time
+    return max(entry.busy_until, entry.reopen_time)
 
 
 @njit(forceinline=True)
@@ -532,8 +587,9 @@ def _is_apart(entry, device, last_round, round_index, rules):
     """Whether a device's last round, as it or its entry remembers it, is far enough away."""
     if entry.device_id == device:
         last_round = max(last_round, entry.last_round)
-    separation = rules.separation
-    return separation == 0 or last_round < 0 or round_index - last_round >= separation
+    if rules.separation == 0 or last_round < 0:
+        return True
+    return round_index - last_round >= rules.separation
 
 
 @njit(forceinline=True)
@@ -544,13 +600,15 @@ def _next_time(return_key, window, device, end, free_time):
         return np.inf
     address = address_within(free_time, window.start_time, window.end_time)
     word, _, _, _ = draw(return_key, device, window.number, address)
+    gap_seconds = exponential(word) * (3600.0 / window.check_ins_per_hour)
     # At least a millisecond later, so that the next draw has another address.
-    time = free_time + max(1e-3, exponential(word) * (3600.0 / window.check_ins_per_hour))
+    time = free_time + max(1e-3, gap_seconds)
     return time if time < until else np.inf
 
 
 @njit(forceinline=True)
 def _push(counts, times, rows, time, row):
+    """Adds an entry to the heap."""
     slot = counts[1]
     counts[1] += 1
     while slot > 0:
@@ -586,6 +644,7 @@ def _pop(counts, times, rows):
 def _join(waiting, entry, arrival):
     """A device waits from now on; its entry says so."""
     entry.device_id = arrival.device_id
+    # Unless it is selected or let go before, it leaves when its interval ends.
     entry.busy_until = arrival.interval_end
     entry.is_waiting = True
     waiting.counts[1] -= 1

@@ -8,7 +8,7 @@ from clients.availability.model import NothingKnown
 
 
 class AlwaysOnModel(NothingKnown):
-    """See clients.availability.model.Availability."""
+    """Availability without an end; see clients.availability.model.Availability."""
 
     def list_intervals(
         self,
@@ -18,13 +18,19 @@ class AlwaysOnModel(NothingKnown):
         until_time: float,
         known: None = None,
     ) -> Intervals:
-        """See clients.availability.model.Availability."""
+        """One interval without an end for each of `device_ids` whose timer opens in time.
+
+        It begins at `from_time`, or at the device's own of `open_times` where that is later. A
+        device whose timer opens at `until_time` or later has none. Nothing is `known`.
+        """
         local = np.flatnonzero(open_times < until_time).astype(np.uint32)
         start_times = np.maximum(from_time, open_times[local])
         return Intervals(local, start_times, np.full(local.size, np.inf))
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """See clients.availability.model.Availability."""
+        """Infinity for each of `device_ids`, whatever the `times`."""
         return np.full(device_ids.size, np.inf)

@@ -12,11 +12,18 @@ from fedray.scenario.availability import CustomAvailability
 
 
 class CustomModel(NothingKnown):
-    """See clients.availability.model.Availability; it lists intervals only, so that check-ins are
-    drawn by enumeration."""
+    """Availability by a user's function; see clients.availability.model.Availability.
+
+    It lists intervals only, so that check-ins are drawn by enumeration.
+
+    Args:
+        scenario: says the seed, which the function is told.
+        table: its availability: file, function and parameters.
+    """
 
     def __init__(self, scenario: Scenario, table: CustomAvailability) -> None:
-        self._seed, self._parameters = scenario.seed, table.parameters
+        self._seed = scenario.seed
+        self._parameters = table.parameters
         self._name = f"{table.file}:{table.function}"
         self._function = function_in(table, table.function)
 
@@ -28,7 +35,10 @@ class CustomModel(NothingKnown):
         until_time: float,
         known: None = None,
     ) -> Intervals:
-        """See clients.availability.model.Availability.
+        """The intervals that the user's function gives for `device_ids`.
+
+        The function is not told of `open_times`: what ends before a device's timer opens is taken
+        out here. It is asked for what touches `from_time` to `until_time`. Nothing is `known`.
 
         Raises:
             ScenarioError: the function fails, or breaks its contract.
@@ -38,22 +48,31 @@ class CustomModel(NothingKnown):
                 device_ids, from_time, until_time, self._seed, **self._parameters
             )
             index, start, end = (np.asarray(column) for column in given)
-        except Exception as error:  # whatever a user's code may raise
+        except Exception as error:
+            # A user's code may raise anything.
             raise ScenarioError(
                 f"availability function {self._name} failed: {type(error).__name__}: {error}; "
                 "correct it"
             ) from None
         local = index.astype(np.int64)
-        start_times, end_times = start.astype(np.float64), end.astype(np.float64)
+        start_times = start.astype(np.float64)
+        end_times = end.astype(np.float64)
         self._check(local, start_times, end_times, device_ids.size)
         self._check_touches(start_times, end_times, from_time, until_time)
-        keep = (end_times > open_times[local]) & (open_times[local] < until_time)
-        return Intervals(local.astype(np.uint32), start_times, end_times).take(keep)
+        opens = open_times[local]
+        keep = (end_times > opens) & (opens < until_time)
+        intervals = Intervals(local.astype(np.uint32), start_times, end_times)
+        return intervals.take(keep)
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Cannot be asked, as the table's `can_be_thinned` says: only enumeration is ordered."""
+        """Cannot be asked of any `device_ids` and `times`.
+
+        The table's `can_be_thinned` says so, and only enumeration is ordered then.
+        """
         raise AssertionError
 
     def _check(
@@ -69,10 +88,14 @@ class CustomModel(NothingKnown):
             return
         if local.min() < 0 or local.max() >= devices:
             self._refuse(f"an index lies outside 0 to {devices - 1}, the positions in device_ids")
+        # No comparison with a time that is no number holds, so this finds them too.
         if not (start_times < end_times).all():
             self._refuse("an interval ends before it starts, or has a time that is no number")
-        same = local[1:] == local[:-1]
-        if (np.diff(local) < 0).any() or (start_times[1:][same] <= end_times[:-1][same]).any():
+        is_sorted = (np.diff(local) >= 0).all()
+        is_of_same = local[1:] == local[:-1]
+        gaps_start = end_times[:-1][is_of_same]
+        gaps_end = start_times[1:][is_of_same]
+        if not is_sorted or (gaps_end <= gaps_start).any():
             self._refuse("intervals must be sorted by (index, start), and those of a device apart")
 
     def _check_touches(
@@ -82,7 +105,8 @@ class CustomModel(NothingKnown):
         from_time: float,
         until_time: float,
     ) -> None:
-        if not ((end_times > from_time) & (start_times < until_time)).all():
+        touches = (end_times > from_time) & (start_times < until_time)
+        if not touches.all():
             self._refuse(
                 f"an interval does not touch the time asked for, {from_time:g} to {until_time:g}"
             )

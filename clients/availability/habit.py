@@ -110,15 +110,23 @@ class HabitModel(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, table: HabitAvailability) -> "HabitModel":
-        """The compiled form of a scenario's habit table."""
+        """The compiled form of a scenario's habit table.
+
+        Args:
+            scenario: says the seed.
+            table: its availability.
+        """
         # No normal draw exceeds MAX_NORMAL, so the sessions of a day have hard limits.
-        center_reach = MAX_NORMAL * (
-            table.night_center_between_hours + table.night_center_within_hours
-        )
+        center_deviations = table.night_center_between_hours + table.night_center_within_hours
+        center_reach = MAX_NORMAL * center_deviations
         night_reach = center_reach + table.session_max_hours / 2
+        day_start, day_end = table.day_start_hours
+        first_night = table.night_center_hours - night_reach
+        last_night = table.night_center_hours + night_reach
         alpha, beta = table.night_propensity
         # A little more than the quantile, so that no rounding makes a length exceed it.
         most_sigmas = table.day_length_sigma * float(special.ndtri(_MOST)) + 1e-6
+        day_length = table.day_length_minutes / 60.0
         return cls(
             habit_key=stream_key(scenario.seed, Stream.HABIT),
             session_key=stream_key(scenario.seed, Stream.SESSIONS),
@@ -134,19 +142,16 @@ class HabitModel(NamedTuple):
             interruption_off=table.interruption_off_hours,
             day_sessions=table.day_sessions,
             day_habit_weight=table.day_habit_weight,
-            day_start=table.day_start_hours[0],
-            day_end=table.day_start_hours[1],
-            day_length=table.day_length_minutes / 60.0,
+            day_start=day_start,
+            day_end=day_end,
+            day_length=day_length,
             day_length_sigma=table.day_length_sigma,
-            most_lengths=table.day_length_minutes / 60.0 * math.exp(most_sigmas),
+            most_lengths=day_length * math.exp(most_sigmas),
             weekend_factor=table.weekend_factor,
             center_within_reach=MAX_NORMAL * table.night_center_within_hours,
             length_within_reach=math.exp(MAX_NORMAL * table.night_length_within),
-            first_hour=min(table.day_start_hours[0], table.night_center_hours - night_reach),
-            last_hour=max(
-                table.day_start_hours[1] + table.session_max_hours,
-                table.night_center_hours + night_reach,
-            ),
+            first_hour=min(day_start, first_night),
+            last_hour=max(day_end + table.session_max_hours, last_night),
         )
 
 
@@ -164,7 +169,15 @@ class HabitTables(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, table: HabitAvailability) -> "HabitTables":
-        """The tables of a scenario's habit model."""
+        """The tables of a scenario's habit model.
+
+        Propensities have a beta distribution. The part of the day rate that does not follow them
+        has a gamma distribution of mean 1.
+
+        Args:
+            scenario: says where devices live.
+            table: its availability.
+        """
         alpha, beta = table.night_propensity
         shape = table.day_habit_shape
         return cls(
@@ -205,11 +218,22 @@ class Habits(NamedTuple):
     zone: NDArray[np.int32]
 
 
-_UNKNOWN = Habits(np.empty(0), np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int32))
+_UNKNOWN = Habits(
+    propensity=np.empty(0),
+    center=np.empty(0),
+    length=np.empty(0),
+    day_rate=np.empty(0),
+    zone=np.empty(0, np.int32),
+)
 
 
 class HabitAvailabilityModel:
-    """See clients.availability.model.Availability."""
+    """Availability by habits; see clients.availability.model.Availability.
+
+    Args:
+        scenario: says seed and zones.
+        table: its availability.
+    """
 
     bytes_to_know = 36
 
@@ -218,7 +242,7 @@ class HabitAvailabilityModel:
         self.tables = HabitTables.of(scenario, table)
 
     def known_of(self, device_ids: NDArray[np.uint64]) -> Habits:
-        """The habits of device_ids; see clients.availability.model.Availability."""
+        """The habits of `device_ids`, which `list_intervals` would draw anew at every call."""
         return _habits_of(self.model, self.tables, device_ids)
 
     def list_intervals(
@@ -229,7 +253,14 @@ class HabitAvailabilityModel:
         until_time: float,
         known: Habits | None = None,
     ) -> Intervals:
-        """See clients.availability.model.Availability.
+        """The intervals of `device_ids` that touch a time, from each one's `open_times` on.
+
+        Args:
+            device_ids: [N].
+            open_times: [N], seconds since start.
+            from_time: seconds since start.
+            until_time: seconds since start.
+            known: the habits of these devices, and of more that come after them; None to draw them.
 
         Raises:
             ScenarioError: a device has too many sessions.
@@ -241,15 +272,18 @@ class HabitAvailabilityModel:
                 self.model, self.tables, habits, device_ids, open_times, from_time, until_time, room
             )
 
+        capacity = 2 * device_ids.size + 1024
         try:
-            return filled(fill, 2 * device_ids.size + 1024)
+            return filled(fill, capacity)
         except ValueError as error:
             raise ScenarioError(str(error)) from None
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """See clients.availability.model.Availability.
+        """When the intervals of `device_ids` end that hold the `times`, one for each, [C].
 
         Raises:
             ScenarioError: a device has too many sessions.
@@ -268,21 +302,21 @@ def habit_of(model, propensities, free_rates, offset, device):
     propensities and free_rates.
     """
     w0, w1, w2, w3 = draw(model.habit_key, device, 0, _STATIC)
+    center = model.center + model.center_between * normal(w0)
+    length = model.length * math.exp(model.length_between * normal(w1))
     propensity = tabulated(propensities, w2)
-    weight = model.day_habit_weight
+    # Both parts have mean 1 over all devices, so that the mean rate does not depend on the weight.
     free_rate = tabulated(free_rates, w3)
-    return Habit(
-        propensity,
-        model.center + model.center_between * normal(w0),
-        model.length * math.exp(model.length_between * normal(w1)),
-        model.day_sessions
-        * ((1.0 - weight) * free_rate + weight * propensity / model.mean_propensity),
-        offset,
-    )
+    weight = model.day_habit_weight
+    relative_rate = (1.0 - weight) * free_rate + weight * propensity / model.mean_propensity
+    day_rate = model.day_sessions * relative_rate
+    return Habit(propensity, center, length, day_rate, offset)
 
 
 @njit(inline="always")
 def _append(starts, ends, count, start_hour, end_hour):
+    """Adds a session; the number of sessions then. What is beyond MAX_SESSIONS is left out: whoever
+    reaches that number is refused."""
     if count < MAX_SESSIONS and end_hour > start_hour:
         starts[count] = HOUR * start_hour
         ends[count] = HOUR * end_hour
@@ -314,49 +348,50 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
 
     One draw per local day says whether it has a night, when, and how many sessions by day.
     """
-    from_hour, until_hour = from_time / HOUR - JOIN_SECONDS / HOUR, until_time / HOUR
-    first_day = math.floor((from_hour + habit.offset - model.last_hour) / 24.0) + 1
-    last_day = math.ceil((until_hour + habit.offset - model.first_hour) / 24.0) - 1
+    from_hour = from_time / HOUR - JOIN_SECONDS / HOUR
+    until_hour = until_time / HOUR
+    # Day d has all of its sessions within local hours 24 d + [first_hour, last_hour].
+    local_from = from_hour + habit.offset
+    local_until = until_hour + habit.offset
+    first_day = math.floor((local_from - model.last_hour) / 24.0) + 1
+    last_day = math.ceil((local_until - model.first_hour) / 24.0) - 1
     # What is out of reach by hard limits is passed over without a draw.
-    night_reach = model.center_within_reach + 0.5 * min(
-        model.session_max, habit.length * model.length_within_reach
-    )
+    longest_night = min(model.session_max, habit.length * model.length_within_reach)
+    night_reach = model.center_within_reach + 0.5 * longest_night
     count = 0
     for day in range(first_day, last_day + 1):
         midnight = 24.0 * day - habit.offset
         center = midnight + habit.center
         may_be_night = center + night_reach >= from_hour and center - night_reach <= until_hour
-        may_be_day = (
-            midnight + model.day_end + model.session_max >= from_hour
-            and midnight + model.day_start <= until_hour
-        )
+        last_end_by_day = midnight + model.day_end + model.session_max
+        first_start_by_day = midnight + model.day_start
+        may_be_day = last_end_by_day >= from_hour and first_start_by_day <= until_hour
         if not (may_be_night or may_be_day):
             continue
+        # Day 0 is a Monday.
         weekend = model.weekend_factor if day % 7 >= 5 else 1.0
         w0, w1, w2, w3 = draw(model.session_key, device, day, _NIGHT)
         if may_be_night and uniform(w0) < habit.propensity * weekend:
-            length = min(
-                model.session_max, habit.length * math.exp(model.length_within * normal(w2))
-            )
+            drawn_length = habit.length * math.exp(model.length_within * normal(w2))
+            length = min(model.session_max, drawn_length)
             start = center + model.center_within * normal(w1) - 0.5 * length
-            if start + length >= from_hour and start <= until_hour:
-                count = _append_night(
-                    model, device, day, start, start + length, starts, ends, count
-                )
+            end = start + length
+            if end >= from_hour and start <= until_hour:
+                count = _append_night(model, device, day, start, end, starts, ends, count)
         rate = habit.day_rate * weekend
         # Else the count is 0, since exp(-rate) > 1 - rate: most exponentials are spared.
         if may_be_day and uniform(w3) > 1.0 - rate:
-            for session in range(poisson(rate, math.exp(-rate), w3)):
+            sessions = poisson(rate, math.exp(-rate), w3)
+            for session in range(sessions):
                 v0, v1, _, _ = draw(model.session_key, device, day, _DAY_SESSION + session)
-                start = midnight + model.day_start + (model.day_end - model.day_start) * uniform(v0)
+                within = (model.day_end - model.day_start) * uniform(v0)
+                start = midnight + model.day_start + within
                 # The length grows with v1, so that a test of v1 bounds it without its exponential.
                 longest = model.most_lengths if uniform(v1) < _MOST else model.session_max
                 if start > until_hour or start + longest < from_hour:
                     continue
-                length = min(
-                    model.session_max,
-                    model.day_length * math.exp(model.day_length_sigma * normal(v1)),
-                )
+                drawn_length = model.day_length * math.exp(model.day_length_sigma * normal(v1))
+                length = min(model.session_max, drawn_length)
                 if start + length >= from_hour:
                     count = _append(starts, ends, count, start, start + length)
     if count == MAX_SESSIONS:
@@ -374,12 +409,14 @@ def intervals_between(model, habit, device, from_time, until_time, starts, ends)
     # What starts within JOIN_SECONDS after an end belongs to the same interval, so a little more
     # than the time asked for is looked at.
     until = until_time + 2.0 * JOIN_SECONDS
-    count = _gather(model, habit, device, from_time, until, starts, ends)
-    kept = keep_touching(starts, ends, merge(starts, ends, count), from_time, until_time)
+    sessions = _gather(model, habit, device, from_time, until, starts, ends)
+    intervals = merge(starts, ends, sessions)
+    kept = keep_touching(starts, ends, intervals, from_time, until_time)
     if kept == 0:
         return 0
     covered = until_time
-    while ends[kept - 1] > covered:  # the last one goes on: look at what it touches further on
+    # The last one may go on: look at what it touches further on, until nothing prolongs it.
+    while ends[kept - 1] > covered:
         covered = ends[kept - 1]
         if covered > until_time + DAY * LONGEST_DAYS:
             raise ValueError(
@@ -387,10 +424,10 @@ def intervals_between(model, habit, device, from_time, until_time, starts, ends)
                 "availability.day_sessions, day_length_minutes or "
                 "night_length_hours, raise day_habit_shape, or take model always_on"
             )
-        count = kept + _gather(
-            model, habit, device, covered, covered + 2.0 * JOIN_SECONDS, starts[kept:], ends[kept:]
-        )
-        for session in range(kept, count):
+        # What is gathered goes behind the intervals that are kept.
+        until = covered + 2.0 * JOIN_SECONDS
+        found = _gather(model, habit, device, covered, until, starts[kept:], ends[kept:])
+        for session in range(kept, kept + found):
             if starts[session] <= covered + JOIN_SECONDS:
                 ends[kept - 1] = max(ends[kept - 1], ends[session])
     return kept
@@ -442,9 +479,10 @@ def _list_intervals(model, tables, habits, device_ids, open_times, from_time, un
         begin = max(from_time, open_times[local])
         count = intervals_between(model, habit, device, begin, until_time, starts, ends)
         for interval in range(count):
-            start, end = starts[interval], ends[interval]
             if total < out_local.size:
-                out_local[total], out_starts[total], out_ends[total] = local, start, end
+                out_local[total] = local
+                out_starts[total] = starts[interval]
+                out_ends[total] = ends[interval]
             total += 1
     return total
 
@@ -459,6 +497,7 @@ def _interval_ends(model, tables, device_ids, times):
         device, time = device_ids[asked], times[asked]
         offset = offsets[zone_of(zone_key, edges, device)]
         habit = habit_of(model, propensities, free_rates, offset, device)
+        # The shortest time that holds the moment: at most one interval touches it.
         after = np.nextafter(time, np.inf)
         if intervals_between(model, habit, device, time, after, starts, ends) > 0:
             out[asked] = ends[0]

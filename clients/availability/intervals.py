@@ -32,17 +32,24 @@ class Intervals(NamedTuple):
     end_times: NDArray[np.float64]
 
     def take(self, chosen: Any) -> "Intervals":
-        """Some of the intervals: by their positions, a slice or a mask."""
-        return Intervals(self.local[chosen], self.start_times[chosen], self.end_times[chosen])
+        """Some of the intervals.
+
+        Args:
+            chosen: their positions, a slice or a mask.
+        """
+        return Intervals(
+            self.local[chosen],
+            self.start_times[chosen],
+            self.end_times[chosen],
+        )
 
 
 def joined(parts: Sequence[Intervals]) -> Intervals:
-    """The intervals of all parts after one another."""
-    return Intervals(
-        np.concatenate([np.empty(0, np.uint32), *(part.local for part in parts)]),
-        np.concatenate([np.empty(0), *(part.start_times for part in parts)]),
-        np.concatenate([np.empty(0), *(part.end_times for part in parts)]),
-    )
+    """The intervals of all `parts` after one another; none of no parts."""
+    # The empty one gives the types of the columns where there are no parts.
+    none = Intervals(np.empty(0, np.uint32), np.empty(0), np.empty(0))
+    columns = zip(none, *parts, strict=True)
+    return Intervals(*(np.concatenate(column) for column in columns))
 
 
 def filled(fill: Callable[[Intervals], int], capacity: int) -> Intervals:
@@ -55,9 +62,16 @@ def filled(fill: Callable[[Intervals], int], capacity: int) -> Intervals:
         fill: writes intervals as far as there is room, and returns how many there are. It is called
             again, with room for all of them, where there was too little.
         capacity: room at the first call; a good guess spares the second one.
+
+    Returns:
+        What `fill` wrote.
     """
     while True:
-        room = Intervals(np.empty(capacity, np.uint32), np.empty(capacity), np.empty(capacity))
+        room = Intervals(
+            local=np.empty(capacity, np.uint32),
+            start_times=np.empty(capacity),
+            end_times=np.empty(capacity),
+        )
         total = fill(room)
         if total <= capacity:
             return room.take(slice(total))
@@ -66,8 +80,17 @@ def filled(fill: Callable[[Intervals], int], capacity: int) -> Intervals:
 
 @njit(forceinline=True)
 def merge(starts, ends, count):
-    """Sorts the first `count` sessions by start and joins those no more than JOIN_SECONDS apart, in
-    place, in the arrays starts and ends; how many intervals remain."""
+    """Makes intervals of sessions, in place.
+
+    Args:
+        starts: when sessions start; the first `count` are sorted.
+        ends: when they end.
+        count: how many sessions there are, in any order.
+
+    Returns:
+        How many intervals there are: sessions that overlap, or lie no more than JOIN_SECONDS apart,
+        are one.
+    """
     if count == 0:
         return 0
     # Insertion sort: a device has few sessions in a day, and they are nearly in order.
@@ -90,8 +113,18 @@ def merge(starts, ends, count):
 
 @njit(forceinline=True)
 def keep_touching(starts, ends, count, from_time, until_time):
-    """Keeps those of the first `count` intervals that touch [from_time, until_time), in place, in
-    the arrays starts and ends; how many."""
+    """Keeps the intervals that touch a time, in place and in their order.
+
+    Args:
+        starts: when intervals start.
+        ends: when they end.
+        count: how many there are.
+        from_time: of the time.
+        until_time: its end, which does not belong to it.
+
+    Returns:
+        How many are kept.
+    """
     kept = 0
     for interval in range(count):
         if ends[interval] > from_time and starts[interval] < until_time:

@@ -54,7 +54,9 @@ class Availability(Protocol):
         ...
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """When the intervals end that hold moments. Asked only of models whose table says
         `can_be_thinned`.

@@ -43,7 +43,12 @@ class _Model(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, table: PoissonAvailability) -> "_Model":
-        """The compiled form of a scenario's table."""
+        """The compiled form of a scenario's table.
+
+        Args:
+            scenario: says the seed.
+            table: its availability.
+        """
         return cls(
             key=stream_key(scenario.seed, Stream.SESSIONS),
             sessions_per_day=table.sessions_per_day,
@@ -54,7 +59,12 @@ class _Model(NamedTuple):
 
 
 class PoissonModel(NothingKnown):
-    """See clients.availability.model.Availability."""
+    """Availability by a Poisson process; see clients.availability.model.Availability.
+
+    Args:
+        scenario: says the seed.
+        table: its availability.
+    """
 
     def __init__(self, scenario: Scenario, table: PoissonAvailability) -> None:
         self._model = _Model.of(scenario, table)
@@ -67,7 +77,15 @@ class PoissonModel(NothingKnown):
         until_time: float,
         known: None = None,
     ) -> Intervals:
-        """See clients.availability.model.Availability."""
+        """The intervals of `device_ids` that touch a time, from each one's `open_times` on.
+
+        Args:
+            device_ids: [N].
+            open_times: [N], seconds since start.
+            from_time: seconds since start.
+            until_time: seconds since start.
+            known: nothing.
+        """
 
         def fill(room: Intervals) -> int:
             return _list_intervals(self._model, device_ids, open_times, from_time, until_time, room)
@@ -77,9 +95,11 @@ class PoissonModel(NothingKnown):
         return filled(fill, int(expected + 1024))
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """See clients.availability.model.Availability."""
+        """When the intervals of `device_ids` end that hold the `times`, one for each, [C]."""
         return _interval_ends(self._model, device_ids, times)
 
 
@@ -91,12 +111,15 @@ def _gather(model, device, from_time, until_time, starts, ends):
     # A session may have started as long before as the longest one lasts.
     first_day = math.floor((from_time - model.max_seconds) / DAY)
     count = 0
-    for day in range(first_day, math.floor(until_time / DAY) + 1):
+    last_day = math.floor(until_time / DAY)
+    for day in range(first_day, last_day + 1):
         word, _, _, _ = draw(model.key, device, day, _COUNT)
-        for session in range(poisson(model.sessions_per_day, model.none_probability, word)):
+        sessions = poisson(model.sessions_per_day, model.none_probability, word)
+        for session in range(sessions):
             w0, w1, _, _ = draw(model.key, device, day, _SESSION + session)
             start = DAY * (day + uniform(w0))
-            end = start + min(model.max_seconds, model.mean_seconds * exponential(w1))
+            seconds = min(model.max_seconds, model.mean_seconds * exponential(w1))
+            end = start + seconds
             if end >= from_time and start <= until_time and count < starts.size:
                 starts[count], ends[count] = start, end
                 count += 1
@@ -108,15 +131,18 @@ def _intervals_between(model, device, from_time, until_time, starts, ends):
     """Intervals that touch [from_time, until_time), with their true ends; how many."""
     # What starts within JOIN_SECONDS after an end belongs to the same interval, so a little more
     # than the time asked for is looked at.
-    count = _gather(model, device, from_time, until_time + 2.0 * JOIN_SECONDS, starts, ends)
-    kept = keep_touching(starts, ends, merge(starts, ends, count), from_time, until_time)
+    until = until_time + 2.0 * JOIN_SECONDS
+    sessions = _gather(model, device, from_time, until, starts, ends)
+    intervals = merge(starts, ends, sessions)
+    kept = keep_touching(starts, ends, intervals, from_time, until_time)
     covered = until_time
+    # The last one may go on: look at what it touches further on, until nothing prolongs it.
     while kept > 0 and ends[kept - 1] > covered:
         covered = ends[kept - 1]
-        count = kept + _gather(
-            model, device, covered, covered + 2.0 * JOIN_SECONDS, starts[kept:], ends[kept:]
-        )
-        for session in range(kept, count):
+        # What is gathered goes behind the intervals that are kept.
+        until = covered + 2.0 * JOIN_SECONDS
+        found = _gather(model, device, covered, until, starts[kept:], ends[kept:])
+        for session in range(kept, kept + found):
             if starts[session] <= covered + JOIN_SECONDS:
                 ends[kept - 1] = max(ends[kept - 1], ends[session])
     return kept
@@ -133,9 +159,10 @@ def _list_intervals(model, device_ids, open_times, from_time, until_time, room):
         begin = max(from_time, open_times[local])
         count = _intervals_between(model, device_ids[local], begin, until_time, starts, ends)
         for interval in range(count):
-            start, end = starts[interval], ends[interval]
             if total < out_local.size:
-                out_local[total], out_starts[total], out_ends[total] = local, start, end
+                out_local[total] = local
+                out_starts[total] = starts[interval]
+                out_ends[total] = ends[interval]
             total += 1
     return total
 
@@ -145,7 +172,9 @@ def _interval_ends(model, device_ids, times):
     starts, ends = np.empty(MAX_SESSIONS), np.empty(MAX_SESSIONS)
     out = np.full(device_ids.size, -np.inf)
     for asked in range(device_ids.size):
-        after = np.nextafter(times[asked], np.inf)
-        if _intervals_between(model, device_ids[asked], times[asked], after, starts, ends) > 0:
+        device, time = device_ids[asked], times[asked]
+        # The shortest time that holds the moment: at most one interval touches it.
+        after = np.nextafter(time, np.inf)
+        if _intervals_between(model, device, time, after, starts, ends) > 0:
             out[asked] = ends[0]
     return out

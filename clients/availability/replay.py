@@ -52,24 +52,37 @@ class _Record(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, table: ReplayAvailability) -> "_Record":
-        """The compiled form of a scenario's table."""
-        recorded, period_seconds = _joined(table), table.period_seconds
+        """The compiled form of a scenario's table.
+
+        Args:
+            scenario: says seed and zones.
+            table: its availability, with the recording.
+        """
+        recorded = _joined(table)
+        recorded_devices = np.arange(table.recording.devices + 1)
+        period_days = round(table.period_seconds / DAY)
+        shifts = _Shifts(
+            key=stream_key(scenario.seed, Stream.REPLAY),
+            days=period_days if table.day_shift == "uniform" else 1,
+            jitter_seconds=60.0 * (table.jitter_minutes or 0.0),
+        )
         return cls(
-            first=np.searchsorted(recorded.local, np.arange(table.recording.devices + 1)),
+            first=np.searchsorted(recorded.local, recorded_devices),
             start_times=recorded.start_times,
             end_times=recorded.end_times,
-            period_seconds=period_seconds,
+            period_seconds=table.period_seconds,
             zones=Zones.of(scenario),
-            shifts=_Shifts(
-                key=stream_key(scenario.seed, Stream.REPLAY),
-                days=round(period_seconds / DAY) if table.day_shift == "uniform" else 1,
-                jitter_seconds=60.0 * (table.jitter_minutes or 0.0),
-            ),
+            shifts=shifts,
         )
 
 
 class ReplayModel(NothingKnown):
-    """See clients.availability.model.Availability."""
+    """Availability by a recording; see clients.availability.model.Availability.
+
+    Args:
+        scenario: says seed and zones.
+        table: its availability, with the recording.
+    """
 
     def __init__(self, scenario: Scenario, table: ReplayAvailability) -> None:
         self._record = _Record.of(scenario, table)
@@ -82,19 +95,30 @@ class ReplayModel(NothingKnown):
         until_time: float,
         known: None = None,
     ) -> Intervals:
-        """See clients.availability.model.Availability."""
+        """The intervals of `device_ids` that touch a time, from each one's `open_times` on.
+
+        Args:
+            device_ids: [N].
+            open_times: [N], seconds since start.
+            from_time: seconds since start.
+            until_time: seconds since start.
+            known: nothing.
+        """
 
         def fill(room: Intervals) -> int:
             return _list_intervals(
                 self._record, device_ids, open_times, from_time, until_time, room
             )
 
-        return filled(fill, 2 * device_ids.size + 1024)
+        capacity = 2 * device_ids.size + 1024
+        return filled(fill, capacity)
 
     def interval_ends(
-        self, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """See clients.availability.model.Availability."""
+        """When the intervals of `device_ids` end that hold the `times`, one for each, [C]."""
         return _interval_ends(self._record, device_ids, times)
 
 
@@ -105,6 +129,7 @@ def _joined(table: ReplayAvailability) -> Intervals:
     A device that is on from wrap to wrap gets one interval without an end.
     """
     recording = table.recording
+    # Copies, because they are joined in place, and the table is the scenario's.
     sessions = Intervals(
         recording.device.astype(np.uint32), recording.start.copy(), recording.end.copy()
     )
@@ -118,24 +143,29 @@ def _join(devices, starts, ends, period):
     and after."""
     kept, session = 0, 0
     while session < devices.size:
-        device, first = devices[session], kept
+        device = devices[session]
+        # The device's intervals are [first, kept).
+        first = kept
         while session < devices.size and devices[session] == device:
             if kept > first and starts[session] <= ends[kept - 1] + JOIN_SECONDS:
                 ends[kept - 1] = max(ends[kept - 1], ends[session])
             else:
-                devices[kept], starts[kept], ends[kept] = device, starts[session], ends[session]
+                devices[kept] = device
+                starts[kept] = starts[session]
+                ends[kept] = ends[session]
                 kept += 1
             session += 1
-        if starts[first] + period > ends[kept - 1] + JOIN_SECONDS:
+        first_of_next_period = starts[first] + period
+        if first_of_next_period > ends[kept - 1] + JOIN_SECONDS:
             continue
         if kept - first == 1:
             starts[first], ends[first] = 0.0, np.inf
-        else:  # the last interval goes on into the first of the next period
+        else:
+            # The last interval goes on into the first of the next period, which is listed with it
+            # and no more by itself.
             ends[kept - 1] = period + ends[first]
-            starts[first : kept - 1], ends[first : kept - 1] = (
-                starts[first + 1 : kept].copy(),
-                ends[first + 1 : kept].copy(),
-            )
+            starts[first : kept - 1] = starts[first + 1 : kept].copy()
+            ends[first : kept - 1] = ends[first + 1 : kept].copy()
             kept -= 1
     return kept
 
@@ -143,6 +173,7 @@ def _join(devices, starts, ends, period):
 @njit(forceinline=True)
 def _shift_of(shifts, offset, device):
     """Seconds by which a device's record lies later than recorded, in the zone with an offset."""
+    # The recording is in local time: east of Greenwich, where the offset is above 0, it is earlier.
     shift = -HOUR * offset
     if shifts.days > 1 or shifts.jitter_seconds > 0.0:
         w0, w1, _, _ = draw(shifts.key, device, 0, 0)
@@ -166,11 +197,14 @@ def _list_intervals(record, device_ids, open_times, from_time, until_time, room)
             continue
         device = device_ids[local]
         recorded = np.int64(device % np.uint64(first.size - 1))
-        shift = _shift_of(shifts, offsets[zone_of(zone_key, edges, device)], device)
+        offset = offsets[zone_of(zone_key, edges, device)]
+        shift = _shift_of(shifts, offset, device)
         begin = max(from_time, open_times[local])
         if ends[first[recorded]] == np.inf:
             if total < out_local.size:
-                out_local[total], out_starts[total], out_ends[total] = local, begin, np.inf
+                out_local[total] = local
+                out_starts[total] = begin
+                out_ends[total] = np.inf
             total += 1
             continue
         # An interval may last nearly a period beyond the one in which it starts.
@@ -179,10 +213,13 @@ def _list_intervals(record, device_ids, open_times, from_time, until_time, room)
         for repeat in range(first_repeat, last_repeat + 1):
             base = shift + repeat * period
             for interval in range(first[recorded], first[recorded + 1]):
-                start, end = base + starts[interval], base + ends[interval]
+                start = base + starts[interval]
+                end = base + ends[interval]
                 if end > begin and start < until_time:
                     if total < out_local.size:
-                        out_local[total], out_starts[total], out_ends[total] = local, start, end
+                        out_local[total] = local
+                        out_starts[total] = start
+                        out_ends[total] = end
                     total += 1
     return total
 
@@ -196,10 +233,12 @@ def _interval_ends(record, device_ids, times):
         device, time = device_ids[asked], times[asked]
         recorded = np.int64(device % np.uint64(first.size - 1))
         begin, after_last = first[recorded], first[recorded + 1]
-        shift = _shift_of(shifts, offsets[zone_of(zone_key, edges, device)], device)
+        offset = offsets[zone_of(zone_key, edges, device)]
+        shift = _shift_of(shifts, offset, device)
         if ends[begin] == np.inf:
             out[asked] = np.inf
             continue
+        # The interval may have started in the period before, and go on across the wrap.
         repeat = math.floor((time - shift) / period)
         for base in (shift + repeat * period, shift + (repeat - 1) * period):
             # The last interval that starts at or before the time.

@@ -39,16 +39,21 @@ def eligible_at_once(scenario: Scenario) -> Supply:
     """
     devices = scenario.population.devices
     stride = max(1, devices // SAMPLE_DEVICES)
+    # By ranks, which are those of joining: the first ids of a block are there first.
     ranks = np.arange(0, devices, stride)
-    sample = devices_of_ranks(Presence.of(scenario).order, ranks).astype(np.uint64)
-    usable = sample[are_reachable(DeviceModel.of(scenario), sample)]
-    intervals = availability_of(scenario).list_intervals(
-        usable, np.zeros(usable.size), 0.0, 7.0 * DAY
-    )
+    join_order = Presence.of(scenario).order
+    sample = devices_of_ranks(join_order, ranks).astype(np.uint64)
+    is_usable = are_reachable(DeviceModel.of(scenario), sample)
+    usable = sample[is_usable]
+    timers_open = np.zeros(usable.size)
+    availability = availability_of(scenario)
+    intervals = availability.list_intervals(usable, timers_open, 0.0, 7.0 * DAY)
     hours = HOUR * np.arange(7 * 24)
-    begun, over = (
-        np.searchsorted(np.sort(times), hours, side="right")
-        for times in (intervals.start_times, intervals.end_times)
-    )
+    begun = np.searchsorted(np.sort(intervals.start_times), hours, side="right")
+    over = np.searchsorted(np.sort(intervals.end_times), hours, side="right")
     counts = stride * (begun - over)
-    return Supply(int(counts.min()), round(float(counts.mean())), int(counts.max()))
+    return Supply(
+        least=int(counts.min()),
+        mean=round(float(counts.mean())),
+        most=int(counts.max()),
+    )

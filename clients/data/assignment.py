@@ -63,7 +63,11 @@ class Assignment:
     """
 
     def __init__(
-        self, scenario: Scenario, table: AssignedData, counts: NDArray[np.int64], held_out: int
+        self,
+        scenario: Scenario,
+        table: AssignedData,
+        counts: NDArray[np.int64],
+        held_out: int,
     ) -> None:
         self._clients = counts.size
         self._held_out = held_out
@@ -111,7 +115,9 @@ class Assignment:
         return places
 
     def _tied_places(
-        self, device_ids: NDArray[np.uint64], draws: NDArray[np.float64]
+        self,
+        device_ids: NDArray[np.uint64],
+        draws: NDArray[np.float64],
     ) -> NDArray[np.int64]:
         traits = self._traits.of(device_ids)
         low = np.searchsorted(self._sample, traits, "left")

@@ -28,7 +28,7 @@ from fedray.scenario.data import ClassesData
 
 
 class Classes(DrawnCounts):
-    """See clients.data.source.ExampleSource.
+    """Examples of synthetic classes; see clients.data.source.ExampleSource.
 
     Args:
         scenario: says seed and devices.
@@ -54,7 +54,9 @@ class Classes(DrawnCounts):
             self.optimum = {"accuracy": best_accuracy(table.separation, table.classes)}
 
     def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+        self,
+        device_ids: NDArray[np.uint64],
+        positions: NDArray[np.int64],
     ) -> dict[str, NDArray]:
         """The inputs and classes of `device_ids` [G] at each one's `positions` [G, B]."""
         targets = _classes_of(self._key, device_ids, positions, self._classes, self._skew)
@@ -113,6 +115,8 @@ def _classes_of(key, device_ids, positions, classes, skew):
     for row in range(device_ids.size):
         device = device_ids[row]
         if skew > 0.0:
+            # Shares of a Dirichlet are gammas by their sum. A gamma is drawn by rejection, and each
+            # has 1000 addresses for its attempts.
             for each in range(classes):
                 shares[each] = gamma(skew, key, device, 0, 1000 * each)
             total = shares.sum()

@@ -141,7 +141,9 @@ class _Checked:
         return counts.astype(np.int64)
 
     def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+        self,
+        device_ids: NDArray[np.uint64],
+        positions: NDArray[np.int64],
     ) -> dict[str, NDArray]:
         """The user's examples of `device_ids` [G] at each one's `positions` [G, B].
 

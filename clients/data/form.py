@@ -198,6 +198,7 @@ class Counting:
         if table.tokens:
             self._add_texts(columns[table.tokens], is_trained_on)
             return
+        # The first client says kind and shapes; `Form.examples` holds the others to them.
         if self._kind is None and table.inputs:
             self._shape = inputs_of(columns[table.inputs], table).shape[1:]
         if not table.targets:

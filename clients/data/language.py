@@ -28,7 +28,13 @@ START = WORDS
 
 
 class Language(DrawnCounts):
-    """See clients.data.source.ExampleSource. An example is a sentence, START before its words."""
+    """Sentences of the synthetic language; see clients.data.source.ExampleSource.
+
+    An example is a sentence, with START before its words.
+
+    Args:
+        scenario: says seed and devices.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
@@ -45,7 +51,9 @@ class Language(DrawnCounts):
         self._zipf_edges = np.cumsum(frequency / frequency.sum())
 
     def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+        self,
+        device_ids: NDArray[np.uint64],
+        positions: NDArray[np.int64],
     ) -> dict[str, NDArray]:
         """The sentences of `device_ids` [G] at each one's `positions` [G, B]."""
         tokens = _sentences(
@@ -62,6 +70,8 @@ def _sentences(key, device_ids, positions, ranked, successor, zipf_edges):
     mixture = np.empty(TOPICS)
     for row in range(device_ids.size):
         device = device_ids[row]
+        # Shares of a Dirichlet are gammas by their sum. A gamma is drawn by rejection, and each has
+        # 1000 addresses for its attempts.
         for topic in range(TOPICS):
             mixture[topic] = gamma(TOPIC_CONCENTRATION, key, device, 0, 1000 * topic)
         edges = np.cumsum(mixture / mixture.sum())

@@ -21,7 +21,7 @@ from fedray.scenario.data import PointsData
 
 
 class Points(DrawnCounts):
-    """See clients.data.source.ExampleSource.
+    """Synthetic points, around a centre of each device; see clients.data.source.ExampleSource.
 
     Args:
         scenario: says seed and devices.
@@ -53,7 +53,9 @@ class Points(DrawnCounts):
         return self.mean + self._between * normals
 
     def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+        self,
+        device_ids: NDArray[np.uint64],
+        positions: NDArray[np.int64],
     ) -> dict[str, NDArray]:
         """The points of `device_ids` [G] at each one's `positions` [G, B]."""
         centers = self.centers(device_ids)

@@ -41,7 +41,7 @@ class _Split:
 
 
 class RecordedExamples:
-    """See clients.data.source.ExampleSource.
+    """Examples of recorded clients, given to devices; see clients.data.source.ExampleSource.
 
     Args:
         scenario: says seed and devices.
@@ -96,7 +96,9 @@ class RecordedExamples:
         return self._index.examples[places]
 
     def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+        self,
+        device_ids: NDArray[np.uint64],
+        positions: NDArray[np.int64],
     ) -> dict[str, NDArray]:
         """The examples of the clients of `device_ids` [G] at each one's `positions` [G, B].
 
@@ -210,6 +212,8 @@ def _kept_contents(file: Path, request: str) -> Contents | None:
 
 def _splits(index: Index, table: AssignedData) -> _Split:
     """Who is trained on and who is held out, as the table says. Raises ValueError."""
+    # Data with a train and a test split, as most benchmarks have it, needs no keys; a single split
+    # is trained on, whatever its name.
     names = index.splits
     split = getattr(table, "split", "")
     held_out_split = getattr(table, "held_out_split", "")
@@ -224,6 +228,8 @@ def _splits(index: Index, table: AssignedData) -> _Split:
         raise ValueError(f"held_out_split={held_out_split!r} is the split that is trained on")
     places = index.places(split)
     if held_out_split:
+        # In a drawn order, because models are evaluated on the first ones, and clients whose names
+        # are alike may be alike.
         return _Split(places, drawn_order(index.places(held_out_split)))
     if places.size < 2:
         raise ValueError(

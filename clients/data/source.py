@@ -62,7 +62,9 @@ class ExampleSource(Protocol):
         ...
 
     def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+        self,
+        device_ids: NDArray[np.uint64],
+        positions: NDArray[np.int64],
     ) -> dict[str, NDArray]:
         """Examples of each device by their positions, [G, B, *shape] for every field.
 
@@ -83,5 +85,6 @@ class DamagedExamples(Exception):
     """
 
     def __init__(self, problems: Mapping[int, str]) -> None:
-        super().__init__("; ".join(f"device {device}: {why}" for device, why in problems.items()))
+        told = [f"device {device}: {why}" for device, why in problems.items()]
+        super().__init__("; ".join(told))
         self.problems = dict(problems)

@@ -104,9 +104,13 @@ class Classifier(ABC):
         targets = batch["targets"]
         scores = self.scores(parameters, batch["inputs"])
         nats = _nats(scores, targets)
-        is_found = (scores.argmax(dim=2) == targets).to(nats.dtype)
+        likeliest = scores.argmax(dim=2)
+        is_found = (likeliest == targets).to(nats.dtype)
         weights = torch.ones_like(nats)
-        return {"loss": (nats, weights), "accuracy": (is_found, weights)}
+        return {
+            "loss": (nats, weights),
+            "accuracy": (is_found, weights),
+        }
 
 
 def _nats(scores: Tensor, targets: Tensor) -> Tensor:

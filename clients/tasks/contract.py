@@ -164,7 +164,9 @@ def _assert_close(one: Tensor, other: Tensor) -> None:
 
 
 def _losses_and_gradients(
-    task: Task, parameters: dict[str, Tensor], batch: dict[str, Tensor]
+    task: Task,
+    parameters: dict[str, Tensor],
+    batch: dict[str, Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Losses [G] of a batch, and gradients by name."""
     leaves = {name: part.clone().requires_grad_() for name, part in parameters.items()}

@@ -22,8 +22,14 @@ METHODS = ("initial_parameters", "losses", "measure")
 
 
 class CustomTask:
-    """See clients.tasks.task.Task. Whatever a user's code raises, or returns against the rules, is
-    a ScenarioError.
+    """A user's own task; see clients.tasks.task.Task.
+
+    Whatever the user's code raises, or returns against the rules, is a ScenarioError.
+
+    Args:
+        table: says the file, which defines `task(seed)`.
+        seed: of the training.
+        fields: of the scenario's data, which the user's task is not told.
 
     source: the data that the task brings; None if it is trained on the data of the scenario.
     """
@@ -31,6 +37,8 @@ class CustomTask:
     def __init__(self, table: CustomTable, seed: int, fields: Mapping[str, Field]) -> None:
         self._file = table.file
         make = function_in(table, "task")
+        # Modules draw their parameters from torch's own generator, which must be a function of the
+        # seed here as in every other trainer.
         self._task: Task = self._called("task", lambda: _seeded(make, seed))
         missing = [name for name in METHODS if not callable(getattr(self._task, name, None))]
         if missing:
@@ -96,7 +104,8 @@ class CustomTask:
         shape = any_field.shape[:2]
         for metric in self.metrics:
             parts = given.get(metric.name, ()) if isinstance(given, dict) else ()
-            if len(parts) != 2 or any(getattr(part, "shape", None) != shape for part in parts):
+            shapes = [getattr(part, "shape", None) for part in parts]
+            if shapes != [shape, shape]:
                 self._refuse(
                     f"measure() gave {_described(given)}; it must have a numerator and a weight "
                     f"{list(shape)} of every metric, and those of {metric.name!r} are wrong"
@@ -111,7 +120,7 @@ class CustomTask:
 
 
 def _seeded(make: Callable[[int], Task], seed: int) -> Task:
-    """The task, made with torch's own generator seeded: modules draw their parameters from it."""
+    """The task, made with torch's own generator seeded, which is put back afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make(seed)

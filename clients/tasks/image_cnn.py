@@ -28,7 +28,7 @@ LEAST_PIXELS = 6
 
 
 class ImageCnn(Classifier):
-    """See Classifier. Inputs are images [height, width, channels], or [height, width] of one.
+    """A convolutional classifier of images [height, width, channels], or [height, width] of one.
 
     Weights begin as Glorot's. Biases begin at zero in "emnist", and uniform within 1 / sqrt(fan-in)
     in "cifar10", as in the originals.

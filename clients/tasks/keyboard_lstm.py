@@ -27,7 +27,7 @@ EMBEDDING_BOUND = 0.05
 
 
 class KeyboardLstm(TextModel):
-    """See TextModel. One recurrent layer between an embedding and an output layer.
+    """A text model with one recurrent layer between an embedding and an output layer.
 
     The initial values are those of TensorFlow Federated: embeddings uniform within 0.05, other
     weights Glorot's, recurrent ones orthogonal, biases zero but for the forget gate's, which is 1.

@@ -14,7 +14,7 @@ from fedray.scenario import LogisticTask
 
 
 class Logistic(Classifier):
-    """See Classifier. Inputs of any shape are flattened; the model begins at zero.
+    """A linear classifier. Inputs of any shape are flattened; the model begins at zero.
 
     The training loss has the term l2 / 2 * |weights|^2 in addition. The metric `loss` does not.
 

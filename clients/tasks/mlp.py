@@ -19,7 +19,7 @@ from fedray.scenario import MlpTask
 
 
 class Mlp(Classifier):
-    """See Classifier. Inputs of any shape are flattened.
+    """A classifier of fully connected layers. Inputs of any shape are flattened.
 
     Weights begin as Glorot's, biases at zero, as in TensorFlow Federated.
 

@@ -88,7 +88,9 @@ class FunctionSource:
         return np.array(counts, np.int64)
 
     def examples(
-        self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
+        self,
+        device_ids: NDArray[np.uint64],
+        positions: NDArray[np.int64],
     ) -> dict[str, NDArray]:
         """The examples of each of `device_ids` [G] at its own `positions` [G, B], by field."""
         chosen_inputs: list[Tensor] = []
@@ -128,12 +130,12 @@ class FunctionSource:
 
 
 class ModuleTask:
-    """See clients.tasks.task.Task. Its data has the fields `inputs` and `targets`.
+    """A task whose model is a torch module; see clients.tasks.task.Task.
 
-    A group of devices is one call of the module by `torch.func.vmap`, each with parameters of its
-    own. Recurrent layers of torch have no such call, so a module with one is called device by
-    device, which is slower. Parameters that need no gradient stay as they are, and are not
-    averaged.
+    Its data has the fields `inputs` and `targets`. A group of devices is one call of the module by
+    `torch.func.vmap`, each with parameters of its own. Recurrent layers of torch have no such call,
+    so a module with one is called device by device, which is slower. Parameters that need no
+    gradient stay as they are, and are not averaged.
 
     Args:
         module: the model. Its parameters are the initial ones, so it must be a function of the

@@ -31,8 +31,18 @@ SHAPES = {
 
 
 class NextWord:
-    """See clients.tasks.task.Task. The last token stands before the first word, and is never
-    predicted."""
+    """A small LSTM that predicts the next word; see clients.tasks.task.Task.
+
+    The last token of the vocabulary stands before the first word, and is never predicted.
+
+    Args:
+        table: says that it is this task.
+        seed: of the initial parameters.
+        fields: of the data.
+
+    Raises:
+        ScenarioError: the data is another than the synthetic language.
+    """
 
     shapes: ClassVar[Mapping[str, tuple[int, ...]]] = SHAPES
     metrics: ClassVar[tuple[Metric, ...]] = (

@@ -23,7 +23,7 @@ from fedray.scenario import QuadraticTask
 
 
 class Quadratic:
-    """See clients.tasks.task.Task. The model is one vector `w`, which begins at zero.
+    """A task whose model is one vector `w`, which begins at zero; see clients.tasks.task.Task.
 
     Args:
         table: says the curvatures.

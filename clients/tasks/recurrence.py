@@ -45,7 +45,7 @@ def recur(inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tenso
 
 
 class _Recurrence(torch.autograd.Function):
-    """See recur."""
+    """The recurrence of `recur`, and its gradients by backpropagation through time."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
@@ -123,6 +123,7 @@ class _Recurrence(torch.autograd.Function):
         for_cell = slopes[..., units:].unflatten(3, (-1, units)).unbind(1)
         steps = len(slope)
         for t in reversed(range(steps)):
+            # What the state of this step added to the gates of the next one.
             if t + 1 < steps:
                 state_slope[t].baddbmm_(slope[t + 1], back)
             own = state_slope[t]
@@ -131,6 +132,7 @@ class _Recurrence(torch.autograd.Function):
             cell_slope.addcmul_(own, output_by_cell[t])
             for_output[t].mul_(own)
             for_cell[t].mul_(cell_slope[:, :, None])
+            # The cell of the step before is kept by the forget gate.
             cell_slope.mul_(keep[t])
         # The state of step t meets the recurrent weights at step t + 1.
         recurrent_slope = _product_over_steps(states[:, :-1], slopes[:, 1:])
@@ -143,6 +145,8 @@ class _Recurrence(torch.autograd.Function):
 def _slopes_by_gates(gates: Tensor, before: Tensor, tanhs: Tensor) -> Tensor:
     """Slopes of the output by the output gate, and of the cell by the other gates, before their
     sigmoids and tanhs, in the layout of the gates."""
+    # A sigmoid s has the slope s (1 - s), a tanh t has 1 - t^2; both operations take the first
+    # argument times that.
     units = tanhs.shape[3]
     emit, *admit, keep, candidate = gates.split(units, dim=3)
     slopes = torch.empty_like(gates)
@@ -161,4 +165,6 @@ def _slopes_by_gates(gates: Tensor, before: Tensor, tanhs: Tensor) -> Tensor:
 def _product_over_steps(left: Tensor, right: Tensor) -> Tensor:
     """[G, left, right]: sums over T and B of outer products of [G, T, B, left] and [G, T, B,
     right]."""
-    return torch.bmm(left.flatten(1, 2).transpose(1, 2), right.flatten(1, 2))
+    left_rows = left.flatten(1, 2)
+    right_rows = right.flatten(1, 2)
+    return torch.bmm(left_rows.transpose(1, 2), right_rows)

@@ -22,8 +22,16 @@ TASKS = {
 
 
 def task_of(scenario: Scenario, fields: Mapping[str, Field]) -> Task:
-    """The scenario's task for data of these fields. Raises ScenarioError if it does not fit them; a
-    custom task's methods do so too."""
+    """The scenario's task for data of these fields.
+
+    Args:
+        scenario: says the task, its table and its seed.
+        fields: of the data, by name.
+
+    Raises:
+        ScenarioError: the task does not fit the data. A custom task's methods raise it too.
+    """
     table = scenario.training.task
     module, _, attribute = TASKS[table.kind].partition(":")
-    return getattr(import_module(module), attribute)(table, scenario.training_seed, fields)
+    make = getattr(import_module(module), attribute)
+    return make(table, scenario.training_seed, fields)

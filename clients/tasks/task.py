@@ -52,7 +52,9 @@ class Task(Protocol):
         ...
 
     def measure(
-        self, parameters: "Parameters", batch: "Batch"
+        self,
+        parameters: "Parameters",
+        batch: "Batch",
     ) -> dict[str, tuple["Tensor", "Tensor"]]:
         """Numerator and weight of every metric for each example.
 

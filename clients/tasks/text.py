@@ -207,7 +207,11 @@ class _OutputLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weights: Tensor, biases: Tensor | None, targets: Tensor
+        ctx: Any,
+        states: Tensor,
+        weights: Tensor,
+        biases: Tensor | None,
+        targets: Tensor,
     ) -> Tensor:
         """The cross-entropies; the class says of what."""
         scores = _scores(states, weights, biases)

@@ -28,7 +28,7 @@ LONGEST_WAVE = 10_000.0
 
 
 class TransformerLm(TextModel):
-    """See TextModel.
+    """A text model of causal attention.
 
     No mask of padding is needed: it comes last in a text, and attention only looks back. The
     initial values are pfl-research's: embeddings uniform within 0.05, query, key and value Glorot's
@@ -86,6 +86,7 @@ class TransformerLm(TextModel):
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         heads_joined = mixed.transpose(1, 2).reshape(rows.shape)
         seen = _applied(own, "mix", heads_joined)
+        # The norm follows each part and what it is added to, as in Vaswani et al. 2017.
         rows = _normed(own, "attend_norm", rows + seen)
         inner = torch.relu_(_applied(own, "expand", rows))
         contracted = _applied(own, "contract", inner)

@@ -64,7 +64,10 @@ def usable_examples(
 
 
 def _within(
-    source: ExampleSource, device_id: NDArray[np.uint64], usable: int, max_tokens: int
+    source: ExampleSource,
+    device_id: NDArray[np.uint64],
+    usable: int,
+    max_tokens: int,
 ) -> int:
     """How many of a device's first examples have at most max_tokens together; 1 at least."""
     field = source.fields["tokens"]

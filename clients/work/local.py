@@ -146,7 +146,9 @@ class OneGradient:
 
 
 def gradients_of(
-    task: Task, parameters: dict[str, Tensor], batch: dict[str, Tensor]
+    task: Task,
+    parameters: dict[str, Tensor],
+    batch: dict[str, Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Losses of a group and each device's own gradients.
 

@@ -24,7 +24,9 @@ _CONTENT = "SELECT content FROM clients WHERE rowid = ?"
 
 
 class LeafFiles:
-    """See clients.data.readers.reader.ClientFile. Clients lie in order of the copy's rows.
+    """Reads LEAF's JSON by a copy of its clients; see clients.data.readers.reader.ClientFile.
+
+    Clients lie in order of the copy's rows.
 
     Args:
         path: the file or folder.

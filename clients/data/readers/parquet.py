@@ -27,7 +27,9 @@ _GROUP_ROWS = 4096
 
 
 class ParquetFiles:
-    """See clients.data.readers.reader.ClientFile. Records lie in order of the rows of a split.
+    """Reads Parquet files by row groups; see clients.data.readers.reader.ClientFile.
+
+    Records lie in order of the rows of a split.
 
     Args:
         path: the file or folder.
@@ -205,8 +207,10 @@ def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
     name, first, row = None, 0, 0
     for batch in batches:
         if batch.null_count:
-            missing = row + int(pc.index(batch.is_null(), True).as_py())  # pyright: ignore[reportAttributeAccessIssue]
+            first_null = pc.index(batch.is_null(), True)  # pyright: ignore[reportAttributeAccessIssue]
+            missing = row + int(first_null.as_py())
             raise Damaged(f"row {missing} has no client")
+        # Rows of a client follow one another: Python sees a name per run, and not per row.
         encoded = pc.run_end_encode(batch.cast(pa.string()))  # pyright: ignore[reportAttributeAccessIssue]
         names = encoded.values.to_pylist()
         ends = [row + end for end in encoded.run_ends.to_pylist()]

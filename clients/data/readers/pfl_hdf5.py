@@ -15,7 +15,7 @@ _NO_SPLITS = ("metadata",)
 
 
 class PflHdf5:
-    """See clients.data.readers.reader.ClientFile. The names are enough to find a client.
+    """Reads pfl-research's HDF5 by names; see clients.data.readers.reader.ClientFile.
 
     Args:
         path: the file.

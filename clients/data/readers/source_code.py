@@ -14,7 +14,7 @@ _WORD = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]")
 
 
 class SourceCode:
-    """See clients.data.readers.reader.ClientFile. Clients are found by their names.
+    """Reads the modules as clients, by their names; see clients.data.readers.reader.ClientFile.
 
     Args:
         library: the modules.

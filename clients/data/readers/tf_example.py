@@ -37,13 +37,14 @@ def decode_example(content: bytes, wanted: Collection[str]) -> dict[str, Feature
     Raises:
         ValueError: it is no such message.
     """
+    # What is not well formed is left to `decode_plainly`, which says what is wrong with it.
     found: dict[str, Feature] = {}
     array = np.frombuffer(content, np.uint8)
     for name in wanted:
         kind, ranges = _located(array, _key(name))
         if kind == _BYTES:
             found[name] = [content[start:end] for start, end in ranges.tolist()]
-        elif kind == _FLOATS and not ((ranges[:, 1] - ranges[:, 0]) % 4).any():
+        elif kind == _FLOATS and _are_whole_floats(ranges):
             pieces = [content[start:end] for start, end in ranges.tolist()]
             found[name] = np.frombuffer(b"".join(pieces), "<f4").astype(np.float32)
         elif kind == _INTEGERS:
@@ -76,7 +77,18 @@ def decode_plainly(content: bytes, wanted: Collection[str]) -> dict[str, Feature
             if inner == 1:
                 name, value = _entry(_message(entry))
                 values[name] = value
-    return {name: _feature(values[name.encode()]) for name in wanted if name.encode() in values}
+    found: dict[str, Feature] = {}
+    for name in wanted:
+        value = values.get(name.encode())
+        if value is not None:
+            found[name] = _feature(value)
+    return found
+
+
+def _are_whole_floats(ranges: NDArray[np.int64]) -> bool:
+    """Whether ranges [N, 2] of bytes hold floats of four bytes and nothing else."""
+    sizes = ranges[:, 1] - ranges[:, 0]
+    return not (sizes % 4).any()
 
 
 @lru_cache
@@ -99,7 +111,8 @@ def _located(content, key):
         if 1 <= number <= 3:
             kind, list_start, list_end = number, first, last
     # Every value takes two bytes at least.
-    ranges = np.empty(((list_end - list_start) // 2 + 1, 2), np.int64)
+    most_values = (list_end - list_start) // 2 + 1
+    ranges = np.empty((most_values, 2), np.int64)
     count = 0
     while list_start < list_end:
         number, wire, first, last, list_start = _next_field(content, list_start, list_end)
@@ -114,7 +127,9 @@ def _located(content, key):
 @njit(cache=True)
 def _integers_in(content, ranges):
     """int64 [N] of varints; None if they do not end where their ranges do."""
-    values = np.empty((ranges[:, 1] - ranges[:, 0]).sum(), np.int64)
+    # A varint takes a byte at least, so there are no more values than bytes.
+    sizes = ranges[:, 1] - ranges[:, 0]
+    values = np.empty(sizes.sum(), np.int64)
     count = 0
     for index in range(ranges.shape[0]):
         place, end = ranges[index, 0], ranges[index, 1]
@@ -213,7 +228,8 @@ def _feature(content: bytes) -> Feature:
     values: Feature = []
     for number, part in _fields(content):
         if number == 1:
-            values = [_message(each) for inner, each in _fields(_message(part)) if inner == 1]
+            entries = _fields(_message(part))
+            values = [_message(each) for inner, each in entries if inner == 1]
         elif number == 2:
             values = _floats(_message(part))
         elif number == 3:
@@ -245,7 +261,8 @@ def _integers(content: bytes) -> NDArray[np.int64]:
         while place < len(part):
             value, place = _varint(part, place)
             values.append(value)
-    return np.array(values, np.uint64).view(np.int64)  # two's complement
+    # Negative integers are varints in two's complement.
+    return np.array(values, np.uint64).view(np.int64)
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -282,6 +299,7 @@ def _varint(content: bytes, place: int) -> tuple[int, int]:
         place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            # Ten bytes have 70 bits, of which protobuf takes the lowest 64.
             return value & 0xFFFF_FFFF_FFFF_FFFF, place
     raise ValueError(f"a number has more than {_MOST_VARINT_BYTES} bytes")
 

@@ -37,7 +37,9 @@ _COMPRESSED = (".lzma", ".xz")
 
 
 class TffSqlite:
-    """See clients.data.readers.reader.ClientFile. Records lie in order of their rowid.
+    """Reads TensorFlow Federated's SQLite; see clients.data.readers.reader.ClientFile.
+
+    Records lie in order of their rowid.
 
     Args:
         path: the file.
@@ -67,6 +69,7 @@ class TffSqlite:
         first, last, examples = -1, -1, 0
         try:
             for row_split, row_name, row in self._connection.execute(_ROWS):
+                # A run ends where the client changes; there is none before the first row.
                 if (row_split, row_name) != (split, name) or first < 0:
                     if first >= 0:
                         yield Client(split, name, examples, first, last + 1)
