@@ -76,7 +76,8 @@ class BLT(ToeplitzStrategy):
         return Buffers(theta=self.theta, omega=self.omega)
 
     def noise_growth(self, rounds: int) -> float:
-        """The spectral radius, which is checked where a BLT is made, bounds it."""
+        """At most 1: the spectral radius of the noise's recurrence, which is checked where a BLT is
+        made, bounds it for any number of `rounds`."""
         del rounds
         return 1.0
 

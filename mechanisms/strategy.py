@@ -74,7 +74,8 @@ class Strategy(Explained, ABC):
         return None
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises InputError unless 1 <= rounds <= most_rounds."""
+        """Raises InputError unless 1 <= `rounds` <= most_rounds, for noise beyond its rounds would
+        repeat rows or have none."""
         if rounds < 1:
             raise InputError(
                 f"rounds={rounds} must be at least 1; nothing is released in no rounds"

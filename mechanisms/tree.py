@@ -102,7 +102,13 @@ def _one_forest(rounds: int, is_completed: bool) -> Iterator[Subtree]:
 
 
 def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
-    """G, [rounds, rounds]: the number of nodes that have both rounds under them."""
+    """The Gram matrix G of a forest, [rounds, rounds]: the number of nodes that have both rounds
+    under them.
+
+    Args:
+        trees: of the forest.
+        rounds: size of G; at least the end of the last tree.
+    """
     G = np.zeros((rounds, rounds))
     for tree in trees:
         tree_end = tree.start + tree.real
@@ -203,7 +209,8 @@ class Tree(Strategy):
         ]
 
     def forest(self, rounds: int) -> list[Subtree]:
-        """Its trees over that many rounds."""
+        """Its trees after so many `rounds`: of every segment one where it is completed, else one
+        for each binary digit of its length."""
         return forest(self.segments(rounds))
 
     def is_quick_under_participation(self, rounds: int) -> bool:
@@ -290,6 +297,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         size = 1 << height
         real = min(real, size)
         barred = max(barred, 0)
+        # No round is both free and real.
         if barred >= real:
             return ((NOBODY,),)
         key = (height, barred, real)
@@ -335,6 +343,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
             joined.pop()
         return tuple(_undominated(each, free) for each in joined)
 
+    # The trees of the forest are joined from left to right, as the halves of one tree are, but
+    # without a node above them.
     total: Frontier = ((NOBODY,),)
     for tree in trees:
         end = tree.start + tree.real
