@@ -214,16 +214,18 @@ class Plane:
 
     @property
     def xs(self) -> list[float]:
-        """The columns' x, from the least."""
+        """The distinct x of the columns, from the least to the largest, as an axis has them."""
         return sorted({x for x, _ in self.values})
 
     @property
     def ys(self) -> list[float]:
-        """The rows' y, from the largest, as an axis has them."""
+        """The distinct y of the rows, from the largest to the least, as a vertical axis has
+        them."""
         return sorted({y for _, y in self.values}, reverse=True)
 
     def shade(self, value: float) -> float:
-        """0 for the least value, 1 for the largest; logarithmic if the axis is."""
+        """How dark the cell of a `value` is: 0 for the least value, 1 for the largest; logarithmic
+        if the axis is."""
         low = min(self.values.values())
         high = max(self.values.values())
         if low == high:

@@ -192,7 +192,8 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
 
 
 def participations_per_device(audit: Audit) -> Figure:
-    """Devices by number of participations, of those of the `audit` that took part at all."""
+    """Devices by number of participations: a bar for each number that occurs, of the devices of the
+    `audit` that took part at all."""
     histogram = audit.participation_histogram()
     x = np.array(list(histogram), np.float64)
     y = np.array(list(histogram.values()), np.float64)

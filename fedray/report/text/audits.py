@@ -29,6 +29,7 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
             "No mechanism is known, so there are no privacy figures: give a mechanism and a noise "
             "multiplier, or a claim."
         )
+    # A claim names one mechanism, which is the first.
     if has_claim:
         *_, claimed = mechanisms[0]["guarantees"]
         yield Paragraph("claimed   ", f"{claimed['reason']}.")
@@ -228,6 +229,7 @@ def _found(statement: str, value: float | str | None) -> str:
     """What was found; losses are rounded up, spans of time down, counts are whole."""
     if value is None or isinstance(value, str):
         return value or ""
+    # Each to the side on which the claim is not flattered.
     if statement in ("rho", "epsilon"):
         return up(value, 6)
     return down(value, 4) if statement == "timer_hours" else f"{value:,.10g}"
