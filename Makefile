@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check types fast bench bench-peers bench-population bench-audit canary faults peers reproduce gboard learning fuzz clean
+.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit canary faults peers reproduce gboard learning fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -31,6 +31,9 @@ bench: .venv/.tests  ## Benchmarks, printed; nothing is asserted
 	$(BIN)/python tests/benchmarks/bench_quickstart.py
 	$(BIN)/python tests/benchmarks/bench_mechanisms.py
 
+bench-learning: .venv/.tests  ## What training costs beside the devices' work: time, bytes through the driver, memory (ten minutes)
+	$(BIN)/python tests/benchmarks/bench_learning.py
+
 bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alternatives (half an hour)
 	$(BIN)/python tests/benchmarks/bench_population.py
 
@@ -56,7 +59,7 @@ learning: .venv/.runs  ## The order of mechanisms at equal privacy, by models: 5
 peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 settings (half an hour)
 	$(BIN)/python tests/benchmarks/compare_optima.py
 
-bench-peers: .venv/.tests  ## Federated averaging by fedray and by pfl, device updates per CPU second (half an hour, 2 GB)
+bench-peers: .venv/.tests  ## Federated averaging by fedray, Flower and pfl, device updates per CPU second (an hour, 4 GB)
 	$(BIN)/python tests/benchmarks/peers/bench_peers.py
 
 reproduce: .venv/.tests  ## Published losses of mechanisms beside ours (half an hour)

@@ -479,13 +479,14 @@ def first_of_each_interval(first: FirstCheckIns) -> NDArray[np.int64]:
 
 
 @njit(cache=True, nogil=True)
-def count_at(intervals: Intervals, timers, last_rounds, time: float, held_back: int):
+def count_at(intervals: Intervals, timers, last_rounds, forget_times, time: float, held_back: int):
     """Counts the devices that are eligible at a moment, by what keeps them from taking part.
 
     Args:
         intervals: of the devices.
         timers: table of a DeviceMap: when each device's timer opens.
         last_rounds: table of a DeviceMap: each device's last round + 1.
+        forget_times: table of a DeviceMap: when each device loses that; 0 for never.
         time: the moment, seconds since start.
         held_back: devices with larger last_rounds are held back.
 
@@ -496,6 +497,7 @@ def count_at(intervals: Intervals, timers, last_rounds, time: float, held_back: 
     local, start_times, end_times = intervals
     dense, keys, values = timers
     last_dense, last_keys, last_values = last_rounds
+    forget_dense, forget_keys, forget_values = forget_times
     eligible, is_open, is_free, is_spent = 0, 0, 0, 0
     for entry in range(local.size):
         if start_times[entry] <= time < end_times[entry]:
@@ -505,5 +507,6 @@ def count_at(intervals: Intervals, timers, last_rounds, time: float, held_back: 
             if opens <= time:
                 is_open += 1
                 last = value_of(last_dense, last_keys, last_values, local[entry])
-                is_free += last <= held_back
+                forgets = value_of(forget_dense, forget_keys, forget_values, local[entry])
+                is_free += last <= held_back or 0 < forgets <= time
     return eligible, is_open, is_free, is_spent

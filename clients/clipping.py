@@ -1,17 +1,25 @@
-"""Clipping: by which factor each device's update is scaled down before it is encoded."""
+"""Clipping: by which factors each device's update is scaled down before it is encoded."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.messages import Clip
+from fedray.scenario import Privacy
+
 _MARGIN = 1.0 - 2.0**-24
 """Clipped updates end this much below the clip norm, so that rounding cannot exceed it.
 
 The norm is a float64 sum of D squares, off by at most D 2^-53 of itself: less than the margin up to
 D = 2^29."""
+_LAYER_MARGIN = 1.0 - 2.0**-22
+"""The same of layers, which are scaled in float32: each coordinate grows by 2^-24 of itself at
+most."""
 
 
 class Clipped(IntEnum):
@@ -20,9 +28,55 @@ class Clipped(IntEnum):
     KEPT = 0
     """It was no longer than the clip norm."""
     SHORTENED = 1
-    """It was scaled down to the clip norm."""
+    """It was scaled down to the clip norm, or one of its layers to the layer's."""
     NOT_FINITE = 2
     """It has a NaN or an infinity, and counts as zero."""
+    ZEROED = 3
+    """It was so long that it counts as zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedGroup:
+    """What clipping did to the updates of G devices.
+
+    factors: [G] float64; factors[g] times the update is no longer than the clip norm. 0 where it
+        counts as zero.
+    done: [G], as `Clipped`.
+    norms: [G] float64, before clipping.
+    """
+
+    factors: NDArray[np.float64]
+    done: NDArray[np.int8]
+    norms: NDArray[np.float64]
+
+
+class Clipper:
+    """Clips as a scenario says.
+
+    Args:
+        privacy: the scenario's table.
+        shapes: of the model's parameters by name, in order; each is a layer.
+
+    Raises:
+        ScenarioError: if the table has norms for another number of layers.
+    """
+
+    def __init__(self, privacy: Privacy, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.first = privacy.clipping.clip(privacy.clip_norm)
+        """How updates are clipped in the first round."""
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        self._starts = np.cumsum([0, *sizes])
+        self._layer_norms = privacy.clipping.layer_norms(list(shapes), privacy.clip_norm)
+
+    def clip(self, updates_GD: NDArray[np.float32], clip: Clip) -> ClippedGroup:
+        """What is to be done to updates [G, D] so that their L2 norm is at most `clip.norm`.
+
+        Layers that are longer than their own clip norms are scaled down in place. An update that is
+        not finite counts as zero: a device whose training diverged contributes nothing.
+        """
+        if self._layer_norms is None:
+            return _clip_whole(updates_GD, clip)
+        return _clip_layers(updates_GD, clip, self._starts, np.array(self._layer_norms))
 
 
 def clip_factors(
@@ -30,26 +84,67 @@ def clip_factors(
 ) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
     """By which factor each update [G, D] is to be scaled, so that its L2 norm is at most clip_norm.
 
-    An update that is not finite counts as zero: a device whose training diverged contributes
-    nothing.
-
     Returns:
         The factors [G], from 0 to 1; and what that does to each update [G], as `Clipped`.
     """
-    return _clip_factors(updates_GD, clip_norm)
+    group = _clip_whole(updates_GD, Clip(clip_norm))
+    return group.factors, group.done
+
+
+def _clip_whole(updates_GD: NDArray[np.float32], clip: Clip) -> ClippedGroup:
+    norms = _norms(updates_GD, np.array([0, updates_GD.shape[1]]))[:, 0]
+    done = _done(norms, norms > clip.norm * _MARGIN, clip)
+    factors = (done == Clipped.KEPT).astype(np.float64)
+    is_shortened = done == Clipped.SHORTENED
+    factors[is_shortened] = clip.norm * _MARGIN / norms[is_shortened]
+    return ClippedGroup(factors, done, norms)
+
+
+def _clip_layers(
+    updates_GD: NDArray[np.float32],
+    clip: Clip,
+    starts: NDArray[np.int64],
+    layer_norms: NDArray[np.float64],
+) -> ClippedGroup:
+    by_layer, bounds = _norms(updates_GD, starts), layer_norms * _LAYER_MARGIN
+    norms = np.sqrt((by_layer**2).sum(axis=1))
+    done = _done(norms, np.any(by_layer > bounds, axis=1), clip)
+    _shorten_layers(updates_GD, starts, by_layer, bounds, done == Clipped.SHORTENED)
+    factors = ((done == Clipped.KEPT) | (done == Clipped.SHORTENED)).astype(np.float64)
+    return ClippedGroup(factors, done, norms)
+
+
+def _done(norms: NDArray[np.float64], is_long: NDArray[np.bool_], clip: Clip) -> NDArray[np.int8]:
+    """What is done to updates of norms [G], of which some are longer than they may be."""
+    done = np.where(is_long, Clipped.SHORTENED, Clipped.KEPT).astype(np.int8)
+    done[norms > clip.zero_above] = Clipped.ZEROED
+    done[~np.isfinite(norms)] = Clipped.NOT_FINITE
+    return done
 
 
 @njit(cache=True)
-def _clip_factors(updates, clip_norm):
-    devices, dimension = updates.shape
-    factors, done = np.ones(devices), np.zeros(devices, np.int8)
+def _norms(updates, starts):
+    """L2 norms [G, L] of the layers of updates [G, D]; layer j is [starts[j], starts[j + 1])."""
+    devices, layers = updates.shape[0], starts.size - 1
+    norms = np.empty((devices, layers))
     for device in range(devices):
-        square = 0.0
-        for coordinate in range(dimension):
-            square += np.float64(updates[device, coordinate]) ** 2
-        norm = math.sqrt(square)
-        if not math.isfinite(norm):
-            factors[device], done[device] = 0.0, 2
-        elif not norm <= clip_norm * _MARGIN:
-            factors[device], done[device] = clip_norm * _MARGIN / norm, 1
-    return factors, done
+        for layer in range(layers):
+            square = 0.0
+            for coordinate in range(starts[layer], starts[layer + 1]):
+                square += np.float64(updates[device, coordinate]) ** 2
+            norms[device, layer] = math.sqrt(square)
+    return norms
+
+
+@njit(cache=True)
+def _shorten_layers(updates, starts, norms, bounds, is_shortened):
+    """Scales each layer of some updates [G, D] down to its bound, in place."""
+    for device in range(updates.shape[0]):
+        if not is_shortened[device]:
+            continue
+        for layer in range(bounds.size):
+            if norms[device, layer] > bounds[layer]:
+                factor = bounds[layer] / norms[device, layer]
+                for coordinate in range(starts[layer], starts[layer + 1]):
+                    scaled = np.float64(updates[device, coordinate]) * factor
+                    updates[device, coordinate] = np.float32(scaled)

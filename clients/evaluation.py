@@ -18,23 +18,37 @@ EXAMPLES_AT_ONCE = 2048
 def evaluate(
     task: Task, source: ExampleSource, training: Training, parameters: NDArray[np.float32]
 ) -> Evaluation:
-    """The task's metrics of parameters [D] on training.evaluation_devices held-out devices.
+    """The task's metrics of a model on `training.evaluation_devices` held-out devices.
 
     A metric is a ratio of two sums over the devices. Its standard error is that of a ratio
     estimator whose sampling units are the devices (Cochran 1977, equation 6.13), because the
     examples of one device are alike.
+
+    Args:
+        task: what is measured.
+        source: of the held-out devices' examples.
+        training: says how many devices, and at most how many examples of each.
+        parameters: of the model, [D].
+
+    Returns:
+        Value and standard error of every metric. Devices without an example do not count.
+
+    Raises:
+        DamagedExamples: the data of some of these devices cannot be read.
     """
     wanted = min(training.evaluation_devices, source.held_out_devices)
     device_ids = FIRST_HELD_OUT + np.arange(wanted, dtype=np.uint64)
     held = np.minimum(source.examples_on(device_ids), training.evaluation_examples)
     # In order of their examples: sums of floats depend on the order.
-    order = np.argsort(held, kind="stable")[np.count_nonzero(held == 0) :]
+    by_examples = np.argsort(held, kind="stable")
+    without_examples = np.count_nonzero(held == 0)
+    order = by_examples[without_examples:]
     sums = device_sums(task, source, device_ids[order], held[order], parameters)
+    metrics = {
+        metric.name: _measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
+    }
     return Evaluation(
-        metrics={
-            metric.name: _measured(sums[metric.name], metric.is_exponential)
-            for metric in task.metrics
-        },
+        metrics=metrics,
         devices=int((held > 0).sum()),
         examples=int(held.sum()),
     )
@@ -63,7 +77,8 @@ def device_sums(
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
     """
-    start = named(torch.tensor(parameters)[None, :], task.shapes)
+    flat = torch.tensor(parameters)
+    start = named(flat[None, :], task.shapes)
     sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
     # Devices with equally many examples are one batch.
     for count in np.unique(counts).tolist():
@@ -73,11 +88,13 @@ def device_sums(
             some = alike[first : first + at_once]
             positions = np.tile(np.arange(count), (some.size, 1))
             examples = tensors(source.examples(device_ids[some], positions))
+            # The model is the same for all, so their examples are those of a single device.
             batch = {name: part.flatten(0, 1)[None] for name, part in examples.items()}
             with torch.no_grad():
                 measured = task.measure(start, batch)
             for name, parts in measured.items():
-                of_devices = [part.double().view(some.size, count).sum(dim=1) for part in parts]
+                by_device = [part.double().view(some.size, count) for part in parts]
+                of_devices = [part.sum(dim=1) for part in by_device]
                 sums[name][some] = torch.stack(of_devices, dim=1).numpy()
     return sums
 
@@ -85,16 +102,19 @@ def device_sums(
 def _measured(sums: NDArray[np.float64], is_exponential: bool) -> Measured:
     """Value and standard error of a ratio from its sums [devices, 2]."""
     numerators, weights = sums.T
-    devices, total = weights.size, weights.sum()
+    devices = weights.size
+    total = weights.sum()
     if not total > 0:
         return Measured(math.nan, math.nan)
     ratio = float(numerators.sum() / total)
     if devices < 2:
         error = math.nan
     else:
-        spread = float(((numerators - ratio * weights) ** 2).sum())
+        residuals = numerators - ratio * weights
+        spread = float((residuals**2).sum())
         error = math.sqrt(spread * devices / (devices - 1)) / float(total)
-    if is_exponential:  # by the delta method
+    if is_exponential:
+        # By the delta method: the slope of the exponential is the exponential itself.
         with np.errstate(over="ignore"):
             value = float(np.exp(ratio))
         return Measured(value, value * error)

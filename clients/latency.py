@@ -93,3 +93,21 @@ def work_seconds(
         )
         training[asked] = model.train_seconds * speed * 0.5 * (1.0 + amount)
     return fixed, training
+
+
+@njit(cache=True, nogil=True)
+def upload_seconds(model: LatencyModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """How long devices upload: a part of the fixed seconds of `work_seconds`, and the last one.
+
+    Args:
+        model: of the scenario.
+        device_ids: [A].
+
+    Returns:
+        Seconds [A].
+    """
+    seconds = np.empty(device_ids.size, np.float32)
+    for asked in range(device_ids.size):
+        _, _, uplink = speed_of(model.devices, device_ids[asked])
+        seconds[asked] = model.upload_seconds / uplink
+    return seconds

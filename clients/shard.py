@@ -25,7 +25,7 @@ from clients.check_in import (
 )
 from clients.data.registry import source_of
 from clients.device_map import DeviceMap
-from clients.latency import LatencyModel, work_seconds
+from clients.latency import LatencyModel, upload_seconds, work_seconds
 from clients.population import (
     DeviceModel,
     Presence,
@@ -40,7 +40,16 @@ from clients.population import (
 )
 from clients.rows import RowStore
 from fedray.blocks import BLOCK_DEVICES, part_ranges
-from fedray.messages import Census, CheckInOrder, CheckIns, Settlement, ShardPart, ShardUse
+from fedray.history import HistoryLosses, last_loss_before, losses_between
+from fedray.messages import (
+    Census,
+    CheckInOrder,
+    CheckIns,
+    Losses,
+    Settlement,
+    ShardPart,
+    ShardUse,
+)
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
 from fedray.trace.writer import encode_part, write_part
@@ -101,9 +110,12 @@ class PopulationShard:
     """Devices [first_device, end_device) of a scenario.
 
     Its state is what devices remember that took part (when their timer opens; if rounds must be
-    separated, their last round; if participations are capped, how many they had), the intervals of
-    the period while check-ins are enumerated, and the rows for the trace, on disk. Everything else
-    is derived. Windows are asked for in order; the present one may be asked for again.
+    separated, their last round; if participations are capped, how many they had; if histories are
+    lost, when that is), the intervals of the period while check-ins are enumerated, and the rows
+    for the trace, on disk. Everything else is derived. Windows are asked for in order; the present
+    one may be asked for again.
+
+    What a device says of itself is what it remembers at its first check-in of a window.
 
     busy_seconds: wall-clock time spent on windows.
     """
@@ -118,14 +130,25 @@ class PopulationShard:
         self._latency = LatencyModel.of(scenario, self._data)
         self._check_in_key = stream_key(scenario.seed, Stream.CHECK_IN)
         self._thinning_key = stream_key(scenario.seed, Stream.THINNING)
-        self._separation = scenario.participation.round_separation
-        self._is_capped = scenario.participation.max_participations is not None
+        participation = scenario.participation
+        self._separation = participation.separation
+        self._is_capped = participation.max_participations is not None
+        self._counts_uploads = participation.counts_uploads
+        self._least_examples = participation.min_example_count
+        self._losses = HistoryLosses.of(scenario)
+        self._young_seconds = participation.young_history_seconds
+        """How long a device waits after its history began."""
+        self._can_be_young_again = self._young_seconds > 0 and participation.forgets_noticeably
         self._timers = DeviceMap(end_device - first_device)
         """When each device's timer opens, whole seconds since start."""
         self._last_rounds = DeviceMap(end_device - first_device)
         """Last round + 1; filled only where rounds must be separated."""
         self._contributions = DeviceMap(end_device - first_device)
         """Accepted reports; filled only where they are capped."""
+        self._forgotten = DeviceMap(end_device - first_device)
+        """How many of them were before the last loss of the device's history."""
+        self._forget_times = DeviceMap(end_device - first_device)
+        """When each device loses what it remembers, whole seconds; 0 for never."""
         self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
         self._known_room = KNOWN_BYTES
         self._prepared: _Prepared | None = None
@@ -166,7 +189,7 @@ class PopulationShard:
             if order.is_enumerated
             else self._settle_thinned(prepared)
         )
-        answer = self._answer(listed, self._take_census(order))
+        answer = self._answer(self._trusted(listed), self._take_census(order))
         self.busy_seconds += time.perf_counter() - begun
         return answer
 
@@ -194,17 +217,37 @@ class PopulationShard:
             self._timers.raise_to(local, settlement.reopen_times)
             if self._listed is not None:
                 self._moved.append(local[settlement.reopen_times > 0])
-            if self._separation:
-                kept = local[settlement.remembers_round]
-                self._last_rounds.raise_to(
-                    kept, np.full(kept.size, settlement.round_index + 1, np.uint32)
-                )
-            if self._is_capped:
-                counted = local[settlement.is_accepted]
-                counts = self._contributions.get(counted) + np.uint32(1)
-                self._contributions.raise_to(counted, counts)
+            self._remember(local, settlement)
             if local.size:  # an attempt may have selected none of this shard's devices
                 self._rows.add(settlement)
+
+    def _remember(self, local: NDArray[np.int64], settlement: Settlement) -> None:
+        """Keeps last rounds and counts, by the devices' positions, where some policy needs them."""
+        counted = local[settlement.is_accepted]
+        if self._is_capped:
+            is_lost = self._has_forgotten(
+                counted, settlement.check_in_times[settlement.is_accepted]
+            )
+            lost = counted[is_lost]
+            self._forgotten.raise_to(lost, self._contributions.get(lost))
+            counts = self._contributions.get(counted) + np.uint32(1)
+            self._contributions.raise_to(counted, counts)
+        if self._separation:
+            kept = local[settlement.remembers_round]
+            number = np.full(kept.size, settlement.round_index + 1, np.uint32)
+            self._last_rounds.raise_to(kept, number)
+        if self._losses.happen and (self._is_capped or self._separation):
+            is_written = settlement.is_accepted | settlement.remembers_round
+            self._forget_times.raise_to(local[is_written], settlement.forget_times[is_written])
+
+    def _has_forgotten(
+        self, local: NDArray[np.int64], times: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Whether devices, by their positions, have lost at a time [S] what they remembered."""
+        if not self._losses.happen:
+            return np.zeros(local.size, np.bool_)
+        forget_times = self._forget_times.get(local)
+        return (forget_times > 0) & (forget_times <= times)
 
     def _prepare(self, order: CheckInOrder) -> "_Prepared":
         return self._enumerate(order) if order.is_enumerated else self._thin(order)
@@ -275,11 +318,14 @@ class PopulationShard:
             if members.size:
                 local = members + np.uint32(block - self.first_device)
                 open_times = self._timers.get(local.astype(np.int64)).astype(np.float64)
+                if self._young_seconds:
+                    begin_times = np.full(local.size, from_time)
+                    open_times = np.maximum(open_times, self._trust_times(local, begin_times))
                 listed.append(self._intervals_of(local, open_times, from_time, until_time, known))
         return joined(listed)
 
     def _members_of(self, block: int) -> tuple[NDArray[np.uint16], Any]:
-        """The devices of a block that the task can use, as ids less the block's first, and what is
+        """Devices of a block that may ever take part, as ids less the block's first, and what is
         known of their availability: the first blocks' is kept, as far as KNOWN_BYTES go."""
         if block in self._members:
             return self._members[block]
@@ -291,12 +337,40 @@ class PopulationShard:
             if is_everybody
             else reachable_among(self._devices, block, end)
         )
+        if self._least_examples:
+            members = members[self._have_data(members + np.uint64(block))]
         known, size = None, members.size * self._availability.bytes_to_know
         if 0 < size <= self._known_room:
             known = self._availability.known_of(members + np.uint64(block))
             self._known_room -= size
         self._members[block] = members, known
         return members, known
+
+    def _have_data(self, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether devices have as many examples as a policy asks for."""
+        return self._data.examples_on(device_ids) >= self._least_examples
+
+    def _trust_times(
+        self, local: NDArray[np.uint32], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """When the history that devices have at a time [S] is old enough, seconds since start; 0
+        for those that are there from the start and have lost none."""
+        device_ids = local + np.uint64(self.first_device)
+        trusted = np.zeros(local.size)
+        if not self._presence.is_everybody_always:
+            joins, _ = present_between(self._presence, device_ids)
+            trusted = np.where(joins > 0.0, joins + self._young_seconds, 0.0)
+        if self._can_be_young_again:
+            lost = last_loss_before(self._losses, device_ids, times)
+            trusted = np.maximum(trusted, lost + self._young_seconds)
+        return trusted
+
+    def _trusted(self, listed: "_Listed") -> "_Listed":
+        """The check-ins of devices whose history is old enough then."""
+        if not self._young_seconds:
+            return listed
+        first = listed.first.take(listed.entries)
+        return listed.take(self._trust_times(first.local, first.times) <= first.times)
 
     def _intervals_of(
         self,
@@ -333,6 +407,12 @@ class PopulationShard:
         )
         is_open = self._timers.get(local.astype(np.int64)) <= times
         local, times = local[is_open], times[is_open]
+        if self._young_seconds:  # before the first of each interval is taken
+            is_trusted = self._trust_times(local, times) <= times
+            local, times = local[is_trusted], times[is_trusted]
+        if self._least_examples:
+            has_data = self._have_data(local + np.uint64(self.first_device))
+            local, times = local[has_data], times[has_data]
         leaves = np.full(local.size, np.inf)
         if not self._presence.is_everybody_always:
             joins, leaves = present_between(self._presence, local + np.uint64(self.first_device))
@@ -356,14 +436,15 @@ class PopulationShard:
         return listed.take(still[first_of_each_interval(candidates.take(still))])
 
     def _census_sample(self, devices: int) -> NDArray[np.uint64]:
-        """Ids of this shard's devices that are counted: of every s-th to join, those that the task
-        can use."""
+        """Ids of this shard's devices that are counted: of every s-th to join, those that may
+        ever take part."""
         ranks = np.arange(0, devices, self._census_stride)
         ids = np.sort(devices_of_ranks(self._presence.order, ranks)).astype(np.uint64)
         here = ids[
             slice(*np.searchsorted(ids, np.array([self.first_device, self.end_device], np.uint64)))
         ]
-        return here[are_reachable(self._devices, here)]
+        here = here[are_reachable(self._devices, here)]
+        return here[self._have_data(here)] if self._least_examples else here
 
     def _take_census(self, order: CheckInOrder) -> Census:
         """Counts the census devices, each of which stands for a stride of ids."""
@@ -383,6 +464,7 @@ class PopulationShard:
             self._census_intervals,
             self._timers.table,
             self._last_rounds.table,
+            self._forget_times.table,
             time,
             held_back,
         )
@@ -400,23 +482,35 @@ class PopulationShard:
         first = listed.first.take(listed.entries)
         local = first.local.astype(np.int64)
         device_ids = local.astype(np.uint64) + np.uint64(self.first_device)
+        has_forgotten = self._has_forgotten(local, first.times)
         return CheckIns(
             device_ids=device_ids,
             times=first.times,
             interval_ends=first.end_times,
             fixed_seconds=listed.fixed_seconds,
             training_seconds=listed.training_seconds,
-            last_rounds=self._last_rounds.get(local).astype(np.int32) - 1
+            upload_seconds=upload_seconds(self._latency, device_ids)
+            if self._counts_uploads
+            else np.empty(0, np.float32),
+            last_rounds=np.where(has_forgotten, 0, self._last_rounds.get(local)).astype(np.int32)
+            - 1
             if self._separation
             else np.empty(0, np.int32),
             timer_seconds=np.empty(0)
             if self._timer_habits.is_exact
             else timer_seconds_of(self._timer_habits, device_ids),
-            contributions=self._contributions.get(local)
+            contributions=self._counts(local, has_forgotten)
             if self._is_capped
             else np.empty(0, np.uint32),
             census=census,
         )
+
+    def _counts(
+        self, local: NDArray[np.int64], has_forgotten: NDArray[np.bool_]
+    ) -> NDArray[np.uint32]:
+        """How many accepted reports devices remember, by their positions [S]."""
+        counts = self._contributions.get(local) - self._forgotten.get(local)
+        return np.where(has_forgotten, np.uint32(0), counts)
 
     def write_part(self, part: int, partial: str, token: str) -> ShardPart:
         """Encodes one part of the trace as Parquet, its rows sorted by (device, check-in time).
@@ -434,7 +528,17 @@ class PopulationShard:
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
         columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
-        return write_part(encode_part(first, end, columns), partial, token)
+        encoded = replace(encode_part(first, end, columns), losses=self._losses_of(columns))
+        return write_part(encoded, partial, token)
+
+    def _losses_of(self, columns: dict[str, NDArray]) -> Losses | None:
+        """The losses of the devices that have rows, from their first check-in to their last."""
+        if not self._losses.happen:
+            return None
+        device_ids, times = columns["device_id"], columns["checkin_time"]
+        first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
+        last = np.append(first[1:], device_ids.size)[: first.size] - 1
+        return losses_between(self._losses, device_ids[first], times[first], times[last])
 
     def use(self) -> ShardUse:
         """What this shard has used so far."""

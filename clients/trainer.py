@@ -4,13 +4,14 @@ It trains any devices and has no state between two orders. Torch works on one th
 trainers of the pool are the parallelism.
 """
 
+import dataclasses
 import time
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.clipping import Clipped, clip_factors
+from clients.clipping import Clipped, Clipper
 from clients.data.registry import source_of
 from clients.data.source import DamagedExamples
 from clients.evaluation import device_sums, evaluate
@@ -45,6 +46,7 @@ class LocalTrainer:
         # A task of the user's own may bring its data.
         self._source = getattr(self._task, "source", None) or scenario_source
         self._work = work_of(scenario, self._task, self._source)
+        self._clipper = Clipper(scenario.privacy, self._task.shapes)
         self._encoding = encoding_of(
             scenario.privacy.encoding,
             size_of(self._task.shapes),
@@ -111,7 +113,7 @@ class LocalTrainer:
         of which the first compiles and reads the data."""
         cohort = np.concatenate(order.groups)
         groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
-        timed = TrainOrder(order.round_index, groups[: max(1, 16 // devices_at_once)])
+        timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
         seconds: list[float] = []
         while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
             start = time.perf_counter()
@@ -142,30 +144,35 @@ class LocalTrainer:
         counts = {"devices": asked, "without_examples": without_examples, "damaged": damaged}
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        return self._add(order.round_index, device_ids, result, total_P, counts)
+        return self._add(order, device_ids, result, total_P, counts)
 
     def _add(
         self,
-        round_index: int,
+        order: TrainOrder,
         device_ids: NDArray[np.uint64],
         result: WorkResult,
         total_P: NDArray[np.int64],
         counts: dict[str, int],
     ) -> TrainReport:
-        clip_norm, values = self._scenario.privacy.clip_norm, result.updates.numpy()
-        factors, done = clip_factors(values, clip_norm)
-        updates = ClippedUpdates(round_index, device_ids, values, factors)
-        self._encoding.encode_into(total_P, updates, clip_norm)
-        is_counted = done != Clipped.NOT_FINITE
+        clip, values = order.clip or self._clipper.first, result.updates.numpy()
+        group = self._clipper.clip(values, clip)
+        updates = ClippedUpdates(order.round_index, device_ids, values, group.factors)
+        self._encoding.encode_into(total_P, updates, clip.norm)
+        is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
+        is_counting = clip.counted_norm is not None
+        short = int((group.norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
         losses = result.losses.numpy()[is_counted]
         losses = losses[np.isfinite(losses)]
         return TrainReport(
-            round_index=round_index,
+            round_index=order.round_index,
             loss_sum=sum(round(loss * 2.0**FIXED_POINT_BITS) for loss in losses.tolist()),
             trained=int(is_counted.sum()),
             examples=int(result.examples[is_counted].sum()),
-            clipped=int((done == Clipped.SHORTENED).sum()),
-            not_finite=int((~is_counted).sum()),
+            clipped=int((group.done == Clipped.SHORTENED).sum()),
+            zeroed=int((group.done == Clipped.ZEROED).sum()),
+            short=short,
+            long=device_ids.size - short if is_counting else 0,
+            not_finite=int((group.done == Clipped.NOT_FINITE).sum()),
             **counts,
         )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedray.audit.audit import Audit, audit_trace
     from fedray.audit.claims import Claim, read_claim
     from fedray.audit.guarantees import Guarantee
+    from fedray.audit.released import ReleasedEvent, read_events
     from fedray.audit.statement import Statement, privacy_statement
     from fedray.encoding.tables import FixedPoint, SecAgg
     from fedray.errors import (
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
         TrainerLost,
     )
     from fedray.learning import train
-    from fedray.messages import RunProgress, TrainingEstimate, TrainingProgress
+    from fedray.messages import DataProgress, RunProgress, TrainingEstimate, TrainingProgress
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
     from fedray.pretraining import Pretrained, pretrain
@@ -47,10 +48,12 @@ if TYPE_CHECKING:
     from fedray.report.page import write_report
     from fedray.report.trained_page import write_training_report
     from fedray.scenario import (
+        AdaptiveClipping,
         CustomTask,
         FedAvg,
         FedProx,
         FedSGD,
+        FixedClipping,
         ImageCnnTask,
         InitialModel,
         KeyboardLstmTask,
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
         NextWordTask,
         Outage,
         Participation,
+        PerLayerClipping,
         Population,
         Privacy,
         QuadraticTask,
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
         ServerAdam,
         ServerSGD,
         ServerYogi,
+        StopAt,
         TimeZone,
         Training,
         TransformerLmTask,
@@ -92,6 +97,12 @@ if TYPE_CHECKING:
         SourceCodeData,
         TffSqliteData,
     )
+    from fedray.scenario.participation import (
+        DataAvailablePolicy,
+        MinSepPolicy,
+        TimerPolicy,
+        WithoutReplacementPolicy,
+    )
     from fedray.scenario.pretraining import Pretraining
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
@@ -106,6 +117,7 @@ if TYPE_CHECKING:
     from fedray.trace.importer import import_log
     from fedray.trace.reader import Trace
     from fedray.trace.trained import TrainedRun
+    from mechanisms.accounting.events import Event, EventRefused
     from mechanisms.accounting.sampled import PoissonSampling
     from mechanisms.comparison import Utility, utility
     from mechanisms.figures import Figures, calibrated_figures, mechanism_figures
@@ -134,6 +146,7 @@ _NAMES = {
     "fedray.audit.audit": "Audit audit_trace",
     "fedray.audit.claims": "Claim read_claim",
     "fedray.audit.guarantees": "Guarantee",
+    "fedray.audit.released": "ReleasedEvent read_events",
     "fedray.audit.statement": "Statement privacy_statement",
     "fedray.scenario.availability": (
         "AlwaysOn CustomAvailability HabitAvailability PoissonAvailability ReplayAvailability"
@@ -153,7 +166,7 @@ _NAMES = {
     "fedray.studies.learning_curves": "LearningCurves study_learning",
     "fedray.encoding.tables": "FixedPoint SecAgg",
     "fedray.learning": "train",
-    "fedray.messages": "RunProgress TrainingEstimate TrainingProgress",
+    "fedray.messages": "DataProgress RunProgress TrainingEstimate TrainingProgress",
     "fedray.pipeline": "resume_run run_scenario",
     "fedray.placement": "Placement",
     "fedray.pretraining": "Pretrained pretrain",
@@ -161,12 +174,16 @@ _NAMES = {
     "fedray.report.page": "write_report",
     "fedray.report.trained_page": "write_training_report",
     "fedray.scenario": (
-        "CustomTask FedAvg FedProx FedSGD ImageCnnTask InitialModel KeyboardLstmTask "
-        "LanguageData Latency LogisticTask MlpTask NextWordTask Outage Participation Population "
+        "AdaptiveClipping CustomTask FedAvg FedProx FedSGD FixedClipping ImageCnnTask "
+        "InitialModel KeyboardLstmTask LanguageData Latency LogisticTask MlpTask NextWordTask "
+        "Outage Participation PerLayerClipping Population "
         "Privacy QuadraticTask Rounds Scenario Schedule ServerAdagrad ServerAdam ServerSGD "
-        "ServerYogi TimeZone Training TransformerLmTask"
+        "ServerYogi StopAt TimeZone Training TransformerLmTask"
     ),
     "fedray.scenario.pretraining": "Pretraining",
+    "fedray.scenario.participation": (
+        "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
+    ),
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -176,6 +193,7 @@ _NAMES = {
     "fedray.trace.importer": "import_log",
     "fedray.trace.reader": "Trace",
     "fedray.trace.trained": "TrainedRun",
+    "mechanisms.accounting.events": "Event EventRefused",
     "mechanisms.accounting.sampled": "PoissonSampling",
     "mechanisms.comparison": "Utility utility",
     "mechanisms.figures": "Figures calibrated_figures mechanism_figures",
@@ -194,6 +212,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [
     "BISR",
     "BLT",
+    "AdaptiveClipping",
     "Aggregates",
     "AggregatorLost",
     "AlwaysOn",
@@ -208,8 +227,12 @@ __all__ = [
     "CustomAvailability",
     "CustomData",
     "CustomTask",
+    "DataAvailablePolicy",
+    "DataProgress",
     "Dense",
     "Estimate",
+    "Event",
+    "EventRefused",
     "FedAvg",
     "FedProx",
     "FedSGD",
@@ -218,6 +241,7 @@ __all__ = [
     "Fit",
     "FitFailed",
     "FittedRun",
+    "FixedClipping",
     "FixedPoint",
     "Guarantee",
     "HabitAvailability",
@@ -236,6 +260,7 @@ __all__ = [
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",
+    "MinSepPolicy",
     "MlpTask",
     "NextWordTask",
     "OnDevices",
@@ -243,6 +268,7 @@ __all__ = [
     "Outage",
     "ParquetData",
     "Participation",
+    "PerLayerClipping",
     "PflHdf5Data",
     "Placement",
     "Plan",
@@ -255,6 +281,7 @@ __all__ = [
     "Pretraining",
     "Privacy",
     "QuadraticTask",
+    "ReleasedEvent",
     "ReplayAvailability",
     "Restarted",
     "Rounds",
@@ -273,12 +300,14 @@ __all__ = [
     "SourceCodeData",
     "Starved",
     "Statement",
+    "StopAt",
     "Strategy",
     "Sweep",
     "SweepResult",
     "Target",
     "TffSqliteData",
     "TimeZone",
+    "TimerPolicy",
     "Toeplitz",
     "Trace",
     "TraceCorrupt",
@@ -293,6 +322,7 @@ __all__ = [
     "Tree",
     "TreeFull",
     "Utility",
+    "WithoutReplacementPolicy",
     "audit_trace",
     "calibrated_figures",
     "compare_runs",
@@ -306,6 +336,7 @@ __all__ = [
     "pretrain",
     "privacy_statement",
     "read_claim",
+    "read_events",
     "read_strategy",
     "resume",
     "resume_run",

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedray.commands.audits import audit, canary, report, statement
+from fedray.commands.caches import cache
 from fedray.commands.flags import in_flags
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
@@ -59,6 +60,7 @@ for _command in (
     calibrate,
     reproduce,
     fit,
+    cache,
     scenarios,
     schema,
 ):

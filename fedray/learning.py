@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.registry import source_of
+from clients.data.registry import build_index, source_of
 from clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
 from fedray.encoding.registry import encoding_of
@@ -89,6 +89,7 @@ def train(
         value.demand_trust_of_training()
     assert isinstance(opened, Trace)  # else there is no scenario
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
+    build_index(value, on_progress)
     here = (placement or Placement()).resolved(lambda: predicted_seconds(value))
     return _train(opened, value, here, directory, None, is_resumed, on_progress)
 
@@ -444,6 +445,12 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
         raise InputError(
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
             "data, training and privacy may differ: leave the others as they are, or simulate anew"
+        )
+    if given.privacy.stop_at != kept.privacy.stop_at:
+        raise InputError(
+            f"privacy.stop_at={shown(after['privacy'].get('stop_at'))} but the trace was simulated "
+            f"with {shown(before['privacy'].get('stop_at'))}; a budget ends a simulation, and a "
+            "training takes the rounds of its trace: leave it as it is, or simulate anew"
         )
     trained = given.with_overrides("training.enabled=true")  # validates what is trained
     return kept.model_copy(update={name: getattr(trained, name) for name in TRAINED_TABLES})

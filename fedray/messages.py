@@ -70,6 +70,8 @@ class Settlement:
     reopen_times: whole second from which the device's timer is open again; 0 where no timer was
         started, NEVER for a device that has taken part as often as it may.
     remembers_round: whether the device keeps the round as its last one.
+    forget_times: whole second at which a device loses the history in which this attempt is; empty
+        where no history is ever lost.
     """
 
     attempt: int
@@ -80,6 +82,7 @@ class Settlement:
     outcomes: NDArray[np.uint8]
     reopen_times: NDArray[np.uint32]
     remembers_round: NDArray[np.bool_]
+    forget_times: NDArray[np.uint32]
 
     @property
     def is_accepted(self) -> NDArray[np.bool_]:
@@ -102,6 +105,7 @@ class Settlement:
             self.outcomes[begin:end],
             self.reopen_times[begin:end],
             self.remembers_round[begin:end],
+            self.forget_times[begin:end],
         )
 
 
@@ -134,6 +138,8 @@ class CheckIns:
     fixed_seconds: from being selected to having reported, the part that is the same in all rounds
         of the device (setup, transfers).
     training_seconds: the other part, which varies between rounds by a factor.
+    upload_seconds: of the fixed part, that of the upload, which comes last; empty unless a policy
+        counts uploads.
     last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be
         separated.
     timer_seconds: how long the device really waits; empty where all keep the timer.
@@ -147,6 +153,7 @@ class CheckIns:
     interval_ends: NDArray[np.float64]
     fixed_seconds: NDArray[np.float32]
     training_seconds: NDArray[np.float32]
+    upload_seconds: NDArray[np.float32]
     last_rounds: NDArray[np.int32]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
@@ -181,16 +188,33 @@ class Census:
 
 
 @dataclass(frozen=True, slots=True)
+class Clip:
+    """How the updates of a round are clipped.
+
+    norm: the longest that a clipped update is (L2).
+    zero_above: updates longer than this count as zero; infinite where none do.
+    counted_norm: updates up to this long are counted; None where nothing is counted.
+    """
+
+    norm: float
+    zero_above: float = math.inf
+    counted_norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainOrder:
     """Asks a trainer for the local training of some groups of a round's devices.
 
     round_index: the round.
     groups: the devices [G] of each group, sorted. What is in a group is fixed by the round's
         cohort, so that no result depends on who trains it.
+    clip: how their updates are clipped; None where nothing of what is trained is kept, as in
+        measurements: as in the first round.
     """
 
     round_index: int
     groups: Sequence[NDArray[np.uint64]]
+    clip: Clip | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +228,9 @@ class TrainReport:
     damaged: those whose data cannot be read.
     not_finite: those whose update has a NaN or an infinity; they count as zero.
     clipped: those whose update was scaled down to the clip norm.
+    zeroed: those whose update was so long that it counts as zero.
+    short: those whose update is no longer than the order's `counted_norm`.
+    long: those whose update is longer, or not finite; 0 like `short` where nothing is counted.
     examples: different examples that those in the sum used.
     loss_sum: sum of their losses before training, in steps of 2^-FIXED_POINT_BITS, so that it is
         the same in any order.
@@ -216,6 +243,9 @@ class TrainReport:
     damaged: int = 0
     not_finite: int = 0
     clipped: int = 0
+    zeroed: int = 0
+    short: int = 0
+    long: int = 0
     examples: int = 0
     loss_sum: int = 0
 
@@ -334,10 +364,12 @@ class TrainingMetrics:
 
     report: what became of the round's devices.
     evaluation: on held-out data; None in rounds without one.
+    clip: how the round's updates were clipped; None where that was not recorded.
     """
 
     report: TrainReport
     evaluation: Evaluation | None = None
+    clip: Clip | None = None
 
     @property
     def round_index(self) -> int:
@@ -366,6 +398,7 @@ class ShardPart:
     digest: of all its columns.
     column_digests: of each column alone, by name.
     parquet: the file's bytes; None where the shard has written the file itself.
+    losses: when its devices lost their history; None where none is ever lost.
     """
 
     first_device: int
@@ -374,6 +407,18 @@ class ShardPart:
     digest: str
     column_digests: Mapping[str, str]
     parquet: bytes | None
+    losses: "Losses | None" = None
+
+
+class Losses(NamedTuple):
+    """Losses [L] of devices' histories, in order of device and time.
+
+    device_ids: who lost it.
+    times: when, seconds since start.
+    """
+
+    device_ids: NDArray[np.uint64]
+    times: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +491,18 @@ class TrainingEstimate:
     full_seconds: float
 
 
-Progress = RunProgress | TrainingEstimate | TrainingProgress
+@dataclass(frozen=True, slots=True)
+class DataProgress:
+    """How far data is that is read once as a whole, before anything is simulated or trained, to
+    count its words or values.
+
+    clients, count: those that were read, and all of them.
+    """
+
+    clients: int
+    count: int
+
+
+Progress = DataProgress | RunProgress | TrainingEstimate | TrainingProgress
 ProgressListener = Callable[[Progress], None]
 """Is told how far a simulation or a training is; may be called from another thread."""

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from clients.data.registry import build_index
 from fedray import learning, simulation
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError
@@ -39,6 +40,7 @@ def run_scenario(
 
     Raises what `simulate` and `train` do. After a checkpoint, `resume_run` goes on.
     """
+    build_index(scenario, on_progress)
     placement = _resolved(scenario, placement)
     simulation.check_memory(scenario, placement)
     directory = Path(out) if out is not None else new_directory(scenario.name)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fedray.messages import (
     CheckInOrder,
     CheckIns,
+    Clip,
     Evaluation,
     Settlement,
     ShardPart,
@@ -95,21 +96,24 @@ class Trainer(Protocol):
 class Aggregator(Protocol):
     """The model, the noise and the server optimiser."""
 
-    def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[None, Kept]]:
-        """Takes the initial parameters [D]; a handle of them."""
+    def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[Clip, Kept]]:
+        """Takes the initial parameters [D]; how the first round's updates are clipped, and a handle
+        of the parameters."""
         ...
 
     def add(self, total: Kept) -> Pending[None]:
         """Adds a trainer's sum [P] to that of the round."""
         ...
 
-    def commit(self, round_index: int, devices: int) -> Pending[tuple[None, Kept]]:
-        """Adds the round's noise to its sum and takes the server step. The answer is a handle of
-        the new parameters [D], which may change with the next commit.
+    def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
+        """Adds the round's noise to its sum and takes the server step. The answer is how the next
+        round's updates are clipped, and a handle of the new parameters [D], which may change with
+        the next commit.
 
         Rounds come in order, once each.
 
-        devices: of the round's cohort, by which the sum is divided.
+        report: what became of the round's cohort; the sum is divided by the devices that were
+            asked.
         """
         ...
 
@@ -120,8 +124,8 @@ class Aggregator(Protocol):
         """
         ...
 
-    def load(self, state: dict[str, NDArray]) -> Pending[tuple[None, Kept]]:
-        """Takes up a state; a handle of its parameters. Raises CheckpointError if it is of another
+    def load(self, state: dict[str, NDArray]) -> Pending[tuple[Clip, Kept]]:
+        """Takes up a state; as `commit`. Raises CheckpointError if it is of another
         kind of device."""
         ...
 

@@ -56,8 +56,10 @@ class Stream(IntEnum):
     EXAMPLES = 19
     DEVICE_SAMPLE = 20
     PRETRAINING = 21
+    CLIP_COUNT = 23
     ROTATION = 24
     ROUNDING = 25
+    HISTORY = 31
 
 
 class Key(NamedTuple):

@@ -55,8 +55,9 @@ def simulate(
 ) -> Trace:
     """Simulates a scenario and writes its trace. No model is trained: see `fedray.train`.
 
-    The trace is a function of the scenario alone. A run whose devices do not suffice ends early;
-    its trace says so in `run["ended"]`. Shards are started anew when they die or hang.
+    The trace is a function of the scenario alone. A run whose devices do not suffice, or whose
+    privacy budget is spent (`privacy.stop_at`), ends early; its trace says so in `run["ended"]`.
+    Shards are started anew when they die or hang.
 
     Args:
         scenario: what is simulated.
@@ -248,12 +249,14 @@ class _Simulation:
             for settlement in batch:
                 accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
                 if accepted.size:
+                    coordinator.remember(accepted)
                     self._on_commit(settlement.round_index, accepted)
         for answer in pending:
             answer.result()
 
     def _to_the_end(self, coordinator: Coordinator) -> str:
-        """Runs until the rounds are committed or the days are over; how it ended."""
+        """Runs until the rounds are committed, the privacy budget is spent, or the days are over;
+        how it ended."""
         committed = sum(record.is_committed for record in coordinator.records)
         ended = "completed"
         try:
@@ -267,6 +270,8 @@ class _Simulation:
                     committed += 1
                     self._on_commit(event.record.round_index, event.accepted_device_ids)
                 self._on_progress(self._progress(event.record, committed))
+            if coordinator.stopped:
+                ended = f"stopped: {coordinator.stopped}"
         except Starved as starved:
             if committed == 0:
                 raise

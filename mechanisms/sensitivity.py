@@ -150,7 +150,7 @@ class PatternSensitivities:
         is_exact = np.ones(len(patterns), np.bool_)
         for position, later in enumerate(columns):
             for earlier in columns[:position]:
-                entries = self._gram(earlier, later)
+                entries = self.entries(earlier, later)
                 # Negative entries are rare, so their check is left out where there are none.
                 if entries.min(initial=0.0) < 0:
                     is_exact &= entries >= -self._rounding(earlier, later)
@@ -158,7 +158,7 @@ class PatternSensitivities:
                 # G is symmetric: the pair stands for (later, earlier) too.
                 entries *= 2.0
                 squared += entries
-            squared += self._gram(later, later)
+            squared += self.entries(later, later)
         return squared, is_exact
 
     def _row_by_row(
@@ -185,13 +185,13 @@ class PatternSensitivities:
                 "rounds, or leave this mechanism out"
             )
         square, is_exact = 0.0, True
-        norms = np.sqrt(self._gram(pattern, pattern))
+        norms = np.sqrt(self.entries(pattern, pattern))
         for start in range(0, pattern.size, BLOCK):
             rows = pattern[start : start + BLOCK, None]
             later = slice(start, None)
             first = np.minimum(rows, pattern[later])
             second = np.maximum(rows, pattern[later])
-            block = self._gram(first, second)
+            block = self.entries(first, second)
             row_norms = norms[start : start + BLOCK, None]
             is_aligned = (block >= -ROUNDING * row_norms * norms[later]).all()
             is_exact = is_exact and bool(is_aligned)
@@ -203,7 +203,7 @@ class PatternSensitivities:
     def _rounding(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sizes of entries that may be rounded zeros: ROUNDING of the product of the two columns'
         norms."""
-        squared_norms = self._gram(first, first) * self._gram(second, second)
+        squared_norms = self.entries(first, first) * self.entries(second, second)
         return ROUNDING * np.sqrt(squared_norms)
 
     def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
@@ -237,9 +237,9 @@ class PatternSensitivities:
         """The Gram matrix of one `pattern` [c], G[pattern, pattern], [c, c], in the order of the
         pattern."""
         rows = pattern[:, None]
-        return self._gram(np.minimum(rows, pattern), np.maximum(rows, pattern))
+        return self.entries(np.minimum(rows, pattern), np.maximum(rows, pattern))
 
-    def _gram(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+    def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         """G[first, second] elementwise, for first <= second; from a table once as many as rounds
         were asked for."""
         # As many entries as rounds, as of one pattern, are computed without a table.

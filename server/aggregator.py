@@ -2,8 +2,9 @@
 Plain Python.
 
 Round t releases sum_t + z * norm * scale * (C^-1 Z)[t], divided by the devices in the sum. `norm`
-is the most that a device can contribute to the sum, which the encoding says: the clip norm, or more
-where encoding makes updates longer. `scale` is cohort_sample / report_goal: where only a sample of
+is the most that a device can contribute to the sum, which the encoding says: the round's clip norm,
+or more where encoding makes updates longer. z is the noise multiplier of the scenario, or what a
+count of short updates leaves of it. `scale` is cohort_sample / report_goal: where only a sample of
 the cohort trains, noise of the sample's share keeps the signal-to-noise ratio of the full cohort
 (the practice of DP-FTRL studies). The privacy claimed is that of the full cohort.
 
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 
 from fedray.encoding.registry import encoding_of
 from fedray.errors import CheckpointError, InputError
+from fedray.messages import Clip, TrainReport
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import prefixed, under
+from server.clip_rule import clip_rule_of
 from server.noise import NoiseStream, noise_stream
 from server.optimizers import optimizer_of
 
@@ -34,12 +37,10 @@ class ModelAggregator:
         self._device = torch.device(device)
         self.device_kind = _kind_of(self._device)
         self._scenario = scenario
-        training, privacy = scenario.training, scenario.privacy
-        self._clip_norm = privacy.clip_norm
-        self._noise_multiplier = privacy.noise_multiplier
-        self._noise_share = training.cohort_sample / scenario.rounds.report_goal
+        self._noise_multiplier = scenario.update_noise_multiplier
+        self._noise_share = scenario.training.cohort_sample / scenario.rounds.report_goal
 
-    def start(self, parameters: NDArray[np.float32]) -> tuple[None, NDArray[np.float32]]:
+    def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
         """Takes the initial parameters [D], and gives them back; see `commit`."""
         dimension = parameters.size
         self._parameters_D = torch.tensor(parameters, device=self._device)
@@ -58,40 +59,44 @@ class ModelAggregator:
             self._scenario.rounds.count,
         )
         self._optimizer = optimizer_of(self._scenario, dimension, self._device)
-        return None, self._parameters()
+        self._rule = clip_rule_of(self._scenario)
+        return self._rule.clip(), self._parameters()
 
     def add(self, total: NDArray[np.int64]) -> None:
         """Adds a trainer's sum [P] of encoded updates to that of the round."""
         self._encoding.add(self._total_P, total)
 
-    def commit(self, round_index: int, devices: int) -> tuple[None, NDArray[np.float32]]:
+    def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
         """Ends a round: noise, and the server step.
 
         Args:
-            round_index: rounds come in order.
-            devices: of the round's cohort, by which the sum is divided. Devices that failed count:
-                the sensitivity of the mean must not depend on what they computed.
+            report: what became of the round's cohort; rounds come in order. The sum is divided by
+                the devices that were asked. Devices that failed count: the sensitivity of the mean
+                must not depend on what they computed.
 
         Returns:
-            None, and the new parameters [D], which may change with the next commit.
+            How the next round's updates are to be clipped, and the new parameters [D], which may
+            change with the next commit.
 
         Raises:
             ValueError: a round is skipped or repeated.
         """
-        if round_index != self._noise.next_round:
+        if report.round_index != self._noise.next_round:
             raise ValueError(
-                f"round_index={round_index} but round {self._noise.next_round} is next; noise rows "
-                "are used once"
+                f"round_index={report.round_index} but round {self._noise.next_round} is next; "
+                "noise rows are used once"
             )
-        update_D = self.release().div_(devices)
-        self._optimizer.apply(self._parameters_D, update_D, round_index)
-        return None, self._parameters()
+        update_D = self.release().div_(report.devices)
+        self._optimizer.apply(self._parameters_D, update_D, report.round_index)
+        self._rule.commit(report)
+        return self._rule.clip(), self._parameters()
 
     def release(self) -> torch.Tensor:
         """The noised sum [D] of the next round; advances the noise and begins another sum."""
-        decoded_D = self._encoding.decode(self._total_P, self._clip_norm, self._noise.next_round)
+        clip_norm = self._rule.clip().norm
+        decoded_D = self._encoding.decode(self._total_P, clip_norm, self._noise.next_round)
         self._total_P.fill(0)
-        norm = self._encoding.contribution_norm(self._clip_norm)
+        norm = self._encoding.contribution_norm(clip_norm)
         deviation = self._noise_multiplier * norm * self._noise_share
         released_D = torch.from_numpy(decoded_D).to(self._device)
         return released_D.add_(self._noise.next(), alpha=deviation)
@@ -100,15 +105,17 @@ class ModelAggregator:
         """The whole state as named arrays."""
         noise = prefixed("noise.", self._noise.state())
         optimizer = prefixed("optimizer.", self._optimizer.state())
+        rule = prefixed("clip.", self._rule.state())
         parameters = self._parameters_D.cpu().numpy().copy()
         return {
             "parameters": parameters,
             "device": np.array(self.device_kind),
             **noise,
             **optimizer,
+            **rule,
         }
 
-    def load(self, state: dict[str, NDArray]) -> tuple[None, NDArray[np.float32]]:
+    def load(self, state: dict[str, NDArray]) -> tuple[Clip, NDArray[np.float32]]:
         """Takes up a checkpoint of the same scenario, and gives its parameters [D]; see `commit`.
 
         Raises CheckpointError if another kind of device wrote it.
@@ -122,7 +129,8 @@ class ModelAggregator:
         self.start(state["parameters"].astype(np.float32))
         self._noise.load(under("noise.", state))
         self._optimizer.load(under("optimizer.", state))
-        return None, self._parameters()
+        self._rule.load(under("clip.", state))
+        return self._rule.clip(), self._parameters()
 
     def _parameters(self) -> NDArray[np.float32]:
         return self._parameters_D.cpu().numpy()

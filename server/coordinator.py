@@ -27,8 +27,9 @@ from fedray.protocols import Pending, Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import prefixed, under
+from server.budget import Budget
 from server.pace import COSTS_VERSION, Pace
-from server.rounds import RoundRules, draw_fates, resolve_reporting
+from server.rounds import RoundRules, draw_fates, resolve_reporting, withheld
 from server.selection import CLOSED, EXHAUSTED, FULL, Selection
 
 
@@ -57,15 +58,18 @@ class WindowOver:
 
 
 class Coordinator:
-    """Forms rounds until the scenario's count is committed.
+    """Forms rounds until the scenario's count is committed, or its privacy budget is spent.
 
     records: every attempt so far, in order of time.
+    stopped: why the budget ended the run; empty as long as it did not.
     """
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
         self._scenario, self._shards = scenario, shards
         self._rules = RoundRules.of(scenario)
         self._pace = Pace(scenario)
+        self._budget = Budget.of(scenario)
+        self.stopped = ""
         self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
         self._window = NO_WINDOW
         self._round_index, self._opened = 0, 0.0
@@ -92,7 +96,7 @@ class Coordinator:
             self._next_window()
         elif self._round_index < self._scenario.rounds.count:  # taken up again between two windows
             self._next_window()
-        while self._round_index < self._scenario.rounds.count:
+        while self._round_index < self._scenario.rounds.count and not self.stopped:
             status, time = self._selection.advance(self._round_index)
             if status == EXHAUSTED:
                 yield WindowOver(self._window.end_time)
@@ -130,6 +134,11 @@ class Coordinator:
         if minutes is None or not record.is_committed:
             return record.closed
         return max(record.closed, record.started + 60.0 * minutes)
+
+    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+        """Takes up a round that was committed before, with its accepted devices [A]; in order."""
+        if self._budget is not None:
+            self._budget.add(accepted_device_ids)
 
     def finish(self) -> None:
         """Tells the shards what they have not heard yet; is called once, when no more rounds are
@@ -186,6 +195,9 @@ class Coordinator:
         reporting = resolve_reporting(
             selected, fates, time, attempt, self._round_index, self._rules
         )
+        if reporting.is_committed and self._budget is not None:
+            self.stopped = self._budget.refusal(reporting.accepted_device_ids)
+            reporting = withheld(reporting) if self.stopped else reporting
         settlement = reporting.settlement
         remembered = np.where(settlement.remembers_round, self._round_index, -1).astype(np.int32)
         contributions = selected.contributions + settlement.is_accepted.astype(np.uint32)
@@ -293,10 +305,10 @@ class Coordinator:
         by_round = (census.open_eligible - census.free_eligible) / total
         if not census.eligible or by_cap + by_timer + by_round <= 0.5:
             return ""
-        cap, separation = participation.max_participations, participation.round_separation
+        cap, keys = participation.max_participations, participation.keys_by_rule
         remedies = (
-            (by_timer, f"lower participation.timer_hours={participation.timer_hours:g}"),
-            (by_round, f"lower participation.round_separation={separation}"),
+            (by_timer, f"lower {keys['time']}"),
+            (by_round, f"lower {keys['rounds']}"),
             (by_cap, f"raise participation.max_participations={cap}"),
         )
         _, remedy = max(remedies, key=lambda each: each[0])
@@ -311,9 +323,11 @@ class Coordinator:
 
     def _what_else_to_change(self) -> str:
         scenario = self._scenario
+        keys = f"rounds.report_goal={scenario.rounds.report_goal}"
+        if waits := scenario.participation.keys_by_rule["time"]:
+            keys += f" or {waits}"
         return (
-            f"too few devices checked in, so lower rounds.report_goal={scenario.rounds.report_goal}"
-            f" or participation.timer_hours={scenario.participation.timer_hours:g}, or raise "
+            f"too few devices checked in, so lower {keys}, or raise "
             f"population.devices={scenario.population.devices} or rounds.max_days"
         )
 
@@ -363,6 +377,7 @@ def _merge(lists: Sequence[CheckIns]) -> CheckIns:
         interval_ends=merged("interval_ends"),
         fixed_seconds=merged("fixed_seconds"),
         training_seconds=merged("training_seconds"),
+        upload_seconds=merged("upload_seconds"),
         last_rounds=merged("last_rounds"),
         timer_seconds=merged("timer_seconds"),
         contributions=merged("contributions"),

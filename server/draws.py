@@ -26,18 +26,25 @@ _POSITIONS = 1 << 34
 
 
 class NormalDraws:
-    """Draws of one run for coordinates [first, first + D)."""
+    """Draws of one run for coordinates [first, first + D), for one purpose."""
 
-    def __init__(self, seed: int, first_coordinate: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        seed: int,
+        first_coordinate: int,
+        device: torch.device,
+        stream: Stream = Stream.NOISE,
+    ) -> None:
         if first_coordinate % BLOCK:
             raise ValueError(
                 f"first_coordinate={first_coordinate} must be a multiple of {BLOCK}; shards are "
                 "split at whole blocks"
             )
         self._seed, self._first, self._device = seed, first_coordinate, device
+        self._stream = stream
         if device.type == "cuda":
             self._generator = torch.Generator(device)
-            self._key = stream_seed(seed, Stream.NOISE, first_coordinate)
+            self._key = stream_seed(seed, stream, first_coordinate)
 
     def fill(self, out_D: Tensor, round_index: int, level: int = 0) -> None:
         """Overwrites `out_D`, float32, with the row at (round, level)."""
@@ -64,7 +71,7 @@ class NormalDraws:
 
     def _fill_block(self, block: tuple[np.ndarray, int, int, int]) -> None:
         values, place, round_index, level = block
-        stream_generator(self._seed, Stream.NOISE, round_index, level, place).standard_normal(
+        stream_generator(self._seed, self._stream, round_index, level, place).standard_normal(
             out=values, dtype=np.float32
         )
 

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.rng import Stream
 from mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
 from mechanisms.strategy import Strategy
 from server.draws import VIRTUAL, NormalDraws
@@ -333,14 +334,15 @@ def noise_stream(
     device: torch.device,
     rounds: int,
     first_coordinate: int = 0,
+    stream: Stream = Stream.NOISE,
 ) -> NoiseStream:
     """The stream of a strategy for so many rounds, on coordinates [first, first + dimension) of the
-    model.
+    model, from the draws of one purpose.
 
     Raises InputError for a strategy of fewer rounds.
     """
     strategy.check_rounds(rounds)
-    where = (NormalDraws(seed, first_coordinate, device), dimension, device, rounds)
+    where = (NormalDraws(seed, first_coordinate, device, stream), dimension, device, rounds)
     recurrence = strategy.recurrence(rounds)
     match recurrence:
         case Independent():

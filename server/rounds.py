@@ -7,7 +7,7 @@ reporting is resolved at once.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +100,8 @@ class Selected:
     interval_ends: when each stops being eligible, seconds since start.
     fixed_seconds, training_seconds: the device's own parts of its work; see
         `fedray.messages.CheckIns`.
+    upload_seconds: of the fixed ones, those of the upload, which comes last; 0 where no policy
+        counts uploads.
     timer_seconds: how long each waits before it may be selected again.
     contributions: reports accepted so far; 0 where they are not counted.
     list_rows: rows of the present window's list; -1 for devices that have waited longer.
@@ -110,6 +112,7 @@ class Selected:
     interval_ends: NDArray[np.float64]
     fixed_seconds: NDArray[np.float32]
     training_seconds: NDArray[np.float32]
+    upload_seconds: NDArray[np.float32]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
     list_rows: NDArray[np.int64]
@@ -205,6 +208,8 @@ def resolve_reporting(
     reports = ~fails & (report_times <= selected.interval_ends)
     deadline = started + rules.report_timeout_seconds
 
+    # Who neither reports nor fails is away when its interval ends.
+    free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
     closing = rules.closing.close(np.where(reports, report_times, np.inf), started, deadline)
 
     # In this order: a device that reports has not failed, and one on time has reported.
@@ -214,16 +219,20 @@ def resolve_reporting(
     kept = Outcome.ACCEPTED if closing.is_committed else Outcome.ABANDONED
     outcomes[closing.is_on_time] = kept
 
+    upload_times = started + fates.work_seconds - selected.upload_seconds
+    # The server aborts the uploads that go on when the round closes.
+    is_lost_on_the_way = ~reports & (upload_times < free) & (free < closing.time)
     attempted = Attempt(
         started=started,
+        device_ids=selected.device_ids,
         report_times=report_times,
+        upload_times=upload_times,
         has_reported=reports,
         is_accepted=closing.is_on_time,
+        has_uploaded=closing.is_on_time | is_lost_on_the_way,
         timer_seconds=selected.timer_seconds,
         contributions=selected.contributions,
     )
-    # Who neither reports nor fails is away when its interval ends.
-    free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
     settlement = Settlement(
         attempt=attempt,
         round_index=round_index,
@@ -233,6 +242,7 @@ def resolve_reporting(
         outcomes=outcomes,
         reopen_times=rules.policies.reopen_times(attempted),
         remembers_round=rules.policies.remembers_round(attempted),
+        forget_times=rules.policies.forget_times(attempted),
     )
     return Reporting(
         is_committed=closing.is_committed,
@@ -241,6 +251,23 @@ def resolve_reporting(
         accepted_device_ids=selected.device_ids[outcomes == Outcome.ACCEPTED],
         settlement=settlement,
         busy_until=free,
+    )
+
+
+def withheld(reporting: Reporting) -> Reporting:
+    """A round that was to be committed, and is abandoned with all its reports instead.
+
+    Nothing of it is released. The devices cannot know, so they keep away as after any report that
+    arrived in time.
+    """
+    settlement = reporting.settlement
+    outcomes = settlement.outcomes
+    abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
+    return replace(
+        reporting,
+        is_committed=False,
+        accepted_device_ids=np.empty(0, np.uint64),
+        settlement=replace(settlement, outcomes=abandoned),
     )
 
 

@@ -44,6 +44,7 @@ class _Arrivals(NamedTuple):
     interval_ends: NDArray[np.float64]
     fixed_seconds: NDArray[np.float32]
     training_seconds: NDArray[np.float32]
+    upload_seconds: NDArray[np.float32]
     last_rounds: NDArray[np.int32]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
@@ -61,6 +62,7 @@ class _Arrivals(NamedTuple):
             interval_ends=check_ins.interval_ends,
             fixed_seconds=check_ins.fixed_seconds,
             training_seconds=check_ins.training_seconds,
+            upload_seconds=check_ins.upload_seconds,
             last_rounds=check_ins.last_rounds,
             timer_seconds=check_ins.timer_seconds,
             contributions=check_ins.contributions,
@@ -87,6 +89,7 @@ class _Waiting(NamedTuple):
     interval_ends: NDArray[np.float64]
     fixed_seconds: NDArray[np.float32]
     training_seconds: NDArray[np.float32]
+    upload_seconds: NDArray[np.float32]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
     list_rows: NDArray[np.int64]
@@ -103,6 +106,7 @@ class _Waiting(NamedTuple):
             interval_ends=np.zeros(target),
             fixed_seconds=np.zeros(target, np.float32),
             training_seconds=np.zeros(target, np.float32),
+            upload_seconds=np.zeros(target, np.float32),
             timer_seconds=np.zeros(target),
             contributions=np.zeros(target, np.uint32),
             list_rows=np.full(target, -1, np.int64),
@@ -122,6 +126,7 @@ class _Arrival(NamedTuple):
     interval_end: float
     fixed_seconds: np.float32
     training_seconds: np.float32
+    upload_seconds: np.float32
     timer_seconds: float
     contributions: np.uint32
     list_row: int
@@ -435,7 +440,8 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
     # tuple or hands an array on, which made this kernel three times as slow.
     device_ids, times, ends = arrivals.device_ids, arrivals.times, arrivals.interval_ends
     fixed_seconds, training_seconds = arrivals.fixed_seconds, arrivals.training_seconds
-    last_rounds, timers, reports = (
+    uploads, last_rounds, timers, reports = (
+        arrivals.upload_seconds,
         arrivals.last_rounds,
         arrivals.timer_seconds,
         arrivals.contributions,
@@ -474,14 +480,15 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
             last_round = last_rounds[row] if last_rounds.size else -1
             is_apart = _is_apart(entry, device, last_round, attempt.round_index, rules)
             if is_apart and waiting_counts[0] < rules.target:
-                # What the device says counts; where the lists say nothing, all keep the timer and
-                # nobody counts.
+                # What the device says counts; where the lists say nothing, all keep the timer,
+                # uploads do not matter and nobody counts.
                 arrival = _Arrival(
                     device_id=device,
                     time=time,
                     interval_end=ends[row],
                     fixed_seconds=fixed_seconds[row],
                     training_seconds=training_seconds[row],
+                    upload_seconds=uploads[row] if uploads.size else np.float32(0.0),
                     timer_seconds=timers[row] if timers.size else rules.timer_seconds,
                     contributions=max(entry.contributions, reports[row])
                     if reports.size
@@ -588,6 +595,7 @@ def _join(waiting, entry, arrival):
     waiting.interval_ends[slot] = arrival.interval_end
     waiting.fixed_seconds[slot] = arrival.fixed_seconds
     waiting.training_seconds[slot] = arrival.training_seconds
+    waiting.upload_seconds[slot] = arrival.upload_seconds
     waiting.timer_seconds[slot] = arrival.timer_seconds
     waiting.contributions[slot] = arrival.contributions
     waiting.list_rows[slot] = arrival.list_row

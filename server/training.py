@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import AggregatorLost
-from fedray.messages import Evaluation, Measured, TrainingMetrics, TrainOrder, TrainReport
+from fedray.messages import Clip, Evaluation, Measured, TrainingMetrics, TrainOrder, TrainReport
 from fedray.protocols import Aggregator, Kept, Trainer
 from fedray.rng import Stream, stream_generator
 from fedray.scenario import Scenario
@@ -67,6 +67,9 @@ class TrainingLoop:
     ) -> None:
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
         self._loads = loads
+        self._parameters: Kept
+        self._clip: Clip
+        """How the next round's updates are clipped, as the aggregator says."""
         self._is_aggregator_up = False
         """Whether the aggregator has been told of the model; it is when it is first needed."""
         self.metrics: list[TrainingMetrics] = []
@@ -142,7 +145,7 @@ class TrainingLoop:
             answer = self._aggregator.load(self._aggregator_state)
         else:
             answer = self._aggregator.start(self._trainers[0].initial_parameters().result())
-        self._parameters: Kept = answer.result()[1]
+        self._clip, self._parameters = answer.result()
         if self._since:
             first = self._since[0][0]
             del self.metrics[first:]
@@ -162,7 +165,7 @@ class TrainingLoop:
         size = self.devices_at_once
         groups = np.split(cohort, range(size, cohort.size, size))
         pending = [
-            trainer.train(TrainOrder(round_index, share), self._parameters)
+            trainer.train(TrainOrder(round_index, share, self._clip), self._parameters)
             for trainer, share in zip(self._trainers, self._shares(groups), strict=False)
         ]
         reports, added = [], []
@@ -172,11 +175,12 @@ class TrainingLoop:
             added.append(self._aggregator.add(total))
         for answer in added:
             answer.result()
-        self._parameters = self._aggregator.commit(round_index, cohort.size).result()[1]
+        report, clip = TrainReport.of(round_index, reports), self._clip
+        self._clip, self._parameters = self._aggregator.commit(report).result()
         self._collect_evaluations()
         if (round_index + 1) % self._scenario.training.evaluate_every == 0:
             self._evaluations[round_index] = self._trainers[-1].evaluate(self._parameters)
-        self.metrics.append(TrainingMetrics(TrainReport.of(round_index, reports)))
+        self.metrics.append(TrainingMetrics(report, clip=clip))
 
     def _shares(self, groups: list[NDArray[np.uint64]]) -> list[list[NDArray[np.uint64]]]:
         """The groups of each trainer that gets any."""
@@ -191,7 +195,7 @@ class TrainingLoop:
         for size in SIZES:
             if size > cohort.size:
                 break
-            order = TrainOrder(round_index, [cohort[: max(SIZES)]])
+            order = TrainOrder(round_index, [cohort[: max(SIZES)]], self._clip)
             seconds[size] = (
                 self._trainers[0].seconds_per_device(order, self._parameters, size).result()
             )
@@ -199,9 +203,10 @@ class TrainingLoop:
 
     def _collect_evaluations(self) -> None:
         for round_index, pending in self._evaluations.items():
-            report = self.metrics[round_index].report
             self.last_evaluation, self.evaluated = pending.result(), round_index + 1
-            self.metrics[round_index] = TrainingMetrics(report, self.last_evaluation)
+            self.metrics[round_index] = dataclasses.replace(
+                self.metrics[round_index], evaluation=self.last_evaluation
+            )
         self._evaluations.clear()
 
 
@@ -229,7 +234,9 @@ def _text_of(metrics: Sequence[TrainingMetrics]) -> str:
 def _metrics_of(text: str) -> list[TrainingMetrics]:
     """The inverse of `_text_of`."""
     return [
-        TrainingMetrics(TrainReport(**row["report"]), _evaluation_of(row["evaluation"]))
+        TrainingMetrics(
+            TrainReport(**row["report"]), _evaluation_of(row["evaluation"]), Clip(**row["clip"])
+        )
         for row in json.loads(text)
     ]
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import AggregatorLost, InputError
+from fedray.messages import Clip, TrainReport
 from fedray.placement import Placement
 from fedray.protocols import Kept
 from fedray.scenario import Scenario
@@ -26,7 +27,7 @@ class AggregatorWorker:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
-    def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[None, Kept]]:
+    def start(self, parameters: NDArray[np.float32]) -> Pending[tuple[Clip, Kept]]:
         """See fedray.protocols.Aggregator."""
         return self.worker.call_and_keep("start", parameters)
 
@@ -34,11 +35,11 @@ class AggregatorWorker:
         """See fedray.protocols.Aggregator."""
         return self.worker.call("add", total)
 
-    def commit(self, round_index: int, devices: int) -> Pending[tuple[None, Kept]]:
+    def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
         """See fedray.protocols.Aggregator."""
-        return self.worker.call_and_keep("commit", round_index, devices)
+        return self.worker.call_and_keep("commit", report)
 
-    def load(self, state: dict[str, NDArray]) -> Pending[tuple[None, Kept]]:
+    def load(self, state: dict[str, NDArray]) -> Pending[tuple[Clip, Kept]]:
         """See fedray.protocols.Aggregator."""
         return self.worker.call_and_keep("load", state)
 

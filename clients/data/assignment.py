@@ -35,6 +35,9 @@ def held_out_places(clients: int, share: float) -> NDArray[np.int64]:
     Args:
         clients: how many there are, two at least.
         share: of them, which is rounded to whole clients.
+
+    Returns:
+        Places [H], the same for every seed.
     """
     wanted = min(clients - 1, max(1, round(share * clients)))
     return _drawn_order(clients)[:wanted]
@@ -62,25 +65,38 @@ class Assignment:
     def __init__(
         self, scenario: Scenario, table: AssignedData, counts: NDArray[np.int64], held_out: int
     ) -> None:
-        self._clients, self._held_out = counts.size, held_out
+        self._clients = counts.size
+        self._held_out = held_out
         self._key = stream_key(scenario.seed, Stream.DATA)
-        self._permutation = stream_generator(scenario.seed, Stream.DATA).permutation(counts.size)
+        generator = stream_generator(scenario.seed, Stream.DATA)
+        self._permutation = generator.permutation(counts.size)
         self._strength = 0.0 if table.tie == "none" else table.tie_strength
         if not self._strength:
             return
-        by_name = np.arange(counts.size)
-        self._ordered = by_name if table.tie_order == "name" else np.argsort(counts, kind="stable")
+        if table.tie_order == "name":
+            self._ordered = np.arange(counts.size)
+        else:
+            self._ordered = np.argsort(counts, kind="stable")
         self._traits = _Traits(scenario, table)
+        # A sample: the traits of all would take as long as the population is large.
         devices = min(QUANTILE_DEVICES, scenario.device_ids)
-        self._sample = np.sort(self._traits.of(np.arange(devices, dtype=np.uint64)))
+        sample_ids = np.arange(devices, dtype=np.uint64)
+        self._sample = np.sort(self._traits.of(sample_ids))
 
     def places(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The places [G] of the clients of devices [G]; held-out ones have N and more.
+        """The places of the clients that devices have.
+
+        Args:
+            device_ids: [G].
+
+        Returns:
+            Places [G]; those of held-out devices are N and more.
 
         Raises:
             IndexError: an id from FIRST_HELD_OUT on has no client.
         """
-        places = self._permutation[(device_ids % np.uint64(self._clients)).astype(np.int64)]
+        turns = (device_ids % np.uint64(self._clients)).astype(np.int64)
+        places = self._permutation[turns]
         is_held_out = device_ids >= FIRST_HELD_OUT
         if is_held_out.any():
             numbers = (device_ids[is_held_out] - FIRST_HELD_OUT).astype(np.int64)
@@ -89,8 +105,9 @@ class Assignment:
             places[is_held_out] = self._clients + numbers
         if self._strength:
             draws = _uniforms(self._key, device_ids)
-            is_tied = (draws[:, 0] < self._strength) & ~is_held_out
-            places[is_tied] = self._tied_places(device_ids[is_tied], draws[is_tied, 1])
+            for_tie, for_place = draws.T
+            is_tied = (for_tie < self._strength) & ~is_held_out
+            places[is_tied] = self._tied_places(device_ids[is_tied], for_place[is_tied])
         return places
 
     def _tied_places(
@@ -100,8 +117,10 @@ class Assignment:
         low = np.searchsorted(self._sample, traits, "left")
         high = np.searchsorted(self._sample, traits, "right")
         # A trait that no device of the sample has lies between two: it gets what is between them.
-        quantile = (low + draws * np.maximum(high - low, 1)) / (self._sample.size + 1)
-        return self._ordered[np.minimum(quantile * self._clients, self._clients - 1).astype(int)]
+        alike = np.maximum(high - low, 1)
+        quantile = (low + draws * alike) / (self._sample.size + 1)
+        ranks = np.minimum(quantile * self._clients, self._clients - 1)
+        return self._ordered[ranks.astype(int)]
 
 
 class _Traits:
@@ -109,7 +128,8 @@ class _Traits:
 
     def __init__(self, scenario: Scenario, table: AssignedData) -> None:
         self._tie = table.tie
-        self._devices, self._zones = DeviceModel.of(scenario), Zones.of(scenario)
+        self._devices = DeviceModel.of(scenario)
+        self._zones = Zones.of(scenario)
         self._habit = None
         if table.tie == "hour":
             if not isinstance(scenario.availability, HabitAvailability):
@@ -120,22 +140,26 @@ class _Traits:
             self._habit = HabitAvailabilityModel(scenario, scenario.availability)
 
     def of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """[G] of devices [G]."""
+        """The trait of each of `device_ids`, [G].
+
+        It is the UTC hour of the middle of the device's nights, its zone's number, or the factor of
+        its training time.
+        """
         if self._habit is not None:
             known = self._habit.known_of(device_ids)
-            return (known.center - self._zones.offsets[known.zone]) % 24.0
-        return (
-            zones_on(self._zones, device_ids).astype(np.float64)
-            if self._tie == "zone"
-            else _speeds_on(self._devices, device_ids)
-        )
+            utc_hours = known.center - self._zones.offsets[known.zone]
+            return utc_hours % 24.0
+        if self._tie == "zone":
+            return zones_on(self._zones, device_ids).astype(np.float64)
+        return _speeds_on(self._devices, device_ids)
 
 
 @njit(cache=True)
 def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
     found = np.empty(device_ids.size)
     for index in range(device_ids.size):
-        found[index] = speed_of(model, device_ids[index])[0]
+        training, _, _ = speed_of(model, device_ids[index])
+        found[index] = training
     return found
 
 
@@ -147,7 +171,8 @@ def _uniforms(key: Key, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
         w0, w1, w2, _ = draw(key, device_ids[index], 0, 0)
         found[index, 0] = uniform(w0)
         # Two words, so that a million clients are drawn alike often.
-        found[index, 1] = (np.float64(np.int64(w1)) + uniform(w2)) / 4294967296.0
+        high = np.float64(np.int64(w1))
+        found[index, 1] = (high + uniform(w2)) / 4294967296.0
     return found
 
 

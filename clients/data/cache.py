@@ -1,13 +1,15 @@
 """What data leaves in the cache (`$XDG_CACHE_HOME/fedray/data`, else `~/.cache/fedray/data`).
 
 There is a folder for each content, by its SHA-256, with the index and copies that are faster to
-read. It may be deleted whenever nothing runs.
+read. It may be deleted whenever nothing runs; `fedray cache` does so.
 """
 
 import contextlib
 import fcntl
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.atomic import whole_file
@@ -40,6 +42,63 @@ def content_cache(digest: str) -> Iterator[Path]:
             f"the cache {str(folder)!r} cannot be written ({error.strerror or error}); free space "
             "there, or name another place by the environment variable XDG_CACHE_HOME"
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CachedContent:
+    """What is kept of one content.
+
+    folder: where.
+    bytes: size of all files in it.
+    used_time: when it was opened last, seconds since 1970.
+    """
+
+    folder: Path
+    bytes: int
+    used_time: float
+
+
+def cached_contents() -> list[CachedContent]:
+    """What is kept of every content, the one that was opened last first.
+
+    Raises:
+        InputError: the cache cannot be read.
+    """
+    found, root = [], cache_folder("data")
+    try:
+        for lock in root.glob("*/lock"):
+            sizes = [file.stat().st_size for file in lock.parent.rglob("*") if file.is_file()]
+            # Whoever opens the content empties the lock's file, which sets its time.
+            found.append(CachedContent(lock.parent, sum(sizes), lock.stat().st_mtime))
+    except OSError as error:
+        raise InputError(
+            f"the cache {str(root)!r} cannot be read ({error.strerror or error}); see who may "
+            "read it"
+        ) from None
+    return sorted(found, key=lambda each: -each.used_time)
+
+
+def delete_content(folder: Path) -> bool:
+    """Deletes what is kept of a content, unless somebody is opening it now. Whether it is gone.
+
+    Args:
+        folder: of a CachedContent.
+
+    Raises:
+        InputError: it cannot be deleted.
+    """
+    try:
+        with (folder / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise InputError(
+            f"the cache {str(folder)!r} cannot be deleted ({error.strerror or error}); see who may "
+            "write there"
+        ) from None
+    return True
 
 
 def made_once(file: Path, make: Callable[[Path], None]) -> Path:

@@ -47,15 +47,16 @@ class Classes(DrawnCounts):
             "inputs": Field(shape=table.shape, kind="real"),
             "targets": Field(shape=(), kind="whole", values=table.classes),
         }
-        is_orthogonal = table.classes <= self.means.shape[1]
-        self.optimum: Mapping[str, float] = (
-            {"accuracy": best_accuracy(table.separation, table.classes)} if is_orthogonal else {}
-        )
+        self.optimum: Mapping[str, float] = {}
+        inputs = self.means.shape[1]
+        # Of random directions, which are not orthogonal, nothing is known in closed form.
+        if table.classes <= inputs:
+            self.optimum = {"accuracy": best_accuracy(table.separation, table.classes)}
 
     def examples(
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
     ) -> dict[str, NDArray]:
-        """See ExampleSource."""
+        """The inputs and classes of `device_ids` [G] at each one's `positions` [G, B]."""
         targets = _classes_of(self._key, device_ids, positions, self._classes, self._skew)
         inputs = _inputs_of(self._key, device_ids, positions, targets, self.means)
         shape = (*positions.shape, *self.fields["inputs"].shape)
@@ -65,28 +66,42 @@ class Classes(DrawnCounts):
 def best_accuracy(separation: float, classes: int) -> float:
     """The accuracy of the nearest of orthogonal means, by quadrature to about 1e-10.
 
+    The head of this file has the integral.
+
     Args:
         separation: distance of two means, in standard deviations.
         classes: how many there are, equally frequent.
+
+    Returns:
+        A probability.
     """
+    # The score of the true class is N(lead, 1), those of the others are N(0, 1).
     lead = separation / math.sqrt(2.0)
 
     def integrand(t: float) -> float:
-        below = math.exp((classes - 1) * float(special.log_ndtr(t)))
-        return below * math.exp(-0.5 * (t - lead) ** 2) / math.sqrt(2.0 * math.pi)
+        log_below = (classes - 1) * float(special.log_ndtr(t))
+        bell = math.exp(-0.5 * (t - lead) ** 2)
+        return math.exp(log_below) * bell / math.sqrt(2.0 * math.pi)
 
-    return float(integrate.quad(integrand, lead - 12.0, lead + 12.0, epsabs=1e-12, limit=400)[0])
+    # Beyond 12 standard deviations the density is below 1e-31.
+    low, high = lead - 12.0, lead + 12.0
+    accuracy, *_ = integrate.quad(integrand, low, high, epsabs=1e-12, limit=400)
+    return float(accuracy)
 
 
 def _means(table: ClassesData, generator: np.random.Generator) -> NDArray[np.float32]:
+    """The means of the classes, [classes, inputs]."""
     size = math.prod(table.shape)
     drawn = generator.standard_normal((size, table.classes))
     if table.classes <= size:
         directions, triangle = np.linalg.qr(drawn)
-        directions *= np.sign(np.diag(triangle))  # the same whatever the signs that QR takes
+        # The same whatever the signs that QR takes.
+        directions *= np.sign(np.diag(triangle))
     else:
         directions = drawn / np.linalg.norm(drawn, axis=0)
-    return (table.separation / math.sqrt(2.0) * directions.T).astype(np.float32)
+    # Orthogonal vectors of this length are `separation` apart.
+    length = table.separation / math.sqrt(2.0)
+    return (length * directions.T).astype(np.float32)
 
 
 @njit(cache=True)
@@ -103,13 +118,16 @@ def _classes_of(key, device_ids, positions, classes, skew):
             total = shares.sum()
             if total > 0.0:
                 edges = np.cumsum(shares / total)
-            else:  # every share is below the smallest number: one class has all
+            else:
+                # Every share is below the smallest number: one class has all.
                 w0, _, _, _ = draw(key, device, 0, 1000 * classes)
                 only = min(classes - 1, int(uniform(w0) * classes))
                 edges = (np.arange(classes) >= only).astype(np.float64)
         for column in range(positions.shape[1]):
             w0, _, _, _ = draw(key, device, 1 + positions[row, column], 0)
-            found[row, column] = min(classes - 1, np.searchsorted(edges, uniform(w0)))
+            chosen = np.searchsorted(edges, uniform(w0))
+            # The last edge may be rounded to less than 1.
+            found[row, column] = min(classes - 1, chosen)
     return found
 
 
@@ -120,6 +138,7 @@ def _inputs_of(key, device_ids, positions, targets, means):
     for row in range(device_ids.size):
         for column in range(positions.shape[1]):
             values = inputs[row, column]
-            fill_with_normals(values, key, device_ids[row], 1 + positions[row, column])
+            example = 1 + positions[row, column]
+            fill_with_normals(values, key, device_ids[row], example)
             values += means[targets[row, column]]
     return inputs

@@ -20,50 +20,75 @@ KINDS = {"real": np.float32, "whole": np.int64}
 
 
 def check_examples_have_the_shapes_and_kinds_of_their_fields(make: MakeSource) -> None:
-    """Every field has its shape and number type; whole numbers are below `values`."""
+    """Every field has its shape and number type; whole numbers are below `values`.
+
+    Args:
+        make: gives the source.
+    """
     source = make()
     devices, positions = _some(source)
     examples = source.examples(devices, positions)
     assert examples.keys() == source.fields.keys()
     for name, field in source.fields.items():
-        assert examples[name].shape == (*positions.shape, *field.shape)
-        assert examples[name].dtype == KINDS[field.kind]
+        values = examples[name]
+        assert values.shape == (*positions.shape, *field.shape)
+        assert values.dtype == KINDS[field.kind]
         if field.kind == "whole":
-            assert 0 <= examples[name].min() <= examples[name].max() < field.values
+            assert 0 <= values.min() <= values.max() < field.values
         else:
-            assert np.isfinite(examples[name]).all()
+            assert np.isfinite(values).all()
 
 
 def check_examples_belong_to_the_device(make: MakeSource) -> None:
     """A device has the same examples in any company, in any order, from any source that is made
-    anew."""
-    source, other = make(), make()
+    anew.
+
+    Args:
+        make: gives the source.
+    """
+    source = make()
+    other = make()
     devices, positions = _some(source)
     together = source.examples(devices, positions)
+    # The other source is asked for one device at a time, the last first, and for its examples
+    # backwards.
     for place in range(devices.size)[::-1]:
-        alone = other.examples(devices[place : place + 1], positions[place : place + 1, ::-1])
+        device = devices[place : place + 1]
+        backwards = positions[place : place + 1, ::-1]
+        alone = other.examples(device, backwards)
         for name in source.fields:
-            assert (alone[name][0, ::-1] == together[name][place]).all()
+            own = alone[name][0, ::-1]
+            assert (own == together[name][place]).all()
 
 
 def check_counts_belong_to_the_device(make: MakeSource) -> None:
-    """How many examples a device has does not depend on who else is asked for."""
+    """How many examples a device has does not depend on who else is asked for.
+
+    Args:
+        make: gives the source.
+    """
     source = make()
     counts = source.examples_on(DEVICES)
     assert counts.dtype == np.int64
     assert (counts >= 0).all()
-    assert (source.examples_on(DEVICES[::-1].copy())[::-1] == counts).all()
+    backwards = DEVICES[::-1].copy()
+    assert (source.examples_on(backwards)[::-1] == counts).all()
 
 
 def check_held_out_devices_have_examples(make: MakeSource) -> None:
-    """Some devices are held out, and have data of the same form."""
+    """Some devices are held out, and have data of the same form.
+
+    Args:
+        make: gives the source.
+    """
     source = make()
     assert source.held_out_devices > 0
     count = min(source.held_out_devices, 20)
     devices = FIRST_HELD_OUT + np.arange(count, dtype=np.uint64)
     devices = devices[source.examples_on(devices) > 0]
     assert devices.size
-    examples = source.examples(devices, np.zeros((devices.size, 1), np.int64))
+    first_ones = np.zeros((devices.size, 1), np.int64)
+    examples = source.examples(devices, first_ones)
     assert examples.keys() == source.fields.keys()
 
 
@@ -78,6 +103,9 @@ CHECKS = (
 def _some(source: ExampleSource) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Devices that have examples, and positions [G, 5] of some of them."""
     counts = source.examples_on(DEVICES)
-    devices, counts = DEVICES[counts > 0], counts[counts > 0]
+    has_examples = counts > 0
+    devices = DEVICES[has_examples]
     assert devices.size
-    return devices, np.arange(5)[None, :] * 3 % counts[:, None]
+    # Out of order, and with repeats where a device has few.
+    steps = 3 * np.arange(5)
+    return devices, steps[None, :] % counts[has_examples, None]

@@ -30,7 +30,10 @@ class Partitioned(Protocol):
     num_partitions: int
 
     def load_partition(self, partition_id: int) -> Any:
-        """One partition: `partition[column]` gives a column of all of its examples."""
+        """The partition of a number `partition_id`, from 0 on.
+
+        `partition[column]` gives a column of all of its examples.
+        """
         ...
 
 
@@ -70,27 +73,35 @@ class _Partitions:
         self._partitions, self._column = partitions, column
 
     def clients(self) -> Iterator[Client]:
-        """See ClientFile."""
+        """Every partition, in order of their numbers.
+
+        Names have leading zeros, so that the order of the names is that of the numbers.
+        """
         count = _called_data("num_partitions", lambda: int(self._partitions.num_partitions))
         digits = len(str(max(0, count - 1)))
         for number in range(count):
-            client = Client("", f"{number:0{digits}}", 0, number, number + 1)
-            examples = len(self.read(client, (self._column,))[self._column])
-            yield client._replace(examples=examples)
+            name = f"{number:0{digits}}"
+            client = Client("", name, examples=0, first=number, end=number + 1)
+            columns = self.read(client, (self._column,))
+            yield client._replace(examples=len(columns[self._column]))
 
     def gathered(self) -> None:
         """See ClientFile: a client has one place here."""
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """See ClientFile."""
+        """The `columns` of the partition that is a `client`.
+
+        Raises:
+            Damaged: the user's code fails.
+        """
 
         def load() -> dict[str, Column]:
             partition = self._partitions.load_partition(client.first)
-            found = {column: partition[column] for column in columns}
-            return {
-                column: values if isinstance(values, np.ndarray) else list(values)
-                for column, values in found.items()
-            }
+            found: dict[str, Column] = {}
+            for column in columns:
+                values = partition[column]
+                found[column] = values if isinstance(values, np.ndarray) else list(values)
+            return found
 
         return _called_data(f"partition {client.first}", load)
 
@@ -99,22 +110,30 @@ class _Checked:
     """A user's source, whose errors are told in one line."""
 
     def __init__(self, source: ExampleSource, told: str) -> None:
-        self._source, self._told = source, told
+        self._source = source
+        self._told = told
         self.fields: Mapping[str, Field] = source.fields
-        self.held_out_devices, self.optimum = source.held_out_devices, source.optimum
-        if not isinstance(self.fields, Mapping) or not all(
+        self.held_out_devices = source.held_out_devices
+        self.optimum = source.optimum
+        has_fields = isinstance(self.fields, Mapping) and all(
             isinstance(field, Field) for field in self.fields.values()
-        ):
+        )
+        if not has_fields:
             self._refuse("`fields` must be clients.data.source.Field by name")
+        # A source that fails at once is refused at once, and not when the first round is trained.
         self.examples_on(_ANY_CHECKED_DEVICE)
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """See ExampleSource."""
-        counts = called(
-            f"{self._told}: examples_on()",
-            lambda: np.asarray(self._source.examples_on(device_ids)),
-            _PASSED_ON,
-        )
+        """How many examples the user's source has of each of `device_ids`, [G].
+
+        Raises:
+            ScenarioError: the user's code fails, or they are no counts.
+        """
+
+        def call() -> NDArray:
+            return np.asarray(self._source.examples_on(device_ids))
+
+        counts = called(f"{self._told}: examples_on()", call, _PASSED_ON)
         if counts.shape != device_ids.shape or counts.dtype.kind not in "iu":
             self._refuse("examples_on() must give a whole number for each device")
         if counts.size and (counts.min() < 0 or counts.max() >= 2**32):
@@ -124,20 +143,26 @@ class _Checked:
     def examples(
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
     ) -> dict[str, NDArray]:
-        """See ExampleSource."""
-        given = called(
-            f"{self._told}: examples()",
-            lambda: self._source.examples(device_ids, positions),
-            _PASSED_ON,
-        )
+        """The user's examples of `device_ids` [G] at each one's `positions` [G, B].
+
+        Raises:
+            ScenarioError: the user's code fails, or gives other fields or shapes.
+        """
+
+        def call() -> dict[str, NDArray]:
+            return self._source.examples(device_ids, positions)
+
+        given = called(f"{self._told}: examples()", call, _PASSED_ON)
         if not isinstance(given, dict) or given.keys() != self.fields.keys():
             self._refuse(f"examples() must give a dict of {', '.join(self.fields)}")
         found = {}
         for name, field in self.fields.items():
-            values, shape = np.asarray(given[name]), (*positions.shape, *field.shape)
+            values = np.asarray(given[name])
+            shape = (*positions.shape, *field.shape)
             if values.shape != shape:
                 self._refuse(f"examples() gave {name!r} of shape {values.shape}, not {shape}")
-            found[name] = values.astype(np.float32 if field.kind == "real" else np.int64)
+            kind = np.float32 if field.kind == "real" else np.int64
+            found[name] = values.astype(kind)
         return found
 
     def _refuse(self, rule: str) -> NoReturn:
@@ -148,5 +173,6 @@ def _called_data(what: str, call: Callable[[], _T]) -> _T:
     """What a user's partitions give. Raises Damaged where they fail."""
     try:
         return call()
-    except (Exception, SystemExit) as error:  # whatever a user's code may raise
+    except (Exception, SystemExit) as error:
+        # A user's code may raise anything.
         raise Damaged(f"{what} cannot be loaded ({type(error).__name__}: {error})") from None

@@ -23,5 +23,5 @@ class DrawnCounts:
         self._devices = DeviceModel.of(scenario)
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """See ExampleSource. As the trace records them."""
+        """How many examples each of `device_ids` has, [G], as the trace records them."""
         return examples_on(self._devices, device_ids).astype(np.int64)

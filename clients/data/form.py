@@ -49,14 +49,13 @@ class Contents:
     target_shape: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """As `from_bytes` reads it."""
-        return json.dumps(
-            [self.kind, self.values, self.words, self.shape, self.target_shape]
-        ).encode()
+        """The contents as `from_bytes` reads them: JSON."""
+        parts = [self.kind, self.values, self.words, self.shape, self.target_shape]
+        return json.dumps(parts).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Contents":
-        """The inverse of `to_bytes`."""
+        """The contents whose `to_bytes` gave the `content`."""
         kind, values, words, shape, target_shape = json.loads(content)
         return cls(kind, values, tuple(words), tuple(shape), tuple(target_shape))
 
@@ -72,7 +71,8 @@ class Form:
     """
 
     def __init__(self, table: FormedData, contents: Contents) -> None:
-        self._table, self._contents = table, contents
+        self._table = table
+        self._contents = contents
         self.words = contents.words
         self._numbers = {word: FIRST_WORD + rank for rank, word in enumerate(contents.words)}
         self.fields: Mapping[str, Field] = self._fields()
@@ -80,16 +80,16 @@ class Form:
     def _fields(self) -> dict[str, Field]:
         contents = self._contents
         if self._table.tokens:
-            is_words = contents.kind == "words"
-            return {
-                "tokens": Field(
-                    shape=(self._table.length + 1,),
-                    kind="whole",
-                    values=contents.values,
-                    padding=PADDING,
-                    unknown=UNKNOWN if is_words else None,
-                )
-            }
+            # Of a text in numbers, nobody says which number stands for unknown words.
+            unknown = UNKNOWN if contents.kind == "words" else None
+            tokens = Field(
+                shape=(self._table.length + 1,),
+                kind="whole",
+                values=contents.values,
+                padding=PADDING,
+                unknown=unknown,
+            )
+            return {"tokens": tokens}
         fields = {}
         if self._table.inputs:
             fields["inputs"] = Field(shape=contents.shape, kind="real")
@@ -99,11 +99,14 @@ class Form:
         return fields
 
     def examples(self, columns: Mapping[str, Column], count: int) -> dict[str, NDArray]:
-        """The fields of all examples of a client, [count, *shape] each.
+        """The fields of all examples of a client.
 
         Args:
-            columns: of the client.
+            columns: of the client, by name.
             count: how many examples it has.
+
+        Returns:
+            Arrays [count, *shape] by field.
 
         Raises:
             ValueError: they are not of this form.
@@ -111,20 +114,22 @@ class Form:
         for name, column in columns.items():
             if len(column) != count:
                 raise ValueError(f"column {name!r} has {len(column)} of {count} examples")
-        table, contents = self._table, self._contents
+        table = self._table
         if table.tokens:
-            return {"tokens": self._tokens(columns[table.tokens])}
+            tokens = self._tokens(columns[table.tokens])
+            return {"tokens": tokens}
         found: dict[str, NDArray] = {}
         if table.inputs:
             inputs = inputs_of(columns[table.inputs], table)
-            found["inputs"] = _of_shape(inputs, contents.shape, table.inputs)
+            found["inputs"] = _of_shape(inputs, self._contents.shape, table.inputs)
         if "targets" in self.fields:
             targets = targets_of(columns[table.targets], table.targets)
             found["targets"] = self._checked_targets(targets)
         return found
 
     def _checked_targets(self, targets: NDArray) -> NDArray:
-        contents, name = self._contents, self._table.targets
+        contents = self._contents
+        name = self._table.targets
         targets = _of_shape(targets, contents.target_shape, name)
         if contents.kind == "real":
             return targets.astype(np.float32)
@@ -134,18 +139,24 @@ class Form:
         return targets
 
     def _tokens(self, column: Column) -> NDArray[np.int64]:
+        """The field `tokens` of N texts, [N, length + 1]."""
         size = self._table.length + 1
+        # Zeros are PADDING.
         tokens = np.zeros((len(column), size), np.int64)
         for row, text in enumerate(column):
             if self._contents.kind == "words":
-                words = words_of(text, self._table)[: size - 1]
-                numbers = [START, *(self._numbers.get(word, UNKNOWN) for word in words), END]
-                found = np.array(numbers[:size], np.int64)
+                found = self._numbered(text)[:size]
             else:
                 found = whole_text(text, self._table.tokens)[:size]
             tokens[row, : found.size] = found
         _check_values(tokens, self._contents.values, self._table.tokens)
         return tokens
+
+    def _numbered(self, text: Any) -> NDArray[np.int64]:
+        """START, the numbers of at most `length` words of a text, and END."""
+        words = words_of(text, self._table)[: self._table.length]
+        numbers = [self._numbers.get(word, UNKNOWN) for word in words]
+        return np.array([START, *numbers, END], np.int64)
 
 
 class Counting:
@@ -174,7 +185,7 @@ class Counting:
         return self._kind == "whole" and not self._table.values
 
     def add(self, columns: Mapping[str, Column], is_trained_on: bool) -> None:
-        """One client with examples.
+        """Takes one client with examples into account.
 
         Args:
             columns: of the client.
@@ -202,7 +213,7 @@ class Counting:
             self._largest = max(self._largest, int(targets.max(initial=-1)))
 
     def contents(self) -> Contents:
-        """What was found.
+        """What was found in all clients that were added.
 
         Raises:
             InputError: the vocabulary file cannot be used.
@@ -213,7 +224,9 @@ class Counting:
         if self._kind == "words":
             words = self._vocabulary()
             return Contents("words", FIRST_WORD + len(words), words)
-        values = (self._table.values or self._largest + 1) if self._kind == "whole" else 0
+        values = 0
+        if self._kind == "whole":
+            values = self._table.values or self._largest + 1
         return Contents(self._kind, values, (), self._shape, self._target_shape)
 
     def _add_texts(self, texts: Column, is_trained_on: bool) -> None:
@@ -233,7 +246,14 @@ class Counting:
         if self._table.vocabulary_file:
             path = self._table.checked_path("vocabulary_file")
             return read_vocabulary(path)[: self._table.vocabulary]
-        frequent = sorted(self._words.items(), key=lambda each: (-each[1], each[0]))
+
+        def most_frequent_first(entry: tuple[str, int]) -> tuple[int, str]:
+            word, count = entry
+            # Words that are as frequent stand in order of their letters: else their order would be
+            # that in which clients were read.
+            return -count, word
+
+        frequent = sorted(self._words.items(), key=most_frequent_first)
         return tuple(word for word, _ in frequent[: self._table.vocabulary])
 
 
@@ -250,7 +270,9 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise Damaged(f"vocabulary_file={str(path)!r} cannot be read ({error})") from None
-    words = tuple(line.rstrip("\r") for line in lines if line.rstrip("\r"))
+    # Files of Windows end their lines with \r\n.
+    stripped = [line.rstrip("\r") for line in lines]
+    words = tuple(line for line in stripped if line)
     for word, times in Counter(words).most_common(1):
         if times > 1:
             raise Damaged(f"vocabulary_file={str(path)!r} has {word!r} twice")
@@ -270,8 +292,9 @@ def words_of(text: Any, table: FormedData) -> Sequence[str]:
         ValueError: it is no text.
     """
     if not isinstance(text, str):
+        between = " " if table.unit == "word" else ""
         try:
-            text = (" " if table.unit == "word" else "").join(text)
+            text = between.join(text)
         except TypeError:
             raise ValueError(
                 f"column {table.tokens!r} has a text that is not made of words"
@@ -290,42 +313,52 @@ def whole_text(text: Any, name: str) -> NDArray[np.int64]:
         ValueError: it is something else.
     """
     found = np.asarray(text)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "biu"):
+    # An empty list becomes an array of reals, and is a text all the same.
+    is_whole = not found.size or found.dtype.kind in "biu"
+    if found.ndim != 1 or not is_whole:
         raise ValueError(f"column {name!r} has a text that is no list of whole numbers")
     return _as_int64(found, name)
 
 
 def inputs_of(column: Column, table: FormedData) -> NDArray[np.float32]:
-    """Inputs [N, *shape] of N examples, scaled.
+    """The inputs of N examples, scaled and in the shape that the table says.
 
     Args:
         column: of numbers.
         table: says scale and shape.
 
+    Returns:
+        [N, *shape].
+
     Raises:
         ValueError: they are no finite numbers of one shape.
     """
     found = _numbers(column, table.inputs).astype(np.float64)
+    # What overflows float32 becomes infinite, and is refused as that.
     with np.errstate(over="ignore"):
         scaled = (table.scale * found).astype(np.float32)
     if not np.isfinite(scaled).all():
         raise ValueError(f"column {table.inputs!r} has values that are not finite")
     if table.shape is None:
         return scaled
-    if int(np.prod(scaled.shape[1:])) != int(np.prod(table.shape)):
+    own_shape = scaled.shape[1:]
+    if int(np.prod(own_shape)) != int(np.prod(table.shape)):
         raise ValueError(
-            f"column {table.inputs!r} has shape {scaled.shape[1:]}, which cannot be given the "
+            f"column {table.inputs!r} has shape {own_shape}, which cannot be given the "
             f"shape {table.shape}"
         )
     return scaled.reshape(-1, *table.shape)
 
 
 def targets_of(column: Column, name: str) -> NDArray:
-    """Targets of N examples: int64, or float32 if they are reals.
+    """The targets of N examples.
 
     Args:
         column: of numbers.
         name: of the column, for messages.
+
+    Returns:
+        [N, ...]: int64, or float32 if they are reals.
 
     Raises:
         ValueError: they are no finite numbers of one shape, or below 0.
@@ -351,7 +384,8 @@ def _numbers(column: Column, name: str) -> NDArray:
 
 
 def _as_int64(found: NDArray, name: str) -> NDArray[np.int64]:
-    if found.size and (found.min() < 0 or found.max() >= 2**40):
+    is_outside = found.size and (found.min() < 0 or found.max() >= 2**40)
+    if is_outside:
         raise ValueError(f"column {name!r} has a whole number outside 0 to 2^40")
     return found.astype(np.int64)
 
@@ -383,6 +417,7 @@ def _forget_rare(words: Counter[str]) -> None:
         return
     times = 1
     while len(words) > MOST_COUNTED_WORDS // 2:
-        for word in [word for word, count in words.items() if count <= times]:
+        rare = [word for word, count in words.items() if count <= times]
+        for word in rare:
             del words[word]
         times += 1

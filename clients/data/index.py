@@ -28,7 +28,8 @@ _SCHEMA = pa.schema(
 )
 _GATHERED = b"gathered"
 _BATCH_CLIENTS = 65_536
-_COMPUTE = pc  # its functions are made when it is loaded, so that type checkers know none
+# The functions of this module are made when it is loaded, so that type checkers know none.
+_COMPUTE = pc
 
 
 class Index:
@@ -68,11 +69,11 @@ class Index:
         Args:
             place: among all.
         """
-        columns = (self._table.column(name)[place].as_py() for name in Client._fields)
-        return Client(*columns)
+        cells = (self._table.column(name)[place] for name in Client._fields)
+        return Client(*(cell.as_py() for cell in cells))
 
     def reading_order(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same places in the order in which the data lies.
+        """The same places in the order in which the data lies, so that a file is read once through.
 
         Args:
             places: any [N].
@@ -81,7 +82,7 @@ class Index:
         return places[np.argsort(first, kind="stable")]
 
     def to_bytes(self) -> bytes:
-        """As `from_bytes` reads it."""
+        """The index as `from_bytes` reads it: a file of Arrow's IPC format."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, self._table.schema) as writer:
             writer.write_table(self._table)
@@ -89,8 +90,9 @@ class Index:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Index":
-        """The inverse of `to_bytes`."""
-        return cls(pa.ipc.open_file(content).read_all())
+        """The index whose `to_bytes` gave the `content`."""
+        reader = pa.ipc.open_file(content)
+        return cls(reader.read_all())
 
 
 def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index, ClientFile]:
@@ -100,6 +102,10 @@ def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index,
         reader: of the data.
         file: where the index is kept; None to keep none.
         request: says of what it is. An index of something else, or a damaged one, is built anew.
+
+    Returns:
+        The index, and the reader that finds its clients: the given one, or that of a copy in which
+        the records of each client lie together.
 
     Raises:
         Damaged: something in the data cannot be read.
@@ -137,18 +143,23 @@ def _built(clients: Iterator[Client], metadata: dict[bytes, bytes]) -> tuple[Ind
     table = pa.Table.from_batches(_batches(clients), _SCHEMA)
     if not table.num_rows:
         raise Damaged("the data has no clients")
+    # Arrow cannot sort by a dictionary, as which splits are kept.
+    plain_split = table.column("split").cast(pa.string())
+    plain = table.set_column(0, "split", plain_split)
     keys = [("split", "ascending"), ("name", "ascending")]
-    plain = table.set_column(0, "split", table.column("split").cast(pa.string()))
     order = _COMPUTE.sort_indices(plain, sort_keys=keys)  # pyright: ignore[reportAttributeAccessIssue]
-    table = table.take(order).combine_chunks().replace_schema_metadata(metadata)
-    index = Index(table)
-    split, name = plain.column("split").take(order), plain.column("name").take(order)
+    in_order = table.take(order).combine_chunks()
+    index = Index(in_order.replace_schema_metadata(metadata))
+    split = plain.column("split").take(order)
+    name = plain.column("name").take(order)
     is_again = _COMPUTE.and_(  # pyright: ignore[reportAttributeAccessIssue]
         _COMPUTE.equal(split[1:], split[:-1]),  # pyright: ignore[reportAttributeAccessIssue]
         _COMPUTE.equal(name[1:], name[:-1]),  # pyright: ignore[reportAttributeAccessIssue]
     )
     again = np.flatnonzero(is_again.to_numpy())
-    return index, index.client(int(again[0])) if again.size else None
+    if not again.size:
+        return index, None
+    return index, index.client(int(again[0]))
 
 
 def _batches(clients: Iterator[Client]) -> Iterator[pa.RecordBatch]:
@@ -163,10 +174,10 @@ def _batches(clients: Iterator[Client]) -> Iterator[pa.RecordBatch]:
 
 def _batch(rows: list[Client]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
+    arrays: list[pa.Array] = []
     try:
-        arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)
-        ]
+        for column, field in zip(columns, _SCHEMA, strict=True):
+            arrays.append(pa.array(column, field.type))
     except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
         raise Damaged(f"a client has no name that is UTF-8 ({error})") from None
     return pa.record_batch(arrays, schema=_SCHEMA)

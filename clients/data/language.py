@@ -32,16 +32,14 @@ class Language(DrawnCounts):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self.fields: Mapping[str, Field] = {
-            "tokens": Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
-        }
+        tokens = Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
+        self.fields: Mapping[str, Field] = {"tokens": tokens}
         self.optimum: Mapping[str, float] = {}
         seed = scenario.training_seed
         self._text_key = stream_key(seed, Stream.TEXT)
         generator = stream_generator(seed, Stream.LANGUAGE)
-        self._ranked = np.stack([generator.permutation(WORDS) for _ in range(TOPICS)]).astype(
-            np.int64
-        )
+        rankings = [generator.permutation(WORDS) for _ in range(TOPICS)]
+        self._ranked = np.stack(rankings).astype(np.int64)
         self._successor = generator.permutation(WORDS).astype(np.int64)
         frequency = 1.0 / np.arange(1, WORDS + 1)
         self._zipf_edges = np.cumsum(frequency / frequency.sum())
@@ -49,7 +47,7 @@ class Language(DrawnCounts):
     def examples(
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
     ) -> dict[str, NDArray]:
-        """See ExampleSource."""
+        """The sentences of `device_ids` [G] at each one's `positions` [G, B]."""
         tokens = _sentences(
             self._text_key, device_ids, positions, self._ranked, self._successor, self._zipf_edges
         )
@@ -72,6 +70,7 @@ def _sentences(key, device_ids, positions, ranked, successor, zipf_edges):
             words = tokens[row, column]
             words[0] = START
             w0, _, _, _ = draw(key, device, 1 + sentence, 0)
+            # The last edge may be rounded to less than 1.
             topic = min(TOPICS - 1, np.searchsorted(edges, uniform(w0)))
             for place in range(1, LENGTH + 1):
                 w0, w1, _, _ = draw(key, device, 1 + sentence, place)

@@ -32,13 +32,16 @@ class Points(DrawnCounts):
         super().__init__(scenario)
         seed = scenario.training_seed
         self._key = stream_key(seed, Stream.EXAMPLES)
-        self._between, self._within = table.between, table.within
+        self._between = table.between
+        self._within = table.within
         generator = stream_generator(seed, Stream.EXAMPLES)
         self.mean: NDArray[np.float64] = generator.standard_normal(table.dimension)
         """Of all points, [dimension]: the optimum of the quadratic task."""
-        self.fields: Mapping[str, Field] = {"inputs": Field(shape=(table.dimension,), kind="real")}
-        spread = table.between**2 + table.within**2
-        self.optimum: Mapping[str, float] = {"loss": 0.5 * table.dimension * spread}
+        inputs = Field(shape=(table.dimension,), kind="real")
+        self.fields: Mapping[str, Field] = {"inputs": inputs}
+        variance = table.between**2 + table.within**2
+        least_loss = 0.5 * table.dimension * variance
+        self.optimum: Mapping[str, float] = {"loss": least_loss}
 
     def centers(self, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
         """The means of the points of devices, [G, dimension].
@@ -46,14 +49,16 @@ class Points(DrawnCounts):
         Args:
             device_ids: devices [G].
         """
-        return self.mean + self._between * _normals_of(self._key, device_ids, self.mean.size)
+        normals = _normals_of(self._key, device_ids, self.mean.size)
+        return self.mean + self._between * normals
 
     def examples(
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
     ) -> dict[str, NDArray]:
-        """See ExampleSource."""
+        """The points of `device_ids` [G] at each one's `positions` [G, B]."""
         centers = self.centers(device_ids)
-        return {"inputs": _points_of(self._key, device_ids, positions, centers, self._within)}
+        points = _points_of(self._key, device_ids, positions, centers, self._within)
+        return {"inputs": points}
 
 
 @njit(cache=True)
@@ -73,6 +78,7 @@ def _points_of(key, device_ids, positions, centers, within):
     noise = np.empty(size)
     for row in range(device_ids.size):
         for column in range(positions.shape[1]):
-            fill_with_normals(noise, key, device_ids[row], 1 + positions[row, column])
+            example = 1 + positions[row, column]
+            fill_with_normals(noise, key, device_ids[row], example)
             points[row, column] = centers[row] + within * noise
     return points

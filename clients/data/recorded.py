@@ -15,7 +15,7 @@ from clients.data.cache import content_cache
 from clients.data.form import Contents, Counting, Form
 from clients.data.index import Index, indexed
 from clients.data.readers.reader import ClientFile, Damaged
-from clients.data.source import DamagedExamples, Field
+from clients.data.source import DamagedExamples, Field, OnRead
 from fedray.errors import InputError, one_line
 from fedray.kept import keep, read_kept
 from fedray.scenario import Scenario
@@ -49,6 +49,7 @@ class RecordedExamples:
         make_reader: opens the data, given the folder in the cache for its content.
         digest: SHA-256 of the data; None for data that cannot be told by its content, of which
             nothing is kept in the cache.
+        on_read: is told how far the data is if it is read as a whole, to count words or values.
 
     Raises:
         InputError: the data cannot be read, or is not what the table says.
@@ -62,8 +63,11 @@ class RecordedExamples:
         table: RecordedData,
         make_reader: Callable[[Path], ClientFile],
         digest: str | None,
+        on_read: OnRead | None = None,
     ) -> None:
-        self._table, self._where = table, f"data ({table.kind})"
+        self._on_read = on_read or (lambda clients, count: None)
+        self._table = table
+        self._where = f"data ({table.kind})"
         try:
             if digest is None:
                 self._open(make_reader(Path()), None)
@@ -81,29 +85,29 @@ class RecordedExamples:
         self.optimum: Mapping[str, float] = {}
         self._places = np.concatenate([self._split.trained, self._split.held_out])
         self.held_out_devices = self._split.held_out.size
-        counts = self._index.examples
-        self._assignment = Assignment(
-            scenario, table, counts[self._split.trained], self.held_out_devices
-        )
+        counts = self._index.examples[self._split.trained]
+        self._assignment = Assignment(scenario, table, counts, self.held_out_devices)
         self._decoded: OrderedDict[int, dict[str, NDArray]] = OrderedDict()
         self._decoded_bytes = 0
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """See ExampleSource."""
-        return self._index.examples[self._places[self._assignment.places(device_ids)]]
+        """How many examples the client of each of `device_ids` has, [G]."""
+        places = self._places[self._assignment.places(device_ids)]
+        return self._index.examples[places]
 
     def examples(
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
     ) -> dict[str, NDArray]:
-        """See ExampleSource."""
+        """The examples of the clients of `device_ids` [G] at each one's `positions` [G, B].
+
+        Raises:
+            DamagedExamples: the data of some clients cannot be read; it names all of their devices.
+        """
         places = self._places[self._assignment.places(device_ids)]
-        found = {
-            name: np.empty(
-                (*positions.shape, *field.shape),
-                np.float32 if field.kind == "real" else np.int64,
-            )
-            for name, field in self.fields.items()
-        }
+        found: dict[str, NDArray] = {}
+        for name, field in self.fields.items():
+            kind = np.float32 if field.kind == "real" else np.int64
+            found[name] = np.empty((*positions.shape, *field.shape), kind)
         problems: dict[int, str] = {}
         for row, place in enumerate(places):
             try:
@@ -119,7 +123,10 @@ class RecordedExamples:
 
     def _open(self, reader: ClientFile, folder: Path | None) -> None:
         """Index and contents, from the cache if there is a folder."""
-        settings = self._table.model_dump(mode="json", exclude=set(PLACES) | _OF_THE_DEVICES)
+        # Whatever may change what is found is in the name of what is kept, so that other settings
+        # make files of their own.
+        left_out = set(PLACES) | _OF_THE_DEVICES
+        settings = self._table.model_dump(mode="json", exclude=left_out)
         request = json.dumps({"version": _VERSION, **settings}, sort_keys=True)
         name = hashlib.sha256(request.encode()).hexdigest()[:32]
         file = None if folder is None else folder / f"{name}.index"
@@ -134,19 +141,27 @@ class RecordedExamples:
         self._form = Form(self._table, contents)
 
     def _counted(self) -> Contents:
-        counting, index = Counting(self._table), self._index
-        for places, is_trained_on in ((self._split.trained, True), (self._split.held_out, False)):
-            for place in index.reading_order(places):
+        """What the data has, from as many clients as it takes to know."""
+        counting = Counting(self._table)
+        splits = ((self._split.trained, True), (self._split.held_out, False))
+        count = self._split.trained.size + self._split.held_out.size
+        read = 0
+        for places, is_trained_on in splits:
+            for place in self._index.reading_order(places):
                 if not counting.needs_more:
                     break
-                client = index.client(int(place))
-                if client.examples:
-                    try:
-                        counting.add(self._reader.read(client, self._columns), is_trained_on)
-                    except Damaged:
-                        raise
-                    except ValueError as error:
-                        raise Damaged(f"client {client.name!r}: {error}") from None
+                self._on_read(read, count)
+                read += 1
+                client = self._index.client(int(place))
+                if not client.examples:
+                    continue
+                try:
+                    columns = self._reader.read(client, self._columns)
+                    counting.add(columns, is_trained_on)
+                except Damaged:
+                    raise
+                except ValueError as error:
+                    raise Damaged(f"client {client.name!r}: {error}") from None
         return counting.contents()
 
     def _client(self, place: int) -> dict[str, NDArray]:
@@ -165,8 +180,10 @@ class RecordedExamples:
             raise Damaged(f"client {client.name!r}: {error}") from None
         self._decoded[place] = found
         self._decoded_bytes += _bytes_of(found)
+        # The one that was just read stays, however large it is.
         while self._decoded_bytes > DECODED_BYTES and len(self._decoded) > 1:
-            self._decoded_bytes -= _bytes_of(self._decoded.popitem(last=False)[1])
+            _, oldest = self._decoded.popitem(last=False)
+            self._decoded_bytes -= _bytes_of(oldest)
         return found
 
 
@@ -177,13 +194,16 @@ def _bytes_of(fields: Mapping[str, NDArray]) -> int:
 def _columns(table: FormedData) -> tuple[str, ...]:
     if table.tokens:
         return (table.tokens,)
-    return tuple(dict.fromkeys(name for name in (table.inputs, table.targets) if name))
+    names = [name for name in (table.inputs, table.targets) if name]
+    # One column may be both.
+    return tuple(dict.fromkeys(names))
 
 
 def _kept_contents(file: Path, request: str) -> Contents | None:
     try:
         content = read_kept(file, request)
-    except ValueError:  # damaged: it is found anew
+    except ValueError:
+        # It is damaged, and found anew.
         return None
     return None if content is None else Contents.from_bytes(content)
 

@@ -1,7 +1,7 @@
 """What a source of examples is. A new kind: its table in fedray/scenario/data.py, its file here,
 its line in registry.py, and the contract suite in contract.py."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 FIRST_HELD_OUT = np.uint64(1 << 40)
 """Ids from here on are of no device of a population: every population stays below. The data of such
 an id is held out: models are evaluated on it, and never trained."""
+
+OnRead = Callable[[int, int], None]
+"""Is told how many clients of the data were read, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,14 @@ class ExampleSource(Protocol):
     optimum: Mapping[str, float]
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """How many examples each device has, [G]; a device may have none."""
+        """How many examples devices have.
+
+        Args:
+            device_ids: [G].
+
+        Returns:
+            Counts [G]; a device may have none.
+        """
         ...
 
     def examples(

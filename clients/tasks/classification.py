@@ -18,11 +18,15 @@ from fedray.messages import Metric
 
 
 def classes_of(kind: str, fields: Mapping[str, Field]) -> tuple[tuple[int, ...], int]:
-    """Shape of the field `inputs`, and how many classes the field `targets` has.
+    """What a classifier needs to know of its data.
 
     Args:
         kind: of the task, for messages.
-        fields: of the data.
+        fields: of the data, by name.
+
+    Returns:
+        (shape, classes): the shape of the field `inputs`, and how many classes the field `targets`
+        has.
 
     Raises:
         ScenarioError: the data has no real inputs, or its targets are no class numbers.
@@ -40,8 +44,9 @@ def classes_of(kind: str, fields: Mapping[str, Field]) -> tuple[tuple[int, ...],
 
 
 def described(fields: Mapping[str, Field]) -> str:
-    """Fields as messages show them."""
-    return ", ".join(f"{field.kind} `{name}` {list(field.shape)}" for name, field in fields.items())
+    """The `fields` of data as messages show them: kind, name and shape of each."""
+    told = [f"{field.kind} `{name}` {list(field.shape)}" for name, field in fields.items()]
+    return ", ".join(told)
 
 
 class Classifier(ABC):
@@ -60,25 +65,44 @@ class Classifier(ABC):
     )
 
     def __init__(self, parameters: Mapping[str, Parameter], seed: int) -> None:
-        self._parameters, self._seed = parameters, seed
+        self._parameters = parameters
+        self._seed = seed
         self.shapes = shapes_of(parameters)
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """[D], a function of the seed."""
+        """The flat initial values [D], a function of the seed alone."""
         return drawn(self._parameters, self._seed)
 
     @abstractmethod
     def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Logits [G, B, classes] of inputs [G, B, *shape]."""
+        """The logits of the classes.
+
+        Args:
+            parameters: of G devices, by name.
+            inputs: of each device's own examples, [G, B, *shape].
+
+        Returns:
+            Logits [G, B, classes].
+        """
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """Mean cross-entropy [G] (nats)."""
+        """Mean cross-entropy of each device's `batch` under its own `parameters`, in nats, [G]."""
         scores = self.scores(parameters, batch["inputs"])
-        return _nats(scores, batch["targets"]).mean(dim=1)
+        nats = _nats(scores, batch["targets"])
+        return nats.mean(dim=1)
 
     def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """See Task."""
-        scores, targets = self.scores(parameters, batch["inputs"]), batch["targets"]
+        """Cross-entropy and whether the class is found, of each example, with weight 1.
+
+        Args:
+            parameters: each device's own.
+            batch: has the fields `inputs` and `targets`.
+
+        Returns:
+            (numerators, weights), [G, B] both, by the name of the metric.
+        """
+        targets = batch["targets"]
+        scores = self.scores(parameters, batch["inputs"])
         nats = _nats(scores, targets)
         is_found = (scores.argmax(dim=2) == targets).to(nats.dtype)
         weights = torch.ones_like(nats)
@@ -87,5 +111,6 @@ class Classifier(ABC):
 
 def _nats(scores: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropies [G, B] of scores [G, B, classes]."""
-    nats = functional.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none")
+    flat_scores = scores.flatten(0, 1)
+    nats = functional.cross_entropy(flat_scores, targets.flatten(), reduction="none")
     return nats.view_as(targets)

@@ -25,7 +25,11 @@ TOLERANCE = 1e-5
 
 
 def check_shapes_lay_out_the_parameters(make: MakeTask) -> None:
-    """The flat vector has as many numbers as the shapes, all of them finite."""
+    """The flat vector has as many numbers as the shapes, all of them finite.
+
+    Args:
+        make: gives a task and its examples for a seed.
+    """
     task, _ = _made(make)
     parameters = task.initial_parameters()
     assert parameters.dtype == np.float32
@@ -34,40 +38,57 @@ def check_shapes_lay_out_the_parameters(make: MakeTask) -> None:
 
 
 def check_a_task_is_a_function_of_its_seed(make: MakeTask) -> None:
-    """Two tasks of one seed have the same parameters and figures, bit for bit."""
-    (one, source), (other, _) = _made(make), _made(make)
-    other.measure(_start(other), _batch(source, DEVICES[:1]))  # it has been used before
+    """Two tasks of one seed have the same parameters and figures, bit for bit.
+
+    Args:
+        make: gives a task and its examples for a seed.
+    """
+    one, source = _made(make)
+    other, _ = _made(make)
+    # A task that remembers something of an earlier call would differ from one that is new.
+    one_device = _batch(source, DEVICES[:1])
+    other.measure(_start(other), one_device)
     assert (one.initial_parameters() == other.initial_parameters()).all()
     batch = _batch(source, DEVICES)
     start = _start(one, DEVICES.size)
     assert torch.equal(one.losses(start, batch), other.losses(start, batch))
-    for mine, theirs in zip(
-        one.measure(start, batch).values(), other.measure(start, batch).values(), strict=True
-    ):
-        assert torch.equal(mine[0], theirs[0])
-        assert torch.equal(mine[1], theirs[1])
+    measured = one.measure(start, batch)
+    measured_again = other.measure(start, batch)
+    for mine, theirs in zip(measured.values(), measured_again.values(), strict=True):
+        numerators, weights = mine
+        other_numerators, other_weights = theirs
+        assert torch.equal(numerators, other_numerators)
+        assert torch.equal(weights, other_weights)
 
 
 def check_losses_do_not_depend_on_the_group(make: MakeTask) -> None:
-    """A device has the loss and the gradients that it has alone, but for rounding."""
+    """A device has the loss and the gradients that it has alone, but for rounding.
+
+    Args:
+        make: gives a task and its examples for a seed.
+    """
     task, source = _made(make)
     batch = _batch(source, DEVICES)
-    losses, gradients = _losses_and_gradients(task, _start(task, DEVICES.size), batch)
+    start = _start(task, DEVICES.size)
+    losses, gradients = _losses_and_gradients(task, start, batch)
     assert losses.shape == (DEVICES.size,)
     assert torch.isfinite(losses).all()
     for g in range(DEVICES.size):
         own = {name: part[g : g + 1] for name, part in batch.items()}
         loss, gradient = _losses_and_gradients(task, _start(task), own)
-        torch.testing.assert_close(loss[0], losses[g], rtol=TOLERANCE, atol=TOLERANCE)
+        _assert_close(loss[0], losses[g])
         for name in task.shapes:
-            torch.testing.assert_close(
-                gradient[name][0], gradients[name][g], rtol=TOLERANCE, atol=TOLERANCE
-            )
+            _assert_close(gradient[name][0], gradients[name][g])
 
 
 def check_gradients_are_slopes(make: MakeTask) -> None:
-    """The gradient times a direction is the slope of the loss in it, in float64 (central
-    differences)."""
+    """The gradient times a direction is the slope of the loss in it (by central differences).
+
+    The task is called in float64, since in float32 the difference of two losses is mostly rounding.
+
+    Args:
+        make: gives a task and its examples for a seed.
+    """
     task, source = _made(make)
     batch = {
         name: part.double() if part.is_floating_point() else part
@@ -75,23 +96,31 @@ def check_gradients_are_slopes(make: MakeTask) -> None:
     }
     start = {name: part.double() for name, part in _start(task, 2).items()}
     _, gradients = _losses_and_gradients(task, start, batch)
-    draws, step = torch.Generator().manual_seed(SEED), 1e-6
+    draws = torch.Generator().manual_seed(SEED)
+    step = 1e-6
     for name, part in start.items():
         direction = torch.randn(part.shape, generator=draws, dtype=torch.float64)
+        ahead = {**start, name: part + step * direction}
+        behind = {**start, name: part - step * direction}
         with torch.no_grad():
-            above = task.losses({**start, name: part + step * direction}, batch).sum()
-            below = task.losses({**start, name: part - step * direction}, batch).sum()
+            above = task.losses(ahead, batch).sum()
+            below = task.losses(behind, batch).sum()
         slope = (above - below) / (2 * step)
-        mine = (gradients[name] * direction).sum()
-        torch.testing.assert_close(mine, slope, rtol=1e-4, atol=1e-7, msg=name)
+        along_gradient = (gradients[name] * direction).sum()
+        torch.testing.assert_close(along_gradient, slope, rtol=1e-4, atol=1e-7, msg=name)
 
 
 def check_measures_are_finite(make: MakeTask) -> None:
-    """Every metric has a numerator and a weight for each example of each device."""
+    """Every metric has a numerator and a weight for each example of each device.
+
+    Args:
+        make: gives a task and its examples for a seed.
+    """
     task, source = _made(make)
     batch = _batch(source, DEVICES)
+    start = _start(task, DEVICES.size)
     with torch.no_grad():
-        measured = task.measure(_start(task, DEVICES.size), batch)
+        measured = task.measure(start, batch)
     assert set(measured) == {metric.name for metric in task.metrics}
     for numerators, weights in measured.values():
         assert numerators.shape == weights.shape == (DEVICES.size, BATCH)
@@ -126,7 +155,12 @@ def _batch(source: ExampleSource, device_ids: np.ndarray) -> dict[str, Tensor]:
 def _start(task: Task, devices: int = 1) -> dict[str, Tensor]:
     """The initial parameters by name, [G, *shape], once for each device."""
     flat = torch.from_numpy(task.initial_parameters())
-    return repeated(named(flat[None, :], task.shapes), devices)
+    of_one = named(flat[None, :], task.shapes)
+    return repeated(of_one, devices)
+
+
+def _assert_close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def _losses_and_gradients(

@@ -32,11 +32,11 @@ class CustomTask:
         self._file = table.file
         make = function_in(table, "task")
         self._task: Task = self._called("task", lambda: _seeded(make, seed))
-        shapes = getattr(self._task, "shapes", None)
         missing = [name for name in METHODS if not callable(getattr(self._task, name, None))]
         if missing:
             self._refuse(f"what task(seed) returned lacks {', '.join(missing)}")
-        if not (isinstance(shapes, dict) and shapes and all(map(_is_shape, shapes.values()))):
+        shapes = getattr(self._task, "shapes", None)
+        if not isinstance(shapes, dict) or not shapes or not all(map(_is_shape, shapes.values())):
             self._refuse("`shapes` must have the shape of every parameter by its name")
         self.metrics: tuple[Metric, ...] = tuple(getattr(self._task, "metrics", ()))
         names = {metric.name for metric in self.metrics if isinstance(metric, Metric)}
@@ -48,11 +48,16 @@ class CustomTask:
         self.source: ExampleSource | None = getattr(self._task, "source", None)
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """See clients.tasks.task.Task."""
-        given = self._called(
-            "initial_parameters",
-            lambda: np.asarray(self._task.initial_parameters(), dtype=np.float32),
-        )
+        """The user's initial parameters [D].
+
+        Raises:
+            ScenarioError: the user's code fails, or they are not D finite numbers.
+        """
+
+        def call() -> NDArray[np.float32]:
+            return np.asarray(self._task.initial_parameters(), dtype=np.float32)
+
+        given = self._called("initial_parameters", call)
         expected = size_of(self.shapes)
         if given.shape != (expected,) or not np.isfinite(given).all():
             self._refuse(
@@ -62,9 +67,14 @@ class CustomTask:
         return given
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """See clients.tasks.task.Task."""
+        """The user's mean losses [G] of a `batch` under each device's own `parameters`.
+
+        Raises:
+            ScenarioError: the user's code fails, or gives something else.
+        """
         given = self._called("losses", lambda: self._task.losses(parameters, batch))
-        devices = len(next(iter(batch.values())))
+        any_field = next(iter(batch.values()))
+        devices = len(any_field)
         if not isinstance(given, Tensor) or given.shape != (devices,):
             self._refuse(
                 f"losses() gave {_described(given)}; it must be a tensor [{devices}], a loss per "
@@ -73,9 +83,17 @@ class CustomTask:
         return given
 
     def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """See clients.tasks.task.Task."""
+        """The user's metrics of a `batch` under each device's own `parameters`.
+
+        Returns:
+            (numerators, weights), [G, B] both, by the name of the metric.
+
+        Raises:
+            ScenarioError: the user's code fails, or gives something else.
+        """
         given = self._called("measure", lambda: self._task.measure(parameters, batch))
-        shape = next(iter(batch.values())).shape[:2]
+        any_field = next(iter(batch.values()))
+        shape = any_field.shape[:2]
         for metric in self.metrics:
             parts = given.get(metric.name, ()) if isinstance(given, dict) else ()
             if len(parts) != 2 or any(getattr(part, "shape", None) != shape for part in parts):

@@ -44,7 +44,9 @@ class ImageCnn(Classifier):
 
     def __init__(self, table: ImageCnnTask, seed: int, fields: Mapping[str, Field]) -> None:
         shape, classes = classes_of(table.kind, fields)
-        height, width, channels = (*shape, 1)[:3] if len(shape) in (2, 3) else (0, 0, 0)
+        is_image = len(shape) in (2, 3)
+        # A grey image has one channel. What is no image is refused as one without pixels.
+        height, width, channels = (*shape, 1)[:3] if is_image else (0, 0, 0)
         if min(height, width) < LEAST_PIXELS:
             raise ScenarioError(
                 f"training.task.kind={table.kind!r} needs images [height, width, channels] of at "
@@ -54,49 +56,47 @@ class ImageCnn(Classifier):
         self._is_gray = len(shape) == 2
         first, second = CHANNELS
         area = KERNEL**2
-        flat = ((height - 4) // 2) * ((width - 4) // 2) * second
+        # Each convolution without padding takes a pixel from either side.
+        pooled_height = (height - 4) // 2
+        pooled_width = (width - 4) // 2
+        flat = pooled_height * pooled_width * second
 
         def bias(fan_in: int) -> Draw:
             is_drawn = table.architecture == "cifar10"
             return uniform(1.0 / math.sqrt(fan_in)) if is_drawn else constant(0.0)
 
-        super().__init__(
-            {
-                "convolution_1": Parameter(
-                    (first, channels, KERNEL, KERNEL), glorot(area * channels, area * first)
-                ),
-                "convolution_1_bias": Parameter((first,), bias(area * channels)),
-                "convolution_2": Parameter(
-                    (second, first, KERNEL, KERNEL), glorot(area * first, area * second)
-                ),
-                "convolution_2_bias": Parameter((second,), bias(area * first)),
-                "dense": Parameter((flat, UNITS), glorot(flat, UNITS)),
-                "dense_bias": Parameter((UNITS,), bias(flat)),
-                "classes": Parameter((UNITS, classes), glorot(UNITS, classes)),
-                "classes_bias": Parameter((classes,), bias(UNITS)),
-            },
-            seed,
-        )
+        first_shape = (first, channels, KERNEL, KERNEL)
+        second_shape = (second, first, KERNEL, KERNEL)
+        # Fans of a convolution count the pixels that its kernel covers.
+        first_weight = glorot(area * channels, area * first)
+        second_weight = glorot(area * first, area * second)
+        parameters = {
+            "convolution_1": Parameter(first_shape, first_weight),
+            "convolution_1_bias": Parameter((first,), bias(area * channels)),
+            "convolution_2": Parameter(second_shape, second_weight),
+            "convolution_2_bias": Parameter((second,), bias(area * first)),
+            "dense": Parameter((flat, UNITS), glorot(flat, UNITS)),
+            "dense_bias": Parameter((UNITS,), bias(flat)),
+            "classes": Parameter((UNITS, classes), glorot(UNITS, classes)),
+            "classes_bias": Parameter((classes,), bias(UNITS)),
+        }
+        super().__init__(parameters, seed)
 
     def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """See Classifier.
+        """The logits [G, B, classes] of `inputs` by each device's `parameters`.
 
         The convolutions of a group are one call per device: on a CPU a grouped convolution, and
         `vmap`, which makes one, take 1.3 to 1.7 times as long.
         """
         images = inputs[..., None] if self._is_gray else inputs
         # Channels stay last in memory, which oneDNN convolves faster than channels first.
+        channels_first = images.movedim(-1, 2)
         own = zip(
-            images.movedim(-1, 2).unbind(),
-            *(
-                parameters[name].unbind()
-                for name in (
-                    "convolution_1",
-                    "convolution_1_bias",
-                    "convolution_2",
-                    "convolution_2_bias",
-                )
-            ),
+            channels_first.unbind(),
+            parameters["convolution_1"].unbind(),
+            parameters["convolution_1_bias"].unbind(),
+            parameters["convolution_2"].unbind(),
+            parameters["convolution_2_bias"].unbind(),
             strict=True,
         )
         maps = torch.stack([_maps(*each) for each in own])

@@ -42,13 +42,18 @@ class KeyboardLstm(TextModel):
         tokens = tokens_of(table.kind, fields)
         self._is_coupled = table.cell == "cifg"
         self._is_tied = table.tied
-        words, embedding, hidden = tokens.values, table.embedding, table.hidden
+        words = tokens.values
+        embedding = table.embedding
+        hidden = table.hidden
         gates = (3 if self._is_coupled else 4) * hidden
+        # The projection to the embedding is inside the recurrence of a CIFG-LSTM, and after that of
+        # an LSTM with four gates.
         state = embedding if self._is_coupled else hidden
 
         def gate_bias(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
             bias = np.zeros(shape)
-            bias[-2 * hidden : -hidden] = 1.0  # the forget gate is the last but the candidate
+            # The forget gate is the last but the candidate.
+            bias[-2 * hidden : -hidden] = 1.0
             return bias
 
         parameters = {
@@ -66,15 +71,17 @@ class KeyboardLstm(TextModel):
         super().__init__(tokens, parameters, seed)
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
-        """See TextModel."""
+        """The projected states [G, B, T, E], by the `parameters`, of `tokens` [G, B, T]."""
         devices, batch, steps = tokens.shape
-        inputs = embedded(parameters["embedding"], tokens.transpose(1, 2)).flatten(1, 2)
+        # Steps come before texts, so that what one step of the recurrence reads lies together.
+        by_step = tokens.transpose(1, 2)
+        inputs = embedded(parameters["embedding"], by_step).flatten(1, 2)
         bias = parameters["gate_bias"][:, None, :]
         gates = torch.baddbmm(bias, inputs, parameters["input"])
         gates = gates.view(devices, steps, batch, -1)
         projection = parameters["projection"]
-        own = projection if self._is_coupled else None
-        states = recur(gates, parameters["recurrent"], own)
+        recurrent_projection = projection if self._is_coupled else None
+        states = recur(gates, parameters["recurrent"], recurrent_projection)
         if not self._is_coupled:
             bias = parameters["projection_bias"][:, None, :]
             flat = torch.baddbmm(bias, states.flatten(1, 2), projection)
@@ -82,7 +89,8 @@ class KeyboardLstm(TextModel):
         return states.transpose(1, 2)
 
     def output(self, parameters: Parameters) -> tuple[Tensor, Tensor | None]:
-        """See TextModel."""
+        """The output layer among the `parameters`: where it is tied, the embedding, without
+        biases."""
         if self._is_tied:
             return parameters["embedding"], None
         return parameters["output"], parameters["output_bias"]

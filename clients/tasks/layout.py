@@ -11,26 +11,42 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def size_of(shapes: Shapes) -> int:
-    """D: how many numbers there are in all."""
+    """D: how many numbers the parameters of these `shapes` have in all."""
     return sum(math.prod(shape) for shape in shapes.values())
 
 
 def named(parameters_GD: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-    """Flat parameters [G, D] as named tensors [G, *shape], which are views."""
-    parts = parameters_GD.split([math.prod(shape) for shape in shapes.values()], dim=1)
-    return {
-        name: part.reshape(-1, *shape)
-        for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
+    """Flat parameters as named tensors.
+
+    Args:
+        parameters_GD: [G, D].
+        shapes: of the parameters, in the order in which they lie in the flat vector.
+
+    Returns:
+        Tensors [G, *shape] by name, which are views: a change of one changes the flat vector.
+    """
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    parts = parameters_GD.split(sizes, dim=1)
+    tensors_by_name: dict[str, Tensor] = {}
+    for (name, shape), part in zip(shapes.items(), parts, strict=True):
+        tensors_by_name[name] = part.reshape(-1, *shape)
+    return tensors_by_name
 
 
 def repeated(parameters: Mapping[str, Tensor], devices: int) -> dict[str, Tensor]:
-    """Copies of one model's parameters [1, *shape], one for each device: [devices, *shape]."""
-    return {
-        name: part.repeat(devices, *(1,) * (part.dim() - 1)) for name, part in parameters.items()
-    }
+    """Copies of one model's parameters [1, *shape], one for each device: [devices, *shape].
+
+    Args:
+        parameters: of the one model, by name.
+        devices: how many copies there are. They share no memory, so each can be trained in place.
+    """
+    copies: dict[str, Tensor] = {}
+    for name, part in parameters.items():
+        once = (1,) * (part.dim() - 1)
+        copies[name] = part.repeat(devices, *once)
+    return copies
 
 
 def tensors(examples: Mapping[str, NDArray]) -> dict[str, Tensor]:
-    """Arrays by name as tensors of the same memory."""
+    """The arrays of `examples` by name as tensors of the same memory."""
     return {name: torch.from_numpy(part) for name, part in examples.items()}

@@ -27,20 +27,28 @@ class Logistic(Classifier):
     def __init__(self, table: LogisticTask, seed: int, fields: Mapping[str, Field]) -> None:
         shape, classes = classes_of(table.kind, fields)
         self._l2 = table.l2
+        dimension = math.prod(shape)
         parameters = {
-            "weight": Parameter((math.prod(shape), classes), constant(0.0)),
+            "weight": Parameter((dimension, classes), constant(0.0)),
             "bias": Parameter((classes,), constant(0.0)),
         }
         super().__init__(parameters, seed)
 
     def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """See Classifier."""
+        """The logits [G, B, classes] of `inputs` [G, B, *shape], by each device's `parameters`."""
         bias = parameters["bias"][:, None, :]
-        return torch.baddbmm(bias, inputs.flatten(2), parameters["weight"])
+        flat = inputs.flatten(2)
+        return torch.baddbmm(bias, flat, parameters["weight"])
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """Mean cross-entropy [G], and the l2 term."""
+        """Mean cross-entropy and l2 / 2 * |weights|^2, [G].
+
+        Args:
+            parameters: each device's own. The biases are not regularised.
+            batch: has the fields `inputs` and `targets`.
+        """
         losses = super().losses(parameters, batch)
         if self._l2 == 0.0:
             return losses
-        return losses + 0.5 * self._l2 * parameters["weight"].square().sum(dim=(1, 2))
+        squared_norms = parameters["weight"].square().sum(dim=(1, 2))
+        return losses + 0.5 * self._l2 * squared_norms

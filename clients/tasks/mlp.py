@@ -35,15 +35,19 @@ class Mlp(Classifier):
         self._layers = len(widths) - 1
         parameters: dict[str, Parameter] = {}
         for layer, (rows, columns) in enumerate(pairwise(widths)):
-            parameters[f"weight_{layer}"] = Parameter((rows, columns), glorot(rows, columns))
-            parameters[f"bias_{layer}"] = Parameter((columns,), constant(0.0))
+            weight = Parameter((rows, columns), glorot(rows, columns))
+            bias = Parameter((columns,), constant(0.0))
+            parameters[f"weight_{layer}"] = weight
+            parameters[f"bias_{layer}"] = bias
         super().__init__(parameters, seed)
 
     def scores(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """See Classifier."""
+        """The logits [G, B, classes] of `inputs` [G, B, *shape], by each device's `parameters`."""
         units = inputs.flatten(2)
         for layer in range(self._layers):
-            units = units if layer == 0 else torch.relu_(units)
+            if layer > 0:
+                # In place: the inputs, which are not ours to change, are never rectified.
+                units = torch.relu_(units)
             bias = parameters[f"bias_{layer}"][:, None, :]
             units = torch.baddbmm(bias, units, parameters[f"weight_{layer}"])
         return units

@@ -28,11 +28,19 @@ DEVICES_REMEMBERED = 256
 
 
 def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Share of an example's targets, which are class numbers, that have the greatest output: [B].
+    """Share of an example's targets, which are class numbers, that have the greatest output.
+
+    It is the accuracy that a `ModuleTask` measures if it is given none.
 
     Args:
         outputs: scores [B, classes, ...], as `torch.nn.functional.cross_entropy` takes them.
         targets: class numbers [B, ...].
+
+    Returns:
+        Shares [B], float64.
+
+    Raises:
+        ValueError: the targets are reals, of which none is a class.
     """
     if targets.is_floating_point():
         raise ValueError(
@@ -61,28 +69,45 @@ class FunctionSource:
 
     @property
     def fields(self) -> dict[str, Field]:
-        """Of the first device's examples."""
+        """The fields `inputs` and `targets`, with the shapes that the examples of device 0 have.
+
+        Every other device's examples must have the same.
+        """
         inputs, targets = self._of(0)
         return {"inputs": self._field(inputs), "targets": self._field(targets)}
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """See ExampleSource."""
-        counts = [len(self._of(device)[0]) for device in device_ids.tolist()]
+        """How many examples each of `device_ids` has, [G].
+
+        The user's function is called for each device that is not remembered.
+        """
+        counts: list[int] = []
+        for device in device_ids.tolist():
+            inputs, _ = self._of(device)
+            counts.append(len(inputs))
         return np.array(counts, np.int64)
 
     def examples(
         self, device_ids: NDArray[np.uint64], positions: NDArray[np.int64]
     ) -> dict[str, NDArray]:
-        """See ExampleSource."""
-        chosen = [
-            tuple(part[row] for part in self._of(device))
-            for device, row in zip(device_ids.tolist(), positions.tolist(), strict=True)
-        ]
-        inputs, targets = (torch.stack(parts).numpy() for parts in zip(*chosen, strict=True))
-        return {"inputs": inputs, "targets": targets}
+        """The examples of each of `device_ids` [G] at its own `positions` [G, B], by field."""
+        chosen_inputs: list[Tensor] = []
+        chosen_targets: list[Tensor] = []
+        for device, wanted in zip(device_ids.tolist(), positions.tolist(), strict=True):
+            inputs, targets = self._of(device)
+            chosen_inputs.append(inputs[wanted])
+            chosen_targets.append(targets[wanted])
+        return {
+            "inputs": torch.stack(chosen_inputs).numpy(),
+            "targets": torch.stack(chosen_targets).numpy(),
+        }
 
     def _of(self, device: int) -> Examples:
-        """All examples of a device, which are asked for more than once."""
+        """All examples of a device.
+
+        They are asked for more than once in a round, first to count them and then to train, so the
+        last DEVICES_REMEMBERED devices are kept.
+        """
         if device not in self._recent:
             inputs, targets = self._examples(device)
             if len(inputs) != len(targets):
@@ -96,9 +121,10 @@ class FunctionSource:
         return self._recent[device]
 
     def _field(self, part: Tensor) -> Field:
+        shape = tuple(part.shape[1:])
         if part.is_floating_point():
-            return Field(tuple(part.shape[1:]), "real")
-        return Field(tuple(part.shape[1:]), "whole", values=self._classes)
+            return Field(shape, "real")
+        return Field(shape, "whole", values=self._classes)
 
 
 class ModuleTask:
@@ -141,38 +167,57 @@ class ModuleTask:
                     "dropout to 0, or take a norm without statistics of batches"
                 )
         self._module = module.train()
-        self._loss, self._accuracy = loss, accuracy
+        self._loss = loss
+        self._accuracy = accuracy
         self.metrics = metrics
         self.source = FunctionSource(examples) if callable(examples) else examples
-        own = [(name, part) for name, part in module.named_parameters() if part.requires_grad]
-        self._initial = {name: part.detach().clone() for name, part in own}
-        self.shapes = {name: tuple(part.shape) for name, part in own}
-        rest = [*module.named_parameters(), *module.named_buffers()]
-        self._fixed = {name: part.detach() for name, part in rest if name not in self._initial}
+        named_parameters = list(module.named_parameters())
+        self._initial = {
+            name: part.detach().clone() for name, part in named_parameters if part.requires_grad
+        }
+        self.shapes = {name: tuple(part.shape) for name, part in self._initial.items()}
+        everything = [*named_parameters, *module.named_buffers()]
+        self._fixed = {
+            name: part.detach() for name, part in everything if name not in self._initial
+        }
         self._is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """[D]: as the module was given."""
-        return torch.cat([part.flatten().float() for part in self._initial.values()]).numpy()
+        """The parameters with which the module was given, [D]."""
+        flat = [part.flatten().float() for part in self._initial.values()]
+        return torch.cat(flat).numpy()
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """Mean loss [G] of each device's own parameters on its own batch."""
+        """Mean loss [G] of each device's own `parameters` on its own `batch`."""
         inputs, targets = batch["inputs"], batch["targets"]
-        devices = range(len(inputs))
-        if len(devices) > 1 and not self._is_recurrent:
+        devices = len(inputs)
+        if devices > 1 and not self._is_recurrent:
             return vmap(self._loss_of)(dict(parameters), inputs, targets)
-        own = [{name: part[g] for name, part in parameters.items()} for g in devices]
-        return torch.stack([self._loss_of(own[g], inputs[g], targets[g]) for g in devices])
+        losses: list[Tensor] = []
+        for g in range(devices):
+            own = _of_device(parameters, g)
+            losses.append(self._loss_of(own, inputs[g], targets[g]))
+        return torch.stack(losses)
 
     def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """Loss and accuracy of every example alone."""
+        """Loss and accuracy of every example of a `batch` alone, each with weight 1.
+
+        Args:
+            parameters: each device's own.
+            batch: inputs [G, B, ...] and targets [G, B, ...].
+
+        Returns:
+            (numerators, weights), [G, B] both, by the names of the two metrics.
+        """
         inputs, targets = batch["inputs"], batch["targets"]
-        losses, accuracies = [], []
+        losses: list[Tensor] = []
+        accuracies: list[Tensor] = []
         for g in range(len(inputs)):
-            own = {name: part[g] for name, part in parameters.items()}
-            outputs = self._outputs(own, inputs[g])
+            outputs = self._outputs(_of_device(parameters, g), inputs[g])
+            # The user's loss is a mean over a batch, so each example is a batch of its own.
             pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
-            losses.append(torch.stack([self._loss(*pair) for pair in pairs]))
+            of_examples = [self._loss(output, target) for output, target in pairs]
+            losses.append(torch.stack(of_examples))
             accuracies.append(self._accuracy(outputs, targets[g]))
         weights = torch.ones(inputs.shape[:2])
         loss, accuracy = (metric.name for metric in self.metrics)
@@ -182,15 +227,23 @@ class ModuleTask:
         }
 
     def _loss_of(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        return self._loss(self._outputs(parameters, inputs), targets)
+        outputs = self._outputs(parameters, inputs)
+        return self._loss(outputs, targets)
 
     def _outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        kind = next(iter(parameters.values())).dtype  # float64 where gradients are checked
+        # The contract's check of gradients computes in float64; the fixed parts must follow.
+        kind = next(iter(parameters.values())).dtype
         fixed = {
             name: part.to(kind) if part.is_floating_point() else part
             for name, part in self._fixed.items()
         }
-        return functional_call(self._module, {**fixed, **parameters}, (inputs,))
+        everything = {**fixed, **parameters}
+        return functional_call(self._module, everything, (inputs,))
+
+
+def _of_device(parameters: Parameters, g: int) -> dict[str, Tensor]:
+    """The parameters of the device at a position of the group, [*shape] each."""
+    return {name: part[g] for name, part in parameters.items()}
 
 
 def _plain(part: Tensor) -> Tensor:
@@ -199,8 +252,12 @@ def _plain(part: Tensor) -> Tensor:
 
 
 def _is_impure(part: nn.Module) -> bool:
-    is_batch_norm = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
-    share = (
-        part.p if isinstance(part, nn.modules.dropout._DropoutNd) else part.__dict__.get("dropout")
-    )
-    return is_batch_norm or (isinstance(share, float | int) and share > 0)
+    """Whether a layer keeps statistics of batches, or drops units at random."""
+    if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
+        return True
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        share = part.p
+    else:
+        # Recurrent and attention layers have the share of their own dropout as an attribute.
+        share = part.__dict__.get("dropout")
+    return isinstance(share, float | int) and share > 0

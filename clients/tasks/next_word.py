@@ -50,10 +50,13 @@ class NextWord:
         self._seed = seed
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """[D]: uniform within 1 / sqrt(fan-in), biases zero but for the forget gate's, which is
-        1."""
+        """The flat initial values [D], a function of the seed.
+
+        Weights are uniform within 1 / sqrt(fan-in). Biases are zero but for the forget gate's,
+        which is 1, so that the cell remembers from the start.
+        """
         generator = stream_generator(self._seed, Stream.MODEL)
-        parts = []
+        parts: list[NDArray[np.float64]] = []
         for name, shape in SHAPES.items():
             if name.endswith("bias"):
                 part = np.zeros(shape)
@@ -66,17 +69,36 @@ class NextWord:
         return np.concatenate(parts).astype(np.float32)
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """Mean cross-entropy (nats per word) [G] of tokens [G, B, L]."""
+        """Mean cross-entropy of each device's words, in nats, [G].
+
+        Args:
+            parameters: each device's own.
+            batch: has the field `tokens` [G, B, L].
+        """
         nats, _ = _nats_and_logits(parameters, batch["tokens"])
-        return nats.view(nats.shape[0], -1).mean(dim=1)
+        devices = nats.shape[0]
+        return nats.view(devices, -1).mean(dim=1)
 
     def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """See Task."""
+        """Nats and words found of each sentence, with its number of words as the weight.
+
+        Args:
+            parameters: each device's own.
+            batch: has the field `tokens` [G, B, L].
+
+        Returns:
+            (numerators, weights), [G, B] both, by the name of the metric.
+        """
         tokens = batch["tokens"]
         nats, logits = _nats_and_logits(parameters, tokens)
-        is_found = logits.argmax(dim=1).view_as(nats) == tokens[:, :, 1:]
-        weights = torch.full(tokens.shape[:2], float(nats.shape[2]))
-        return {"loss": (nats.sum(dim=2), weights), "accuracy": (is_found.sum(dim=2), weights)}
+        likeliest = logits.argmax(dim=1).view_as(nats)
+        is_found = likeliest == tokens[:, :, 1:]
+        words = float(nats.shape[2])
+        weights = torch.full(tokens.shape[:2], words)
+        return {
+            "loss": (nats.sum(dim=2), weights),
+            "accuracy": (is_found.sum(dim=2), weights),
+        }
 
 
 def _nats_and_logits(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,26 +114,27 @@ def _logits(parameters: Parameters, tokens: Tensor) -> Tensor:
     batched over devices."""
     devices, batch, steps = tokens.shape
     table = parameters["embedding"]
-    rows = tokens + (torch.arange(devices) * (WORDS + 1))[:, None, None]
-    inputs = functional.embedding(
-        rows.transpose(1, 2).reshape(devices, -1), table.reshape(-1, EMBEDDING)
-    )
-    gates = torch.baddbmm(parameters["gate_bias"][:, None, :], inputs, parameters["input"]).view(
-        devices, steps, batch, -1
-    )
+    # The tables of all devices are rows of one, so that the group is a single look-up.
+    first_rows = torch.arange(devices) * (WORDS + 1)
+    rows = tokens + first_rows[:, None, None]
+    by_step = rows.transpose(1, 2).reshape(devices, -1)
+    inputs = functional.embedding(by_step, table.reshape(-1, EMBEDDING))
+    gate_bias = parameters["gate_bias"][:, None, :]
+    flat_gates = torch.baddbmm(gate_bias, inputs, parameters["input"])
+    gates = flat_gates.view(devices, steps, batch, -1)
     hidden = inputs.new_zeros(devices, batch, HIDDEN)
     cell = inputs.new_zeros(devices, batch, HIDDEN)
-    states = []
-    for gate in gates.unbind(dim=1):
-        opening, candidate = torch.baddbmm(gate, hidden, parameters["recurrent"]).split(
-            [3 * HIDDEN, HIDDEN], dim=2
-        )
+    states: list[Tensor] = []
+    for of_inputs in gates.unbind(dim=1):
+        gate = torch.baddbmm(of_inputs, hidden, parameters["recurrent"])
+        opening, candidate = gate.split([3 * HIDDEN, HIDDEN], dim=2)
         admit, keep, emit = torch.sigmoid(opening).split(HIDDEN, dim=2)
         cell = keep * cell + admit * torch.tanh(candidate)
         hidden = emit * torch.tanh(cell)
         states.append(hidden)
     outputs = torch.stack(states, dim=2).reshape(devices, batch * steps, HIDDEN)
+    # The embedding is the output layer too, but for START, which is never predicted.
     words = table[:, :WORDS].transpose(1, 2)
-    return torch.baddbmm(
-        parameters["word_bias"][:, None, :], torch.bmm(outputs, parameters["projection"]), words
-    )
+    word_bias = parameters["word_bias"][:, None, :]
+    projected = torch.bmm(outputs, parameters["projection"])
+    return torch.baddbmm(word_bias, projected, words)

@@ -45,19 +45,36 @@ class Quadratic:
             )
         (dimension,) = inputs.shape
         self.shapes: Mapping[str, tuple[int, ...]] = {"w": (dimension,)}
-        self._roots = torch.from_numpy(np.sqrt(np.resize(table.curvatures, dimension)))
+        curvatures = np.resize(table.curvatures, dimension)
+        # Roots, because they scale the distance before it is squared.
+        self._roots = torch.from_numpy(np.sqrt(curvatures))
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """Zeros [D]."""
+        """The initial model: zeros [D]."""
         return np.zeros(self.shapes["w"], np.float32)
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """Mean loss [G]."""
+        """Mean of 0.5 * sum_j c_j (w_j - x_j)^2 over each device's examples, [G].
+
+        Args:
+            parameters: each device's own `w` [G, D].
+            batch: has the field `inputs` [G, B, D], the points x.
+        """
         away = parameters["w"][:, None, :] - batch["inputs"]
-        return 0.5 * (away * self._roots.to(away.dtype)).square().sum(dim=2).mean(dim=1)
+        scaled = away * self._roots.to(away.dtype)
+        losses = 0.5 * scaled.square().sum(dim=2)
+        return losses.mean(dim=1)
 
     def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """See Task."""
+        """The loss 0.5 |w - x|^2 of each example, without curvatures, with weight 1.
+
+        Args:
+            parameters: each device's own `w` [G, D].
+            batch: has the field `inputs` [G, B, D], the points x.
+
+        Returns:
+            (numerators, weights), [G, B] both, of the one metric `loss`.
+        """
         away = parameters["w"][:, None, :] - batch["inputs"]
         losses = 0.5 * away.square().sum(dim=2)
         return {"loss": (losses, torch.ones_like(losses))}

@@ -35,11 +35,13 @@ def recur(inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tenso
         projection: [G, H, R], or None. The state is output gate * tanh(cell), multiplied by the
             projection if there is one (Sak et al. 2014). Without one R is H.
     """
-    if len(recurrent) == 1 or recurrent[0].numel() < LARGE:
+    devices = len(recurrent)
+    if devices == 1 or recurrent[0].numel() < LARGE:
         return _Recurrence.apply(inputs, recurrent, projection)
-    projections = [None] * len(recurrent) if projection is None else projection.split(1)
+    projections = [None] * devices if projection is None else projection.split(1)
     own = zip(inputs.split(1), recurrent.split(1), projections, strict=True)
-    return torch.cat([_Recurrence.apply(*each) for each in own])
+    states = [_Recurrence.apply(*each) for each in own]
+    return torch.cat(states)
 
 
 class _Recurrence(torch.autograd.Function):
@@ -47,10 +49,11 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
-        """See recur."""
+        """The states of `recur`; keeps what `backward` needs."""
         devices, steps, batch, _ = inputs.shape
         units = recurrent.shape[1] if projection is None else projection.shape[1]
         gates = inputs.detach().clone()
+        # The cells have one entry more than there are steps: step t reads cell t and writes t + 1.
         cells = gates.new_empty(devices, steps + 1, batch, units)
         cells[:, 0] = 0.0
         tanhs, outputs = gates.new_empty(2, devices, steps, batch, units).unbind()
@@ -58,19 +61,27 @@ class _Recurrence(torch.autograd.Function):
         if projection is not None:
             states = gates.new_empty(devices, steps, batch, projection.shape[2])
         # Views of all steps at once: one at a time they take as long as a small model's products.
-        emit, *admit, keep, candidate = (part.unbind(1) for part in gates.split(units, dim=3))
+        kinds = gates.split(units, dim=3)
+        emit, *admit, keep, candidate = (part.unbind(1) for part in kinds)
+        # All gates but the candidate, which lie together, are opened by one sigmoid.
         opening = gates[..., :-units].unbind(1)
-        now, cell, tanh, output, state = (
-            part.unbind(1) for part in (gates, cells, tanhs, outputs, states)
-        )
+        now = gates.unbind(1)
+        cell = cells.unbind(1)
+        tanh = tanhs.unbind(1)
+        output = outputs.unbind(1)
+        # Without a projection these are the outputs themselves, so that they need no copy.
+        state = states.unbind(1)
         for t in range(steps):
             if t > 0:
                 now[t].baddbmm_(state[t - 1], recurrent)
             opening[t].sigmoid_()
             candidate[t].tanh_()
             if admit:
-                torch.mul(admit[0][t], candidate[t], out=cell[t + 1]).addcmul_(keep[t], cell[t])
+                # cell' = admit * candidate + keep * cell
+                torch.mul(admit[0][t], candidate[t], out=cell[t + 1])
+                cell[t + 1].addcmul_(keep[t], cell[t])
             else:
+                # cell' = (1 - keep) * candidate + keep * cell
                 torch.lerp(candidate[t], cell[t], keep[t], out=cell[t + 1])
             torch.tanh(cell[t + 1], out=tanh[t])
             torch.mul(emit[t], tanh[t], out=output[t])
@@ -84,7 +95,12 @@ class _Recurrence(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, gradient: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Gradients of inputs, recurrent weights and projection."""
+        """Gradients of inputs, recurrent weights and projection.
+
+        Args:
+            ctx: has what `forward` kept.
+            gradient: of the states, [G, T, B, R].
+        """
         gates, recurrent, projection, cells, tanhs, outputs, states = ctx.saved_tensors
         units = cells.shape[3]
         # Copies, because a product with a transposed matrix takes twice as long at every step.
@@ -95,21 +111,28 @@ class _Recurrence(torch.autograd.Function):
         slopes = _slopes_by_gates(gates, cells[:, :-1], tanhs)
         by_cell = torch.empty_like(tanhs)
         tanh_backward(gates[..., :units], tanhs, grad_input=by_cell)
-        state_slopes, cell_slope = gradient.clone(), torch.zeros_like(cells[:, 0])
-        slope, state_slope, output_by_cell, keep = (
-            part.unbind(1)
-            for part in (slopes, state_slopes, by_cell, gates[..., -2 * units : -units])
-        )
+        state_slopes = gradient.clone()
+        cell_slope = torch.zeros_like(cells[:, 0])
+        keep_gates = gates[..., -2 * units : -units]
+        slope = slopes.unbind(1)
+        state_slope = state_slopes.unbind(1)
+        output_by_cell = by_cell.unbind(1)
+        keep = keep_gates.unbind(1)
+        # Views: what is multiplied in these is multiplied in `slopes`.
         for_output = slopes[..., :units].unbind(1)
         for_cell = slopes[..., units:].unflatten(3, (-1, units)).unbind(1)
-        for t in reversed(range(len(slope))):
-            if t + 1 < len(slope):
+        steps = len(slope)
+        for t in reversed(range(steps)):
+            if t + 1 < steps:
                 state_slope[t].baddbmm_(slope[t + 1], back)
-            own = state_slope[t] if unproject is None else torch.bmm(state_slope[t], unproject)
+            own = state_slope[t]
+            if unproject is not None:
+                own = torch.bmm(own, unproject)
             cell_slope.addcmul_(own, output_by_cell[t])
             for_output[t].mul_(own)
             for_cell[t].mul_(cell_slope[:, :, None])
             cell_slope.mul_(keep[t])
+        # The state of step t meets the recurrent weights at step t + 1.
         recurrent_slope = _product_over_steps(states[:, :-1], slopes[:, 1:])
         projection_slope = None
         if projection is not None:

@@ -34,18 +34,35 @@ class Task(Protocol):
     metrics: tuple[Metric, ...]
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """[D], a function of the seed."""
+        """The flat parameters [D] that training begins with, a function of the seed alone."""
         ...
 
     def losses(self, parameters: "Parameters", batch: "Batch") -> "Tensor":
-        """Mean loss [G] of each device's own parameters on its own examples [G, B, ...]."""
+        """Mean loss of each device's own parameters on its own examples.
+
+        It is differentiable in the parameters. A device's loss depends on no other device.
+
+        Args:
+            parameters: [G, *shape] by name.
+            batch: [G, B, ...] by field.
+
+        Returns:
+            Losses [G].
+        """
         ...
 
     def measure(
         self, parameters: "Parameters", batch: "Batch"
     ) -> dict[str, tuple["Tensor", "Tensor"]]:
-        """Numerator and weight of every metric for each example, [G, B] both.
+        """Numerator and weight of every metric for each example.
 
         A metric's value on some examples is the sum of their numerators over that of their weights.
+
+        Args:
+            parameters: [G, *shape] by name.
+            batch: [G, B, ...] by field.
+
+        Returns:
+            (numerators, weights), [G, B] both, by the name of the metric.
         """
         ...

@@ -30,11 +30,14 @@ SCORES_AT_ONCE = 1 << 23
 
 
 def tokens_of(kind: str, fields: Mapping[str, Field]) -> Field:
-    """The field `tokens` of the data.
+    """The field `tokens` of the data, after a check that it is text.
 
     Args:
         kind: of the task, for messages.
-        fields: of the data.
+        fields: of the data, by name.
+
+    Returns:
+        A field of whole numbers of shape [length + 1], at least two of them.
 
     Raises:
         ScenarioError: the data is no text.
@@ -72,79 +75,125 @@ class TextModel(ABC):
     )
 
     def __init__(self, tokens: Field, parameters: Mapping[str, Parameter], seed: int) -> None:
-        self._tokens, self._parameters, self._seed = tokens, parameters, seed
+        self._tokens = tokens
+        self._parameters = parameters
+        self._seed = seed
         self.shapes = shapes_of(parameters)
 
     def initial_parameters(self) -> NDArray[np.float32]:
-        """[D], a function of the seed."""
+        """The flat initial values [D], a function of the seed alone."""
         return drawn(self._parameters, self._seed)
 
     @abstractmethod
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
-        """What the output layer is given, [G, B, T, E], for tokens [G, B, T]."""
+        """What the output layer is given for every word.
+
+        Args:
+            parameters: of G devices, by name.
+            tokens: inputs [G, B, T], each text without its last token.
+
+        Returns:
+            States [G, B, T, E]. The state of a word depends on the tokens up to it alone.
+        """
 
     @abstractmethod
     def output(self, parameters: Parameters) -> tuple[Tensor, Tensor | None]:
-        """The output layer: weights [G, V, E], and biases [G, V] if it has any."""
+        """The output layer among the `parameters`: weights [G, V, E], and biases [G, V] if any."""
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
-        """Mean cross-entropy of each device's words (nats), [G]."""
+        """Mean cross-entropy of each device's words, in nats, [G].
+
+        Args:
+            parameters: each device's own.
+            batch: has the field `tokens` [G, B, length + 1].
+        """
         states, targets = self._before_output(parameters, batch)
-        words = self._is_word(targets)
-        counts = words.sum(dim=1).clamp(min=1)
+        is_word = self._is_word(targets)
+        # A batch of padding alone has loss zero, not 0 / 0.
+        counts = is_word.sum(dim=1).clamp(min=1)
         if len(states) == 1 and self._tokens.padding is not None:
             # A third of real text is padding, and the output layer is most of the work.
-            states, targets, words = (part[words][None] for part in (states, targets, words))
+            states = states[is_word][None]
+            targets = targets[is_word][None]
+            is_word = is_word[is_word][None]
         weights, biases = self.output(parameters)
         nats = _OutputLoss.apply(states, weights, biases, targets)
-        return (nats * words).sum(dim=1) / counts
+        return (nats * is_word).sum(dim=1) / counts
 
     def measure(self, parameters: Parameters, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """See Task."""
+        """Sums over each text: of nats, of words found, and of words.
+
+        Args:
+            parameters: each device's own.
+            batch: has the field `tokens` [G, B, length + 1].
+
+        Returns:
+            (numerators, weights), [G, B] both, by the name of the metric.
+        """
         states, targets = self._before_output(parameters, batch)
         weights, biases = self.output(parameters)
-        at_once = max(1, SCORES_AT_ONCE // (weights.shape[0] * weights.shape[1]))
-        nats, is_found = [], []
-        for some, theirs in zip(states.split(at_once, 1), targets.split(at_once, 1), strict=True):
-            scores = _scores(some, weights, biases)
-            flat = functional.cross_entropy(
-                scores.flatten(0, 1), theirs.flatten(), reduction="none"
+        devices, vocabulary, _ = weights.shape
+        at_once = max(1, SCORES_AT_ONCE // (devices * vocabulary))
+        nats_parts: list[Tensor] = []
+        found_parts: list[Tensor] = []
+        parts = zip(states.split(at_once, 1), targets.split(at_once, 1), strict=True)
+        for some_states, some_targets in parts:
+            scores = _scores(some_states, weights, biases)
+            flat_nats = functional.cross_entropy(
+                scores.flatten(0, 1), some_targets.flatten(), reduction="none"
             )
-            nats.append(flat.view_as(theirs))
-            is_found.append(scores.argmax(dim=2) == theirs)
+            nats_parts.append(flat_nats.view_as(some_targets))
+            found_parts.append(scores.argmax(dim=2) == some_targets)
+        is_found = torch.cat(found_parts, dim=1)
+        is_word = self._is_word(targets)
+        is_known = is_word
+        if self._tokens.unknown is not None:
+            is_known = is_word & (targets != self._tokens.unknown)
+        nats = torch.cat(nats_parts, dim=1) * is_word
         shape = batch["tokens"][:, :, 1:].shape
-        words = self._is_word(targets)
-        known = words if self._tokens.unknown is None else words & (targets != self._tokens.unknown)
-        found = torch.cat(is_found, dim=1)
-        total_nats = (torch.cat(nats, dim=1) * words).view(shape).sum(dim=2)
 
-        def per_text(marks: Tensor) -> Tensor:
-            return marks.view(shape).sum(dim=2)
+        def per_text(of_words: Tensor) -> Tensor:
+            return of_words.view(shape).sum(dim=2)
 
+        text_nats = per_text(nats)
+        words = per_text(is_word)
         return {
-            "loss": (total_nats, per_text(words)),
-            "perplexity": (total_nats, per_text(words)),
-            "accuracy": (per_text(found & words), per_text(words)),
-            "in_vocabulary_accuracy": (per_text(found & known), per_text(known)),
+            "loss": (text_nats, words),
+            "perplexity": (text_nats, words),
+            "accuracy": (per_text(is_found & is_word), words),
+            "in_vocabulary_accuracy": (per_text(is_found & is_known), per_text(is_known)),
         }
 
     def _before_output(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Tensor]:
         """States [G, B T, E] and targets [G, B T]."""
         tokens = batch["tokens"]
-        states = self.states(parameters, tokens[:, :, :-1])
-        return states.flatten(1, 2), tokens[:, :, 1:].flatten(1)
+        inputs = tokens[:, :, :-1]
+        targets = tokens[:, :, 1:]
+        states = self.states(parameters, inputs)
+        return states.flatten(1, 2), targets.flatten(1)
 
     def _is_word(self, targets: Tensor) -> Tensor:
+        """Which targets are no padding."""
         if self._tokens.padding is None:
             return torch.ones_like(targets, dtype=torch.bool)
         return targets != self._tokens.padding
 
 
 def embedded(table: Tensor, tokens: Tensor) -> Tensor:
-    """Each device's own embeddings [G, ..., E] of its tokens [G, ...], from tables [G, V, E]."""
+    """Each device's own embeddings of its tokens.
+
+    Args:
+        table: the devices' embeddings [G, V, E].
+        tokens: [G, ...], each below V.
+
+    Returns:
+        [G, ..., E].
+    """
     devices, words, width = table.shape
-    offsets = torch.arange(devices, device=tokens.device) * words
-    rows = tokens + offsets.view(-1, *(1,) * (tokens.dim() - 1))
+    # The tables of all devices are rows of one, so that the group is a single look-up.
+    first_rows = torch.arange(devices, device=tokens.device) * words
+    ones = (1,) * (tokens.dim() - 1)
+    rows = tokens + first_rows.view(-1, *ones)
     return functional.embedding(rows, table.reshape(-1, width))
 
 
@@ -160,14 +209,17 @@ class _OutputLoss(torch.autograd.Function):
     def forward(
         ctx: Any, states: Tensor, weights: Tensor, biases: Tensor | None, targets: Tensor
     ) -> Tensor:
-        """See the class."""
+        """The cross-entropies; the class says of what."""
         scores = _scores(states, weights, biases)
         own = scores.gather(2, targets[..., None])[..., 0]
+        # The logarithm of a sum of exponentials, which cannot overflow once the greatest score is
+        # taken off.
         greatest = scores.amax(dim=2)
         exponentials = scores.sub_(greatest[..., None]).exp_()
         sums = exponentials.sum(dim=2)
         if any(ctx.needs_input_grad):
-            ctx.exponentials, ctx.has_biases = exponentials, biases is not None
+            ctx.exponentials = exponentials
+            ctx.has_biases = biases is not None
             ctx.save_for_backward(states, weights, targets, sums)
         return sums.log() + greatest - own
 
@@ -176,16 +228,21 @@ class _OutputLoss(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, gradient: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        """Gradients of states, weights and biases."""
+        """Gradients of states, weights and biases, given the `gradient` [G, N] of the output."""
         states, weights, targets, sums = ctx.saved_tensors
+        # By its logits, a cross-entropy has the slope softmax - (1 at the target, 0 elsewhere).
         slopes = ctx.exponentials.mul_((gradient / sums)[..., None])
-        del ctx.exponentials  # they are overwritten: a second backward pass would be wrong
+        # They are overwritten: a second backward pass would be wrong.
+        del ctx.exponentials
         slopes.scatter_add_(2, targets[..., None], -gradient[..., None])
         biases_slope = None
-        if ctx.has_biases:  # a product with ones, which is faster than a sum over rows
-            biases_slope = torch.bmm(torch.ones_like(states[:, None, :, 0]), slopes)[:, 0]
+        if ctx.has_biases:
+            # A product with ones is faster than a sum over rows.
+            ones = torch.ones_like(states[:, None, :, 0])
+            biases_slope = torch.bmm(ones, slopes)[:, 0]
         weights_slope = torch.bmm(slopes.transpose(1, 2), states)
-        return torch.bmm(slopes, weights), weights_slope, biases_slope, None
+        states_slope = torch.bmm(slopes, weights)
+        return states_slope, weights_slope, biases_slope, None
 
 
 def _scores(states: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:

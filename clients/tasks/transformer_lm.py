@@ -42,27 +42,25 @@ class TransformerLm(TextModel):
 
     def __init__(self, table: TransformerLmTask, seed: int, fields: Mapping[str, Field]) -> None:
         tokens = tokens_of(table.kind, fields)
-        width, inner = table.embedding, table.feedforward
-        self._layers, self._heads = table.layers, table.heads
-        self._positions = torch.from_numpy(_sinusoids(tokens.shape[0] - 1, width))
-        parameters = {"embedding": Parameter((tokens.values, width), uniform(EMBEDDING_BOUND))}
+        width = table.embedding
+        self._layers = table.layers
+        self._heads = table.heads
+        longest_text = tokens.shape[0] - 1
+        self._positions = torch.from_numpy(_sinusoids(longest_text, width))
+        vocabulary = tokens.values
+        parameters = {"embedding": Parameter((vocabulary, width), uniform(EMBEDDING_BOUND))}
         for layer in range(table.layers):
-            of_layer = {
-                **_dense("attend", width, 3 * width, glorot(width, 3 * width), constant(0.0)),
-                **_dense("mix", width, width, _by_fan_in(width), constant(0.0)),
-                **_norm("attend_norm", width),
-                **_dense("expand", width, inner, _by_fan_in(width), _by_fan_in(width)),
-                **_dense("contract", inner, width, _by_fan_in(inner), _by_fan_in(inner)),
-                **_norm("contract_norm", width),
-            }
-            parameters |= {f"layer_{layer}.{name}": each for name, each in of_layer.items()}
+            of_layer = _layer_parameters(width, table.feedforward)
+            for name, parameter in of_layer.items():
+                parameters[f"layer_{layer}.{name}"] = parameter
         super().__init__(tokens, parameters, seed)
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
-        """See TextModel."""
+        """What the last layer gives, [G, B, T, E], by the `parameters` for `tokens` [G, B, T]."""
         inputs = embedded(parameters["embedding"], tokens)
-        positions = self._positions[: tokens.shape[2]].to(inputs.dtype)
-        states = inputs * math.sqrt(inputs.shape[3]) + positions
+        words, width = inputs.shape[2:]
+        positions = self._positions[:words].to(inputs.dtype)
+        states = inputs * math.sqrt(width) + positions
         for layer in range(self._layers):
             prefix = f"layer_{layer}."
             own = {
@@ -74,29 +72,50 @@ class TransformerLm(TextModel):
         return states
 
     def output(self, parameters: Parameters) -> tuple[Tensor, None]:
-        """See TextModel."""
+        """The embedding among the `parameters`, which is the output layer too; no biases."""
         return parameters["embedding"], None
 
     def _block(self, own: Parameters, states: Tensor) -> Tensor:
         """One layer on states [G, B, T, E]."""
-        shape = states.shape
+        _, _, words, width = states.shape
         rows = states.flatten(1, 2)
-        heads = (-1, shape[2], 3, self._heads, shape[3] // self._heads)
-        split = _applied(own, "attend", rows).view(heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind()
+        # One product gives queries, keys and values of all heads.
+        attended = _applied(own, "attend", rows)
+        by_head = attended.view(-1, words, 3, self._heads, width // self._heads)
+        query, key, value = by_head.permute(2, 0, 3, 1, 4).unbind()
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        seen = _applied(own, "mix", mixed.transpose(1, 2).reshape(rows.shape))
+        heads_joined = mixed.transpose(1, 2).reshape(rows.shape)
+        seen = _applied(own, "mix", heads_joined)
         rows = _normed(own, "attend_norm", rows + seen)
         inner = torch.relu_(_applied(own, "expand", rows))
-        rows = _normed(own, "contract_norm", rows + _applied(own, "contract", inner))
-        return rows.view(shape)
+        contracted = _applied(own, "contract", inner)
+        rows = _normed(own, "contract_norm", rows + contracted)
+        return rows.view(states.shape)
+
+
+def _layer_parameters(width: int, inner: int) -> dict[str, Parameter]:
+    """The parameters of one layer. Their order is that of the draws and of the flat vector."""
+    attend_weight = glorot(width, 3 * width)
+    mix_weight = _by_fan_in(width)
+    expand = _by_fan_in(width)
+    contract = _by_fan_in(inner)
+    return {
+        **_dense("attend", width, 3 * width, attend_weight, constant(0.0)),
+        **_dense("mix", width, width, mix_weight, constant(0.0)),
+        **_norm("attend_norm", width),
+        **_dense("expand", width, inner, expand, expand),
+        **_dense("contract", inner, width, contract, contract),
+        **_norm("contract_norm", width),
+    }
 
 
 def _sinusoids(length: int, width: int) -> np.ndarray:
     """[length, width]: sines at even places, cosines at odd ones."""
-    rates = np.exp(np.arange(0, width, 2) * (-math.log(LONGEST_WAVE) / width))
+    slowing = -math.log(LONGEST_WAVE) / width
+    rates = np.exp(np.arange(0, width, 2) * slowing)
     angles = np.arange(length)[:, None] * rates
-    return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(length, width)
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=2)
+    return pairs.reshape(length, width)
 
 
 def _by_fan_in(fan_in: int) -> Draw:
@@ -104,18 +123,28 @@ def _by_fan_in(fan_in: int) -> Draw:
 
 
 def _dense(name: str, rows: int, columns: int, weight: Draw, bias: Draw) -> dict[str, Parameter]:
-    return {name: Parameter((rows, columns), weight), f"{name}_bias": Parameter((columns,), bias)}
+    return {
+        name: Parameter((rows, columns), weight),
+        f"{name}_bias": Parameter((columns,), bias),
+    }
 
 
 def _norm(name: str, width: int) -> dict[str, Parameter]:
-    scale, shift = Parameter((width,), constant(1.0)), Parameter((width,), constant(0.0))
-    return {name: scale, f"{name}_bias": shift}
+    return {
+        name: Parameter((width,), constant(1.0)),
+        f"{name}_bias": Parameter((width,), constant(0.0)),
+    }
 
 
 def _applied(own: Parameters, name: str, rows: Tensor) -> Tensor:
-    return torch.baddbmm(own[f"{name}_bias"][:, None, :], rows, own[name])
+    """A dense layer of each device on its rows [G, B T, ...]."""
+    bias = own[f"{name}_bias"][:, None, :]
+    return torch.baddbmm(bias, rows, own[name])
 
 
 def _normed(own: Parameters, name: str, rows: Tensor) -> Tensor:
+    """A layer norm of each device on its rows [G, B T, E]."""
     normed = functional.layer_norm(rows, rows.shape[2:])
-    return torch.addcmul(own[f"{name}_bias"][:, None, :], normed, own[name][:, None, :])
+    scale = own[name][:, None, :]
+    shift = own[f"{name}_bias"][:, None, :]
+    return torch.addcmul(shift, normed, scale)

@@ -12,14 +12,22 @@ READ_AT_ONCE = 1024
 
 
 def demand_tokens(table: FedAvg | FedSGD, source: ExampleSource) -> None:
-    """Raises ScenarioError if a cap by tokens is asked for and the examples have none."""
+    """Checks that a cap by tokens, if there is one, is asked of examples that have tokens.
+
+    Args:
+        table: has the caps.
+        source: of the examples.
+
+    Raises:
+        ScenarioError: a cap by tokens is asked for and the examples have none.
+    """
     tokens = source.fields.get("tokens")
     is_text = tokens is not None and tokens.kind == "whole" and len(tokens.shape) == 1
     if table.max_tokens is not None and not is_text:
+        names = ", ".join(f"`{name}`" for name in source.fields)
         raise ScenarioError(
             f"training.client.max_tokens={table.max_tokens}: the examples have no `tokens`, but "
-            f"{', '.join(f'`{name}`' for name in source.fields)}; take max_examples, or a task of "
-            "text"
+            f"{names}; take max_examples, or a task of text"
         )
 
 
@@ -29,7 +37,7 @@ def usable_examples(
     device_ids: NDArray[np.uint64],
     held: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """How many of its first examples each device may use, [G], at least 1.
+    """How many of its first examples each device may use.
 
     Args:
         table: has the caps.
@@ -37,16 +45,21 @@ def usable_examples(
         device_ids: devices [G].
         held: how many examples each of them has, [G], at least 1.
 
+    Returns:
+        [G], at least 1: an example that exceeds a cap by tokens alone is used all the same.
+
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
     """
-    usable = held if table.max_examples is None else np.minimum(held, table.max_examples)
+    usable = held
+    if table.max_examples is not None:
+        usable = np.minimum(held, table.max_examples)
     if table.max_tokens is None:
         return usable
-    counts = [
-        _within(source, device_ids[place : place + 1], many, table.max_tokens)
-        for place, many in enumerate(usable.tolist())
-    ]
+    counts: list[int] = []
+    for place, many in enumerate(usable.tolist()):
+        device_id = device_ids[place : place + 1]
+        counts.append(_within(source, device_id, many, table.max_tokens))
     return np.array(counts, np.int64)
 
 
@@ -54,10 +67,13 @@ def _within(
     source: ExampleSource, device_id: NDArray[np.uint64], usable: int, max_tokens: int
 ) -> int:
     """How many of a device's first examples have at most max_tokens together; 1 at least."""
-    field, seen = source.fields["tokens"], 0
+    field = source.fields["tokens"]
+    seen = 0
     for first in range(0, usable, READ_AT_ONCE):
-        positions = np.arange(first, min(first + READ_AT_ONCE, usable))
-        tokens = source.examples(device_id, positions[None, :])["tokens"][0]
+        end = min(first + READ_AT_ONCE, usable)
+        positions = np.arange(first, end)
+        examples = source.examples(device_id, positions[None, :])
+        tokens = examples["tokens"][0]
         totals = seen + np.cumsum(_learned(tokens, field))
         within = int(np.searchsorted(totals, max_tokens, side="right"))
         if within < positions.size:
@@ -70,5 +86,7 @@ def _learned(tokens: NDArray[np.int64], field: Field) -> NDArray[np.int64]:
     """Tokens that are learned of each text, [B], of tokens [B, length + 1]: the first stands
     before all targets, and padding is none."""
     targets = tokens[:, 1:]
-    is_target = np.ones_like(targets) if field.padding is None else targets != field.padding
+    if field.padding is None:
+        return np.full(len(targets), targets.shape[1], np.int64)
+    is_target = targets != field.padding
     return is_target.sum(axis=1)

@@ -34,63 +34,96 @@ class LocalTraining:
     """
 
     def __init__(self, table: FedAvg, task: Task, source: ExampleSource, seed: int) -> None:
-        self._table, self._task, self._source = table, task, source
+        self._table = table
+        self._task = task
+        self._source = source
         self._key = stream_key(seed, Stream.EXAMPLE_ORDER)
         self._proximal = table.proximal if isinstance(table, FedProx) else 0.0
 
     def compute(self, order: WorkOrder) -> WorkResult:
-        """See DeviceWork."""
+        """Trains every device of an `order` from the round's parameters.
+
+        A device's update is its parameters after its last step less those of the round.
+
+        Raises:
+            DamagedExamples: the data of some devices cannot be read.
+            ScenarioError: the losses of the user's task have no gradients.
+        """
         table = self._table
         usable_G = usable_examples(table, self._source, order.device_ids, order.held)
         steps_G = self._steps(usable_G)
-        batch, most = table.batch_size, int(steps_G.max())
+        most_steps = int(steps_G.max())
+        batch = table.batch_size
         positions = example_orders(
-            self._key, order.round_index, order.device_ids, usable_G, most * batch
+            self._key, order.round_index, order.device_ids, usable_G, most_steps * batch
         )
         devices = len(order.device_ids)
         start = named(order.start[None, :], self._task.shapes)
         parameters = repeated(start, devices)
         # Plain SGD is a single call; torch's optimisers would take longer than a small model.
         optimizer = _optimizer(table, list(parameters.values()))
-        at_once = max(1, MOST_EXAMPLES_HELD // (devices * batch))
+        steps_at_once = max(1, MOST_EXAMPLES_HELD // (devices * batch))
         first_losses_G = torch.zeros(devices)
         examples: dict[str, Tensor] = {}
-        for step in range(most):
-            if step % at_once == 0:
-                window = positions[:, step * batch : (step + at_once) * batch]
+        for step in range(most_steps):
+            step_in_window = step % steps_at_once
+            if step_in_window == 0:
+                window = positions[:, step * batch : (step + steps_at_once) * batch]
                 examples = tensors(self._source.examples(order.device_ids, window))
-            first = step % at_once * batch
+            first = step_in_window * batch
             here = {name: part[:, first : first + batch] for name, part in examples.items()}
             losses_G, gradients = gradients_of(self._task, parameters, here)
-            first_losses_G = losses_G if step == 0 else first_losses_G
+            if step == 0:
+                first_losses_G = losses_G
             if self._proximal:
+                # FedProx adds proximal / 2 * |w - w_round|^2 to the loss (Li et al. 2020,
+                # equation 2); this is its gradient.
                 for name, gradient in gradients.items():
-                    gradient.add_(parameters[name] - start[name], alpha=self._proximal)
-            _take_step(table, parameters, gradients, optimizer, torch.from_numpy(steps_G > step))
-        updates_GD = torch.cat([part.reshape(devices, -1) for part in parameters.values()], dim=1)
+                    away = parameters[name] - start[name]
+                    gradient.add_(away, alpha=self._proximal)
+            is_training_G = torch.from_numpy(steps_G > step)
+            _take_step(table, parameters, gradients, optimizer, is_training_G)
+        flat_parts = [part.reshape(devices, -1) for part in parameters.values()]
+        updates_GD = torch.cat(flat_parts, dim=1).sub_(order.start)
         return WorkResult(
-            updates=updates_GD.sub_(order.start),
+            updates=updates_GD,
             losses=first_losses_G.double(),
             examples=np.minimum(usable_G, steps_G * batch),
         )
 
     def _steps(self, usable_G: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many steps each device takes."""
+        """How many steps each device takes: as many as the table says, or enough for its epochs."""
         if self._table.epochs is None:
             return np.full(usable_G.size, self._table.local_steps)
-        return np.ceil(self._table.epochs * usable_G / self._table.batch_size).astype(np.int64)
+        steps = self._table.epochs * usable_G / self._table.batch_size
+        return np.ceil(steps).astype(np.int64)
 
 
 class OneGradient:
-    """FedSGD; see clients.work.work.DeviceWork. Devices hold different numbers of examples, so each
-    is computed alone."""
+    """FedSGD: one gradient of all of a device's examples; see clients.work.work.DeviceWork.
+
+    Devices hold different numbers of examples, so each is computed alone.
+
+    Args:
+        table: says learning rate and caps.
+        task: the model.
+        source: the examples.
+        seed: of the order in which examples are used.
+    """
 
     def __init__(self, table: FedSGD, task: Task, source: ExampleSource, seed: int) -> None:
-        self._table, self._task, self._source = table, task, source
+        self._table = table
+        self._task = task
+        self._source = source
         self._key = stream_key(seed, Stream.EXAMPLE_ORDER)
 
     def compute(self, order: WorkOrder) -> WorkResult:
-        """See DeviceWork."""
+        """The gradient step of every device of an `order`, on all of its usable examples.
+
+        Raises:
+            DamagedExamples: the data of some devices cannot be read.
+            ScenarioError: the losses of the user's task have no gradients.
+        """
         used_G = usable_examples(self._table, self._source, order.device_ids, order.held)
         start = named(order.start[None, :], self._task.shapes)
         updates_GD = order.start.new_zeros(used_G.size, order.start.numel())
@@ -99,12 +132,14 @@ class OneGradient:
             one = slice(place, place + 1)
             device_ids = order.device_ids[one]
             positions = example_orders(self._key, order.round_index, device_ids, used_G[one], used)
+            # The mean over all examples is that of the windows' means, each with its share of them.
             for first in range(0, used, MOST_EXAMPLES_HELD):
                 window = positions[:, first : first + MOST_EXAMPLES_HELD]
                 examples = tensors(self._source.examples(device_ids, window))
                 losses_1, gradients = gradients_of(self._task, start, examples)
                 share = window.shape[1] / used
-                flat_D = torch.cat([part.reshape(-1) for part in gradients.values()])
+                flat_parts = [part.reshape(-1) for part in gradients.values()]
+                flat_D = torch.cat(flat_parts)
                 updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
                 losses_G[place] += share * float(losses_1[0])
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
@@ -113,9 +148,22 @@ class OneGradient:
 def gradients_of(
     task: Task, parameters: dict[str, Tensor], batch: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Losses [G] and each one's gradients: the devices share nothing, so those of the sum are
-    each one's own. A parameter that no loss depends on has gradient zero."""
+    """Losses of a group and each device's own gradients.
+
+    Args:
+        task: the model.
+        parameters: each device's own, [G, *shape] by name; they are not changed.
+        batch: each device's own examples, [G, B, ...] by field.
+
+    Returns:
+        Losses [G], and gradients [G, *shape] by name. A parameter that no loss depends on has
+        gradient zero.
+
+    Raises:
+        ScenarioError: the losses cannot be differentiated.
+    """
     leaves = {name: part.detach().requires_grad_() for name, part in parameters.items()}
+    # The devices share nothing, so the gradients of the sum are each one's own.
     losses = task.losses(leaves, batch)
     try:
         gradients = torch.autograd.grad(
@@ -147,6 +195,7 @@ def _take_step(
 ) -> None:
     """A step in place. Devices that are done stay where they are."""
     parts = list(parameters.values())
+    # The step moves everybody, and those who are done are put back: a copy is needed only then.
     everyone = bool(is_training_G.all())
     before = [] if everyone else [part.clone() for part in parts]
     if optimizer is None:
@@ -158,5 +207,6 @@ def _take_step(
             part.grad = gradient
         optimizer.step()
     for part, kept in zip(parts, before, strict=not everyone):
-        mask = is_training_G.view(-1, *(1,) * (part.dim() - 1))
+        ones = (1,) * (part.dim() - 1)
+        mask = is_training_G.view(-1, *ones)
         part.copy_(torch.where(mask, part, kept))

@@ -27,7 +27,9 @@ def example_orders(key, round_index, device_ids, held, count):
         # Fisher and Yates, as far as positions are wanted.
         for place in range(min(count, many)):
             word, _, _, _ = draw(key, device_ids[row], round_index, place)
-            other = place + min(many - place - 1, np.int64(uniform(word) * (many - place)))
+            left = many - place
+            steps = min(left - 1, np.int64(uniform(word) * left))
+            other = place + steps
             ours[place], ours[other] = ours[other], ours[place]
         for place in range(count):
             positions[row, place] = ours[place % many]

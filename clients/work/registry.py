@@ -10,9 +10,18 @@ from fedray.scenario import FedSGD, Scenario
 
 
 def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork:
-    """What the selected devices of a scenario do. Raises ScenarioError if their examples have not
-    what it needs."""
-    table, seed = scenario.training.client, scenario.training_seed
+    """What the selected devices of a scenario do.
+
+    Args:
+        scenario: says the kind of work.
+        task: the model that it trains.
+        source: of the examples.
+
+    Raises:
+        ScenarioError: the examples lack what the work needs.
+    """
+    table = scenario.training.client
+    seed = scenario.training_seed
     demand_tokens(table, source)
     if isinstance(table, FedSGD):
         return OneGradient(table, task, source, seed)

@@ -47,5 +47,9 @@ class DeviceWork(Protocol):
     """
 
     def compute(self, order: WorkOrder) -> WorkResult:
-        """The work of a group. Raises DamagedExamples if the data of some cannot be read."""
+        """The work of the group of an `order`.
+
+        Raises:
+            DamagedExamples: the data of some of its devices cannot be read.
+        """
         ...

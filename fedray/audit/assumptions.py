@@ -2,6 +2,7 @@
 
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
+from mechanisms.accounting.clip_count import count_noise_multiplier
 
 OF_EVERY_AUDIT = (
     "Adjacency: one unit's updates are replaced by zeros (zero-out).",
@@ -28,6 +29,20 @@ SCALED_NOISE = (
     "guarantee."
 )
 
+COUNTED = (
+    "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
+    "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
+    "{updates:.6g} and counts {counts:.6g}; both together have {both:.6g}, of which all figures "
+    "are."
+)
+
+
+STOPPED = (
+    "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
+    "The observed figures are within it by construction. When the run ended tells of these rounds, "
+    "which are not protected; the enforced figures do not rest on the budget."
+)
+
 
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
     """What the figures of an audit rest on, a sentence each: those of every audit, then those of
@@ -52,7 +67,9 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "must draw its noise from a secret source."
     )
     encoding = scenario.privacy.encoding.assumption
-    every = (first, *OF_EVERY_AUDIT, *([encoding] if encoding else []), released)
+    budget = STOPPED if scenario.privacy.stop_at is not None else ""
+    own = [text for text in (encoding, *_counted(scenario), budget) if text]
+    every = (first, *OF_EVERY_AUDIT, *own, released)
     if not training.enabled:
         return every
     metrics = (
@@ -65,3 +82,16 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         return (*every, metrics)
     scaled = SCALED_NOISE.format(sample=training.cohort_sample, goal=goal)
     return (*every, metrics, scaled)
+
+
+def _counted(scenario: Scenario) -> tuple[str, ...]:
+    if scenario.count_noise is None:
+        return ()
+    of_counts = count_noise_multiplier(scenario.count_noise)
+    return (
+        COUNTED.format(
+            updates=scenario.update_noise_multiplier,
+            counts=of_counts,
+            both=scenario.privacy.noise_multiplier,
+        ),
+    )

@@ -39,13 +39,18 @@ from fedray.audit.guarantees import (
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
 from fedray.audit.names import DeviceNames
 from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.released import ReleasedEvent, write_events
+from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
+from mechanisms.accounting.clip_count import with_counts
+from mechanisms.accounting.events import Event, StrategyRelease
 from mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from mechanisms.participation import MinSep
 from mechanisms.registry import Identity, Tree
@@ -136,6 +141,9 @@ class Audit:
     """Rows of an imported log that are no participation."""
     filtered_rows: int
     """Rows of an imported log that did not meet the conditions of the import."""
+    violations: Violations | None
+    """Participations of a run that its own rules exclude; None where all devices keep the rules,
+    and of a log, which has none."""
     scenario: Scenario | None
     """What was run; None for an imported log."""
     claim: Claim | None
@@ -270,8 +278,62 @@ class Audit:
         return found if found.sensitivity is not None else None
 
     @property
+    def releases(self) -> tuple[Event, ...]:
+        """What the run released in each round, one by one, at the observed sensitivity of its own
+        mechanism and the noise of its scenario; empty where sums of updates are all."""
+        scenario = self.scenario
+        own = [each.observed.event for each in self.mechanisms if each.is_own]
+        if scenario is None or scenario.count_noise is None or not own:
+            return ()
+        assert isinstance(own[0], StrategyRelease)  # a run of ours has noise
+        z = scenario.privacy.noise_multiplier
+        together = own[0].model_copy(update={"noise_multiplier": z})
+        return with_counts(together, scenario.count_noise).events
+
+    @property
     def _has_noise(self) -> bool:
         return bool(self.mechanisms) and self.mechanisms[0].noise_multiplier is not None
+
+    @property
+    def events(self) -> tuple[ReleasedEvent, ...]:
+        """What was released, for every mechanism and each of its guarantees; none without noise."""
+        named = [
+            (mechanism, name, guarantee)
+            for mechanism in self.mechanisms
+            for name, guarantee in (
+                ("observed", mechanism.observed),
+                ("observed limits", mechanism.observed_limits),
+                ("enforced", mechanism.enforced),
+                ("claimed", mechanism.claimed),
+            )
+        ]
+        return tuple(
+            ReleasedEvent(mechanism.name, name, each.scope, each.event, each.delta)
+            for mechanism, name, each in named
+            if each.event is not None
+        )
+
+    def write_events(self, file: str | Path) -> Path:
+        """Writes `events`, with the figures of every accountant and of dp_accounting, as JSON.
+
+        `fedray.read_events` reads it. Matrices are written beside it.
+
+        Args:
+            file: the JSON file.
+
+        Returns:
+            Its path.
+
+        Raises:
+            InputError: it cannot be written, or there is no noise to account for.
+        """
+        if not self.events:
+            raise InputError(
+                f"trace {str(self.path)!r}: no mechanism and noise multiplier are known, so there "
+                "are no events; give both, or a claim"
+            )
+        strategies = [mechanism.strategy for mechanism in self.mechanisms]
+        return write_events(self.events, strategies, self.digest, file)
 
     def participation_histogram(self) -> dict[int, int]:
         """Devices by number of participations, from 1."""
@@ -289,6 +351,7 @@ class Audit:
             "participations_per_device": {
                 str(k): v for k, v in self.participation_histogram().items()
             },
+            "violations": self.violations.to_json() if self.violations is not None else None,
             "left_out": [asdict(each) for each in self.left_out],
             "filtered_rows": self.filtered_rows,
             "incompleteness": self.incompleteness,
@@ -296,6 +359,10 @@ class Audit:
             "guarantees": [each.to_json() for each in self.mechanisms[0].guarantees]
             if self.mechanisms
             else [],
+            "releases": [
+                {**each.model_dump(include={"query", "noise_multiplier"}), "rho": rho_of(each)}
+                for each in self.releases
+            ],
             "utility": [row.to_json() for row in self.utility],
             "utility_basis": basis.name if basis is not None else None,
             "utility_rho": basis.rho if basis is not None else None,
@@ -456,10 +523,17 @@ def audit_trace(
         incompleteness=imported.incompleteness if imported is not None else "",
         left_out=tuple(imported.left_out) if imported is not None else (),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
+        violations=_violations(opened, scenario),
         scenario=scenario,
         claim=claim,
         assumptions=_assumptions(scenario, imported, mechanisms),
     )
+
+
+def _violations(trace: Trace | ImportedTrace, scenario: Scenario | None) -> Violations | None:
+    if scenario is None or isinstance(trace, ImportedTrace):
+        return None
+    return violations_of(trace, scenario)
 
 
 def _assumptions(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedray.audit.claims import Claim
 from fedray.audit.participation import Patterns
+from fedray.audit.rules import rules_of
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
 from fedray.rounding import down, shown_min_sep
@@ -316,45 +317,32 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
     given, n = scenario.participation, trace.committed_rounds
     times = round_times(trace)
     assert times is not None
-    keeps_timer = given.timer_violators == 0.0 and given.clock_skew_hours == 0.0
-    timer = 3600.0 * given.timer_hours if keeps_timer else 0.0
-    most = given.max_participations
-    participation = allowed(*times, timer, given.round_separation, most)
-    rules, unkept = [], ""
-    if timer > 0:
-        rules.append(
-            f"a timer of {given.timer_hours:g} h from each "
-            f"{_RESET[given.timer_resets_on]}, and the times "
-            "at which rounds started"
-        )
-    elif given.timer_hours > 0:
-        unkept = "the timer ensures nothing, since some devices ignore it or have wrong clocks"
-    if given.round_separation > 0:
-        rules.append(f"a separation of {given.round_separation:,} rounds")
-    if most is not None:
-        rules.append(f"at most {most:,} participations of a device")
+    in_force = rules_of(given)
+    rules = [rule for rule in in_force if not rule.unkept]
+    most = min((rule.most for rule in rules if rule.most is not None), default=None)
+    participation = allowed(
+        *times,
+        max((rule.seconds for rule in rules), default=0.0),
+        max((rule.separation for rule in rules), default=0),
+        most,
+    )
     assumptions = [
         "The times of the rounds are as recorded, and do not depend on what a single device holds."
     ]
+    named = "; ".join(rule.name for rule in rules)
     if rules:
-        assumptions.append(f"Every device kept the rules: {'; '.join(rules)}.")
-    reasons = [unkept] if unkept else []
+        assumptions.append(f"Every device kept the rules: {named}.")
+    reasons = [
+        f"{rule.name} ensures nothing, since {rule.unkept}" for rule in in_force if rule.unkept
+    ]
     if rules:
-        reasons.append(f"it follows from {'; '.join(rules)}")
+        reasons.append(f"it follows from {named}")
     else:
         reasons.append(
             "no rule that ensures anything was in force, so a device might have taken part in "
             f"each of the {n:,} rounds"
         )
-    reason = "; ".join(reasons)
-    return Limits(participation, reason, tuple(assumptions))
-
-
-_RESET = {
-    "accepted": "accepted report",
-    "reported": "report",
-    "selected": "selection",
-}
+    return Limits(participation, "; ".join(reasons), tuple(assumptions))
 
 
 def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:

@@ -230,7 +230,10 @@ def _limits(audit: Audit) -> list[Line]:
         Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
         Line("Evaluation data", *evaluation),
         *_left_out(audit),
-        Line("Not covered, and assumed", " ".join(audit.assumptions[3:]), "fedray's documentation"),
+        *(
+            Line("Not covered, and assumed", each, "fedray's documentation")
+            for each in audit.assumptions[3:]
+        ),
     ]
 
 

@@ -64,6 +64,14 @@ def audit(
         Path | None, typer.Option(metavar="FILE", help="Also write the audit as an HTML page.")
     ] = None,
     figures: FiguresOption = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write what was released as events, ours and those of dp_accounting, with "
+            "rho and epsilon by both.",
+        ),
+    ] = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
     as_json: JsonFlag = False,
@@ -85,6 +93,8 @@ def audit(
         written["report"] = str(write_report(opened, result, out))
     if figures is not None:
         written["figures"] = _write_figures(opened, result, figures)
+    if events is not None:
+        written["events"] = str(result.write_events(events))
     document = result.to_json_in_full() if claim is not None else result.to_json()
     if as_json:
         print_json(

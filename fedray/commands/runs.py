@@ -141,7 +141,7 @@ def run(
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
     if problem:
         raise RunFailed(problem)
-    if trace.run["ended"] != "completed":
+    if trace.run["ended"].startswith("starved"):
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)
 
@@ -186,7 +186,7 @@ def reproduce(
         Path | None,
         typer.Option(
             help="New directory for the traces, results.json and report.html. Of learning: for a "
-            "folder per scenario; what is there is read, so that a study goes on."
+            "folder per scenario with all of them; what is there is read, so that a study goes on."
         ),
     ] = None,
     figures: FiguresOption = None,
@@ -228,12 +228,11 @@ def reproduce(
     from fedray.studies.reproduce import GAP_NOTE, reproduce_gboard
 
     if what == "learning":
-        if (rows, figures, shards, address) != (None, None, None, None):
+        if (rows, shards, address) != (None, None, None):
             raise InputError(
-                "learning has no published rows: leave out --rows, --figures, --shards and "
-                "--address"
+                "learning has no published rows: leave out --rows, --shards and --address"
             )
-        reproduce_learning(scenario, seeds, guesses, overrides, out, in_process, as_json)
+        reproduce_learning(scenario, seeds, guesses, overrides, out, figures, in_process, as_json)
         return
     if (scenario, seeds, guesses, in_process) != (None, None, None, None):
         raise InputError(

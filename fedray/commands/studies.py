@@ -217,6 +217,7 @@ def reproduce_learning(
     guesses: str | None,
     overrides: Sequence[str] | None,
     out: Path | None,
+    figures: Path | None,
     in_process: bool | None,
     as_json: bool,
 ) -> None:
@@ -227,14 +228,19 @@ def reproduce_learning(
         seeds: models of each mechanism; None for 5.
         guesses: min-seps with commas between; None for none.
         overrides: of every scenario.
-        out: directory for a folder per scenario; None keeps nothing.
+        out: directory for a folder per scenario, with a page; None keeps nothing.
+        figures: directory for a folder of figures per scenario; None for none.
         in_process: whether models are trained here or in Ray; None for Ray.
         as_json: whether to print JSON.
     """
     from fedray.placement import Placement
+    from fedray.report.files import write_figure_files
+    from fedray.report.page import write_page
     from fedray.report.text.learning import learning_pieces
     from fedray.scenario import Scenario
     from fedray.studies.learning_curves import shipped_recipes, study_learning
+    from fedray.studies.learning_page import learning_figures, learning_page
+    from fedray.trace.schema import REPORT_FILE
 
     min_seps = _min_seps_of(guesses)
     count = 5 if seeds is None else seeds
@@ -263,6 +269,10 @@ def reproduce_learning(
                 on_status,
             )
             documents.append(found.to_json())
+            if out is not None:
+                write_page(learning_page(found), out / each.name / REPORT_FILE)
+            if figures is not None:
+                write_figure_files(learning_figures(found), figures / each.name)
     if as_json:
         print_json({"studies": documents})
         return
@@ -271,6 +281,9 @@ def reproduce_learning(
     if out is not None:
         for name in names:
             typer.echo(f"results {out / name / 'results.json'}")
+            typer.echo(f"page    {out / name / REPORT_FILE}")
+    if figures is not None:
+        typer.echo(f"figures {figures}")
 
 
 def _min_seps_of(guesses: str | None) -> list[int]:

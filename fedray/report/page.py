@@ -110,11 +110,14 @@ def _about(trace: Trace | ImportedTrace) -> About:
             Path(log).name, description, None, written, packages, {}, {}, None, trace.integrity
         )
     scenario = trace.scenario
+    policies = scenario["participation"].get("policies", [{"kind": "timer"}])
+    kinds = [policy["kind"] for policy in policies]
     run = {
         "clip norm": scenario["privacy"]["clip_norm"],
         "encoding": scenario["privacy"].get("encoding", {}).get("kind", "fixed_point"),
         "report goal (devices in a round)": scenario["rounds"]["report_goal"],
-        "timer (hours)": scenario["participation"]["timer_hours"],
+        "policies": ", ".join(kinds) or "none",
+        "timer (hours)": scenario["participation"]["timer_hours"] if "timer" in kinds else 0,
         "round separation": scenario["participation"]["round_separation"],
     }
     description = scenario.get("description", "")

@@ -16,8 +16,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fedray.messages import (
+    DataProgress,
+    ProgressListener,
+    RunProgress,
+    TrainingEstimate,
+    TrainingProgress,
+)
 from fedray.messages import Progress as HowFar
-from fedray.messages import ProgressListener, RunProgress, TrainingEstimate, TrainingProgress
 
 BAR, WIDE = 24, 120
 """Characters of the bar itself, and of the least terminal in which it leaves room for what is
@@ -47,6 +53,9 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
         def show(progress: HowFar) -> None:
             if isinstance(progress, TrainingEstimate):
                 bar.console.print(estimate_text(progress), highlight=False)
+                return
+            if isinstance(progress, DataProgress):
+                bar.update(task, description=data_text(progress))
                 return
             state.take(progress)
             # rich would cut the description in the middle of a figure.
@@ -139,6 +148,11 @@ class _State:
         return parts
 
 
+def data_text(progress: DataProgress) -> str:
+    """How far data is that is read as a whole, in a phrase."""
+    return f"reading the data: {progress.clients:,} of {progress.count:,} clients"
+
+
 def estimate_text(estimate: TrainingEstimate) -> str:
     """How long a training will take, in a sentence; and what it would take with whole rounds where
     a sample of each trains."""
@@ -175,8 +189,14 @@ class _PlainLines:
         if isinstance(progress, TrainingEstimate):
             print(estimate_text(progress), file=sys.stderr)
             return
+        is_due = time.monotonic() - self._last >= self.SECONDS
+        if isinstance(progress, DataProgress):
+            if is_due:
+                self._last = time.monotonic()
+                print(data_text(progress), file=sys.stderr)
+            return
         self._state.take(progress)
-        if self._state.is_over or time.monotonic() - self._last >= self.SECONDS:
+        if self._state.is_over or is_due:
             self._last = time.monotonic()
             text = "  ".join(self._state.parts())
             print(f"round {self._state.done}/{self._state.count}  {text}", file=sys.stderr)

@@ -386,7 +386,8 @@ def _exactly(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return "; ".join(f"{name} {_exactly(each)}" for name, each in value.items())
+        named = value.items()
+        return "; ".join(f"{name.replace('_', ' ')} {_exactly(each)}" for name, each in named)
     if isinstance(value, list | tuple):
         return ", ".join(_exactly(each) for each in value)
     return repr(value) if isinstance(value, float) else str(value)

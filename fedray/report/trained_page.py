@@ -46,9 +46,10 @@ def render_trained(
     """
     document = trained.document
     scenario = document["scenario"]
+    trained_with = f"Trained with {scenario['privacy']['mechanism']['kind']} noise on a trace"
     notes = [
-        scenario.get("description", ""),
-        f"Trained on a trace (digest {trained.trace_digest}).",
+        scenario.get("description", "").rstrip(". "),
+        f"{trained_with} (digest {trained.trace_digest}).",
     ]
     own_tables = [
         PageTable("The trained run", [["figure", "value"], *trained.rows()]),
@@ -56,7 +57,7 @@ def render_trained(
     ]
     return render_study(
         scenario["name"],
-        " ".join(filter(None, notes)),
+        ". ".join(filter(None, notes)),
         [*trained_figures(trained), *figures],
         [*tables, *own_tables],
         {**trained.to_json(), **(results or {})},
@@ -65,16 +66,16 @@ def render_trained(
 
 
 def trained_figures(trained: TrainedRun) -> list[Shown]:
-    """Every held-out metric, the loss on the devices, clipped updates, and devices left out; all
-    over rounds."""
+    """Every held-out metric, the loss on the devices, clipped updates, the clip norm where it
+    changes, and devices left out; all over rounds."""
     columns = trained.metrics
     optimum = trained.document.get("optimum", {})
     figures: list[Shown] = [
         metric_curve(metric, [MetricLine("", columns)], optimum) for metric in trained.task_metrics
     ]
     figures += [_train_loss(columns), _clipped_share(columns)]
-    left_out = _left_out(columns)
-    return [*figures, left_out] if left_out is not None else figures
+    further = (_clip_norm(columns), _left_out(columns))
+    return [*figures, *(figure for figure in further if figure is not None)]
 
 
 def _train_loss(columns: dict[str, Any]) -> Figure:
@@ -99,6 +100,28 @@ def _clipped_share(columns: dict[str, Any]) -> Figure:
         Axis("Rounds"),
         Axis("Share of the devices"),
         (_steps("clipped", columns, shares, np.isfinite(shares)),),
+    )
+
+
+def _clip_norm(columns: dict[str, Any]) -> Figure | None:
+    """The clip norm of each round, beside the estimate that it follows; None where it is fixed."""
+    estimates = columns.get("counted_norm", np.array([]))
+    is_known = np.isfinite(estimates)
+    if not is_known.any():
+        return None
+    norms = columns["clip_norm"]
+    return Figure(
+        "clip-norm",
+        "Clip norm",
+        "The estimate follows a quantile of the updates' norms, by counts to which noise was "
+        "added. Updates are clipped to the estimate of the latest round in which the mechanism "
+        "began anew.",
+        Axis("Rounds"),
+        Axis("Norm", needs_log([norms[is_known], estimates[is_known]]), starts_at_zero=False),
+        (
+            _steps("clip norm", columns, norms, is_known),
+            _steps("estimate", columns, estimates, is_known),
+        ),
     )
 
 
@@ -133,6 +156,8 @@ def _steps(name: str, columns: dict[str, Any], values: Any, is_shown: Any) -> Se
 def _mechanism_table(privacy: dict[str, Any]) -> PageTable:
     mechanism = privacy["mechanism"]
     given = {name: privacy[name] for name in ("noise_multiplier", "clip_norm", "delta")}
-    table = parameters_table({**mechanism, **given})
+    clipping = privacy.get("clipping", {"kind": "fixed"})
+    clips = {f"clipping {name}": value for name, value in clipping.items() if name != "kind"}
+    table = parameters_table({**mechanism, **given, "clipping": clipping["kind"], **clips})
     note = "`fedray audit` of the trace says which guarantees follow."
     return PageTable(f"Mechanism: {mechanism['kind']}", table.rows, note)

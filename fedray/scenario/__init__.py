@@ -5,11 +5,12 @@ description. `fedray schema` prints the same as a JSON schema. What may only cha
 is in `fedray.placement`.
 """
 
+from fedray.scenario.clipping import AdaptiveClipping, FixedClipping, PerLayerClipping
 from fedray.scenario.data import LanguageData
 from fedray.scenario.latency import Latency
 from fedray.scenario.participation import Participation
 from fedray.scenario.population import Population, TimeZone
-from fedray.scenario.privacy import Privacy
+from fedray.scenario.privacy import Privacy, StopAt
 from fedray.scenario.rounds import Outage, Rounds
 from fedray.scenario.scenario import FILE_KEYS, NAME_PATTERN, TRAINED_TABLES, Scenario
 from fedray.scenario.shipped import shipped_scenarios
@@ -40,10 +41,12 @@ __all__ = [
     "FILE_KEYS",
     "NAME_PATTERN",
     "TRAINED_TABLES",
+    "AdaptiveClipping",
     "CustomTask",
     "FedAvg",
     "FedProx",
     "FedSGD",
+    "FixedClipping",
     "ImageCnnTask",
     "InitialModel",
     "KeyboardLstmTask",
@@ -54,6 +57,7 @@ __all__ = [
     "NextWordTask",
     "Outage",
     "Participation",
+    "PerLayerClipping",
     "Population",
     "Privacy",
     "QuadraticTask",
@@ -64,6 +68,7 @@ __all__ = [
     "ServerAdam",
     "ServerSGD",
     "ServerYogi",
+    "StopAt",
     "TimeZone",
     "Training",
     "TransformerLmTask",

@@ -10,6 +10,7 @@ from fedray.encoding.tables import AnyEncoding
 from fedray.errors import ScenarioError, shown
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
+from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
 from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
@@ -93,6 +94,7 @@ def _by_kind(union: Any, key: str) -> dict[str, type[BaseModel]]:
 _KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("availability", "model"): _by_kind(Availability, "model"),
     ("data", "kind"): _by_kind(AnyData, "kind"),
+    ("privacy", "clipping", "kind"): _by_kind(AnyClipping, "kind"),
     ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
     ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
     ("training", "client", "kind"): _by_kind(AnyWork, "kind"),

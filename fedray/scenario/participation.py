@@ -1,27 +1,101 @@
 """The table `participation`: when a device may take part again."""
 
-from typing import Annotated, Literal
+import collections
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedray.table import Share, Table
+
+Hours = Annotated[float, Field(ge=0, le=87_840)]
+
+
+class TimerPolicy(Table):
+    """A device keeps away for `participation.timer_hours` after what `timer_resets_on` names."""
+
+    kind: Literal["timer"] = "timer"
+    """The timer of the table `participation`."""
+
+
+class WithoutReplacementPolicy(Table):
+    """Sampling without replacement, by the device's own history.
+
+    A device is eligible if more than the period has passed since its last contribution (an upload
+    that started and that the server did not abort, at its start), and since its history began. So
+    a new install, or a device whose history was cleared, waits one whole period.
+    """
+
+    kind: Literal["swor"] = "swor"
+    """Sampling without replacement."""
+    period_hours: Annotated[float, Field(gt=0, le=87_840)]
+    """The period, hours; exactly the period is not enough."""
+
+
+class MinSepPolicy(Table):
+    """Minimum separation in rounds, by the device's own history.
+
+    The server sends the number of the round that is being formed. The device remembers the number
+    of its last contribution (an upload that started and that the server did not abort). A device
+    without history is eligible.
+    """
+
+    kind: Literal["min_sep"] = "min_sep"
+    """Minimum separation."""
+    minimum_separation: Annotated[int, Field(ge=0, lt=2**30)]
+    """How far apart two rounds of a device are, as `counts` says."""
+    counts: Literal["between", "gap"]
+    """What is counted, since deployed clients differ: the rounds strictly between two rounds of a
+    device, or the difference of their numbers."""
+    trust_hours: Hours = 0.0
+    """Hours that a device waits after its history began (a new install, or one that was cleared)
+    before it is taken at its word; 0 for none."""
+
+    @property
+    def gap(self) -> int:
+        """Least difference between the numbers of two rounds of a device."""
+        return self.minimum_separation + (1 if self.counts == "between" else 0)
+
+
+class DataAvailablePolicy(Table):
+    """A device is eligible if it has enough examples."""
+
+    kind: Literal["data_available"] = "data_available"
+    """Enough examples."""
+    min_example_count: Annotated[int, Field(ge=1, lt=2**31)]
+    """Examples that a device must have."""
+
+
+AnyPolicy = Annotated[
+    TimerPolicy | WithoutReplacementPolicy | MinSepPolicy | DataAvailablePolicy,
+    Field(discriminator="kind"),
+]
 
 
 class Participation(Table):
     """When a device may take part again."""
 
-    timer_hours: Annotated[float, Field(ge=0, le=87_840)] = 72.0
+    policies: Annotated[tuple[AnyPolicy, ...], Field(strict=False)] | None = None
+    """Policies, all of which must admit a device; each is a table with its `kind`. None: the timer
+    alone, `[{kind = "timer"}]`. `round_separation` and `max_participations` hold beside them."""
+    timer_hours: Hours = 72.0
     """Hours that must pass before a device may be selected again; 0 for none."""
     round_separation: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Least difference between the numbers of two rounds of one device, which it remembers; 0 for
-    none."""
-    timer_resets_on: Literal["accepted", "reported", "selected"] = "accepted"
+    none. It remembers rounds that accepted its report."""
+    timer_resets_on: Literal["accepted", "reported", "selected", "upload"] = "accepted"
     """What starts the timer: its report is accepted; it reports at all (late included); it is
-    selected."""
+    selected; its upload starts, unless the server aborts it (a late one is aborted, one that is
+    lost is not)."""
     max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     """Most contributions of a device, which counts its accepted reports and never takes part again
     after that many; none: no cap. Reports accepted in rounds that were abandoned later count too,
     since the device cannot know. Devices that ignore the timer keep the cap."""
+    history_loss_per_day: Annotated[float, Field(gt=0, le=24)] | None = None
+    """Stress: mean number of times a day that a device forgets when and how often it took part;
+    none: never."""
+    history_loss: Literal["cleared", "corrupted"] | None = None
+    """What a device knows after that: since when it has a history (cleared, the default), so that
+    policies which ask for that make it wait; or not even that (corrupted)."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
@@ -29,6 +103,96 @@ class Participation(Table):
     rounds of a device)."""
 
     @property
+    def has_timer(self) -> bool:
+        """Whether the timer is one of the policies."""
+        return self.policies is None or any(each.kind == "timer" for each in self.policies)
+
+    @property
     def timer_seconds(self) -> float:
-        """What the timer should be, in seconds."""
-        return 3600.0 * self.timer_hours
+        """What the timer should be, in seconds; 0 where there is none."""
+        return 3600.0 * self.timer_hours if self.has_timer else 0.0
+
+    @property
+    def separation(self) -> int:
+        """Least difference between the numbers of two rounds of a device; 0 for none."""
+        gaps = [each.gap for each in self.policies or () if isinstance(each, MinSepPolicy)]
+        return max(self.round_separation, *gaps, 0)
+
+    @property
+    def keys_by_rule(self) -> dict[str, str]:
+        """The keys, with their values, that make devices wait ("time") and keep rounds apart
+        ("rounds"), for messages."""
+        time = [f"participation.timer_hours={self.timer_hours:g}"] if self.has_timer else []
+        rounds = [f"participation.round_separation={self.round_separation}"]
+        for each in self.policies or ():
+            if isinstance(each, WithoutReplacementPolicy):
+                time.append(f"period_hours={each.period_hours:g} of participation.policies")
+            elif isinstance(each, MinSepPolicy):
+                separation = each.minimum_separation
+                rounds = [f"minimum_separation={separation} of participation.policies"]
+        return {"time": " and ".join(time), "rounds": " and ".join(rounds)}
+
+    @property
+    def young_history_seconds(self) -> float:
+        """How long a device waits after its history began; 0 where no policy asks for that."""
+        hours = [
+            each.period_hours if isinstance(each, WithoutReplacementPolicy) else each.trust_hours
+            for each in self.policies or ()
+            if isinstance(each, WithoutReplacementPolicy | MinSepPolicy)
+        ]
+        return 3600.0 * max(hours, default=0.0)
+
+    @property
+    def min_example_count(self) -> int:
+        """Examples that a device must have; 0 where no policy asks for any."""
+        counts = [
+            each.min_example_count
+            for each in self.policies or ()
+            if isinstance(each, DataAvailablePolicy)
+        ]
+        return max(counts, default=0)
+
+    @property
+    def counts_uploads(self) -> bool:
+        """Whether some policy counts contributions from the start of their upload."""
+        by_upload = WithoutReplacementPolicy | MinSepPolicy
+        return (self.has_timer and self.timer_resets_on == "upload") or any(
+            isinstance(each, by_upload) for each in self.policies or ()
+        )
+
+    @property
+    def forgets_noticeably(self) -> bool:
+        """Whether devices that forget know since when they have a history."""
+        return self.history_loss_per_day is not None and self.history_loss != "corrupted"
+
+    @model_validator(mode="after")
+    def _policies_are_of_different_kinds(self) -> Self:
+        kinds = collections.Counter(each.kind for each in self.policies or ())
+        for kind, count in kinds.items():
+            if count > 1:
+                raise ValueError(
+                    f"policies: {count} are of kind {kind!r}; all must admit a device, so keep "
+                    "the strictest one"
+                )
+        if self.round_separation and kinds["min_sep"]:
+            raise ValueError(
+                f"round_separation={self.round_separation}: a device remembers one last round, "
+                "and policies have a min_sep, which counts other rounds; keep one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_have_what_they_speak_of(self) -> Self:
+        for name in ("timer_hours", "timer_resets_on", "timer_violators", "clock_skew_hours"):
+            value = getattr(self, name)
+            if not self.has_timer and value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f'{name}={value}: policies have no timer; add {{kind = "timer"}} to them, '
+                    f"or leave {name} out"
+                )
+        if self.history_loss is not None and self.history_loss_per_day is None:
+            raise ValueError(
+                f"history_loss={self.history_loss!r}: no history is lost; set "
+                "history_loss_per_day, or leave it out"
+            )
+        return self

@@ -1,13 +1,37 @@
 """The table `privacy`: the noise mechanism and what it claims."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedray.encoding.tables import AnyEncoding, FixedPoint
+from fedray.scenario.clipping import AnyClipping, FixedClipping
 from fedray.table import Table
 from mechanisms.files import strategy_beside
 from mechanisms.registry import BLT, AnyStrategy
+
+
+class StopAt(Table):
+    """A budget: the run ends before the first round with which the worst device, by the rounds in
+    which each device was accepted, would have spent more."""
+
+    rho: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Largest rho (zCDP); none: any."""
+    epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Largest epsilon at delta; none: any."""
+    delta: Annotated[float, Field(ge=1e-30, lt=1)] | None = None
+    """Delta of epsilon; none: privacy.delta."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.rho is None and self.epsilon is None:
+            raise ValueError("stop_at names neither rho nor epsilon; give one, or leave it out")
+        if self.delta is not None and self.epsilon is None:
+            raise ValueError(
+                f"stop_at.delta={self.delta:g} is that of an epsilon; give stop_at.epsilon too, or "
+                "leave delta out"
+            )
+        return self
 
 
 class Privacy(Table):
@@ -27,7 +51,13 @@ class Privacy(Table):
     """Noise standard deviation over the most that a device contributes, for C of unit scale (z of
     mechanisms/README.md). That is the clip norm, or what the encoding makes of it."""
     clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Largest L2 norm of a device's update."""
+    """Largest L2 norm of a device's update; of adaptive clipping, the first."""
+    clipping: AnyClipping = Field(
+        default=FixedClipping(),
+        description="How updates are clipped: a table with `kind` fixed, per_layer or adaptive.",
+        # Scenarios that were written before there was a choice keep their digest.
+        exclude_if=lambda clipping: clipping == FixedClipping(),
+    )
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
     """Delta at which epsilon is reported."""
     encoding: AnyEncoding = Field(
@@ -37,9 +67,18 @@ class Privacy(Table):
         exclude_if=lambda encoding: encoding == FixedPoint(),
     )
 
+    stop_at: StopAt | None = None
+    """Table: a budget at which a simulation ends early; none: it commits all rounds. A training
+    takes the rounds of its trace."""
+
     @field_validator("mechanism", mode="before")
     @classmethod
     def _from_file(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, str):
             return strategy_beside(value, "scenario", info.context)
         return value
+
+    @model_validator(mode="after")
+    def _layers_stay_within_the_clip_norm(self) -> Self:
+        self.clipping.check_clip_norm(self.clip_norm)
+        return self

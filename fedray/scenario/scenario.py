@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -27,6 +28,10 @@ from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.table import Table
+from mechanisms.accounting.clip_count import update_noise_multiplier
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
@@ -219,6 +224,16 @@ class Scenario(Table):
                 f"{growth:g}-fold "
                 f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
             )
+        if self.count_noise is not None:
+            recurrence = mechanism.recurrence(self.rounds.count)
+            if not any(map(recurrence.begins_anew, range(1, self.rounds.count))):
+                raise ValueError(
+                    "privacy.clipping.kind='adaptive': a clip norm changes where the mechanism "
+                    f"begins anew, and this {mechanism.kind} mechanism does so in none of the "
+                    f"rounds up to rounds.count={self.rounds.count}; take a mechanism with "
+                    "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
+                )
+            _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
         if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed "
@@ -226,6 +241,40 @@ class Scenario(Table):
                 f"{self.rounds.report_goal}; lower the sample"
             )
         return self
+
+    @model_validator(mode="after")
+    def _budget_permits_a_round(self) -> Self:
+        stop_at, mechanism = self.privacy.stop_at, self.privacy.mechanism
+        if stop_at is None:
+            return self
+        start = np.zeros(1, np.int64)
+        norm = float(mechanism.gram_entries(start, start, 1)[0]) ** 0.5
+        release = Gaussian(noise_multiplier=self.privacy.noise_multiplier, sensitivity=norm)
+        delta = stop_at.delta or self.privacy.delta
+        for what, most, first in (
+            ("rho", stop_at.rho, rho_of(release)),
+            ("epsilon", stop_at.epsilon, gdp_epsilon(release, delta)),
+        ):
+            if most is not None and first > most:
+                raise ValueError(
+                    f"privacy.stop_at.{what}={most:g}: the first round alone spends {first:.6g}, "
+                    "so nothing would be committed; raise it, or privacy.noise_multiplier="
+                    f"{self.privacy.noise_multiplier:g}"
+                )
+        return self
+
+    @property
+    def count_noise(self) -> float | None:
+        """Standard deviation of the noise on a round's count of short updates, for the full cohort;
+        None where nothing is counted."""
+        return self.privacy.clipping.noise_on_count(self.rounds.report_goal)
+
+    @property
+    def update_noise_multiplier(self) -> float:
+        """Noise multiplier of the sums of updates: privacy.noise_multiplier, or what a count of
+        short updates leaves of it."""
+        z, count_noise = self.privacy.noise_multiplier, self.count_noise
+        return z if count_noise is None else update_noise_multiplier(z, count_noise)
 
     @classmethod
     def from_toml(

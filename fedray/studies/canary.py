@@ -92,7 +92,7 @@ class CanaryResult:
     pattern: tuple[int, ...]
     """Rounds in which the canaries took part."""
     noise_multiplier: float
-    """z of the run."""
+    """z of the run's sums of updates."""
     claimed_mu: float
     """s / z of the pattern, s its sensitivity."""
     expected_mu: float
@@ -235,7 +235,7 @@ def check_aggregator(
     clips = clip or _real_clip()
     released = _released(scenario, pattern, rounds, coordinates, tested, clips)
     strategy = scenario.privacy.mechanism
-    z = scenario.privacy.noise_multiplier
+    z = scenario.update_noise_multiplier
     # Whitening: the released noise is z norm M Z, of covariance proportional to M M' = L L'.
     M = reference.noise_map(strategy, rounds)
     L = np.linalg.cholesky(M @ M.T)

@@ -190,7 +190,8 @@ def scenario_to_fit(
         overrides: further keys, as "table.key=value".
 
     Raises:
-        InputError: if there is no file, and devices, timer_hours or rounds are not given.
+        InputError: if there is no file, and devices, timer_hours or rounds are not given; or if
+            the file's runs end at a privacy budget.
     """
     given = {
         "population.devices": devices,
@@ -200,7 +201,13 @@ def scenario_to_fit(
     }
     settings = [f"{key}={value}" for key, value in given.items() if value is not None]
     if file is not None:
-        return Scenario.from_toml(file, [*settings, *overrides])
+        scenario = Scenario.from_toml(file, [*settings, *overrides])
+        if scenario.privacy.stop_at is not None:
+            raise InputError(
+                f"privacy.stop_at of {str(file)!r} may end runs before rounds.count="
+                f"{scenario.rounds.count}, all of which are needed here; leave it out"
+            )
+        return scenario
     needed = {"devices": devices, "timer_hours": timer_hours, "rounds": rounds}
     missing = ", ".join(f"{name}=None" for name, value in needed.items() if value is None)
     if missing:

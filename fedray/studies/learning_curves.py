@@ -168,6 +168,8 @@ class LearningCurves:
     """All that models were trained with."""
     metrics: tuple[MetricResult, ...]
     """One for each metric of the task."""
+    runs: Mapping[tuple[str, int], TrainedRun]
+    """The trained runs by the name of the mechanism and the seed."""
 
     def __repr__(self) -> str:
         models = len(self.mechanisms) * len(self.seeds)
@@ -330,6 +332,7 @@ class _Study:
             seeds=seeds,
             mechanisms=tuple(self._mechanisms.values()),
             metrics=tuple(self._of_metric(metric, runs) for metric in metrics),
+            runs=runs,
         )
 
     def _request(self, kind: Kind, min_sep: int | None) -> MechanismRequest:
@@ -435,7 +438,8 @@ def _train(job: _Job) -> None:
 def _final(run: TrainedRun, metric: str) -> float:
     """The mean of the evaluations in the last share of the rounds, at least of the last."""
     column = run.metrics[f"evaluation_{metric}"]
-    is_last = run.metrics["round"] >= (1.0 - LAST_SHARE) * run.document["rounds"]
+    rounds = run.document["rounds"]
+    is_last = run.metrics["round"] >= min((1.0 - LAST_SHARE) * rounds, rounds - 1)
     is_evaluated = ~np.isnan(run.metrics[f"evaluation_{metric}_error"])
     return float(column[is_last & is_evaluated].mean())
 

@@ -566,6 +566,11 @@ class _Search:
 def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float) -> None:
     if not timers or min(timers) < 0:
         raise InputError(f"timers={list(timers)} must be hours, at least one; 24, 48, 72 are usual")
+    if scenario.participation.policies is not None:
+        raise InputError(
+            "participation.policies is given, but a plan chooses the timer, the round separation "
+            "and the cap of the table itself; leave the policies out"
+        )
     if not 2 <= seeds <= 100:
         raise InputError(
             f"seeds={seeds} must be from 2 to 100; their spread is the margin that is planned with"

@@ -51,9 +51,13 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
     }
     if best.planned_min_sep is not None:
         claim["min_sep"] = best.planned_min_sep
-    keeps_timer = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
+    keeps_timer = (
+        participation.timer_violators == 0.0
+        and participation.clock_skew_hours == 0.0
+        and participation.history_loss_per_day is None
+    )
     # Only a timer that starts at the report keeps a report and the next check-in so far apart.
-    if keeps_timer and participation.timer_resets_on != "selected":
+    if keeps_timer and participation.timer_resets_on in ("accepted", "reported"):
         claim["timer_hours"] = best.timer_hours
     # A scenario finds its content files by their digests.
     for table in scenario.content_files:

@@ -9,6 +9,7 @@
    exist.
 5. No device is accepted twice in one round, and accepted rounds of a device increase.
 6. The accepted rows of a round are as many as the rounds table says.
+7. Losses of devices' histories are sorted by (device_id, time).
 """
 
 import numpy as np
@@ -146,6 +147,23 @@ def check_totals(
             f"{int(stated[first])}"
         )
         _demand(False, source, message)
+
+
+def check_losses(columns: dict[str, NDArray], source: str) -> None:
+    """Checks invariant 7.
+
+    Args:
+        columns: of losses.parquet, by name.
+        source: the file, for messages.
+
+    Raises:
+        TraceCorrupt: if a loss breaks it.
+    """
+    device_ids, times = columns["device_id"], columns["time"]
+    later = (device_ids[1:] > device_ids[:-1]) | (
+        (device_ids[1:] == device_ids[:-1]) & (times[1:] >= times[:-1])
+    )
+    _demand(bool(later.all()), source, "losses are not sorted by device_id and time")
 
 
 def _demand(holds: bool, source: str, problem: str) -> None:

@@ -14,12 +14,20 @@ from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import Metric
 from fedray.parsing import parse_json
 from fedray.trace.files import check_file, check_name, first_line, read_ahead, read_columns
-from fedray.trace.invariants import check_accepted, check_rounds, check_rows, check_totals
+from fedray.trace.invariants import (
+    check_accepted,
+    check_losses,
+    check_rounds,
+    check_rows,
+    check_totals,
+)
 from fedray.trace.schema import (
     DOCUMENT_DIGEST,
     FIRST_READ_VERSION,
     FORMAT,
     LAST_VERSION_WITH_METRICS,
+    LOSS_SCHEMA,
+    LOSSES_FILE,
     OUTCOMES,
     PARTICIPATION_SCHEMA,
     PARTICIPATIONS,
@@ -76,6 +84,8 @@ class Trace:
         check_rounds(trace.rounds, f"{directory / ROUNDS_FILE}")
         for part in trace.run["parts"]:
             check_file(directory / part["file"], PARTICIPATION_SCHEMA, part["rows"])
+        if "losses_digest" in trace.run:
+            check_file(directory / LOSSES_FILE, LOSS_SCHEMA, None)
         check_no_strays(trace.run["parts"], directory)
         return trace
 
@@ -115,6 +125,18 @@ class Trace:
         columns = read_columns(self.path / ROUNDS_FILE, ROUND_SCHEMA, codes={"state": STATES})
         if self._verify:
             self._demand(columns_digest(columns) == self.run["rounds_digest"], ROUNDS_FILE)
+        return columns
+
+    @cached_property
+    def losses(self) -> dict[str, NDArray] | None:
+        """Columns of the losses of devices' histories, in order of device and time; None of a run
+        in which none could be lost. Checks invariant 7."""
+        if "losses_digest" not in self.run:
+            return None
+        columns = read_columns(self.path / LOSSES_FILE, LOSS_SCHEMA)
+        if self._verify:
+            self._demand(columns_digest(columns) == self.run["losses_digest"], LOSSES_FILE)
+        check_losses(columns, str(self.path / LOSSES_FILE))
         return columns
 
     @cached_property
@@ -204,7 +226,7 @@ class Trace:
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
         # A new Trace reads rounds and metrics anew, and demands their digests.
         checked = Trace(self.path, self.run)
-        _ = checked.rounds, checked.metrics
+        _ = checked.rounds, checked.losses, checked.metrics
         if checked.trained is not None:
             checked.trained.verify()
 
@@ -325,6 +347,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
         "scenario": dict,
         "packages": dict,
         "parts": list,
+        **({"losses_digest": str} if "losses_digest" in run else {}),
         **({DOCUMENT_DIGEST: str} if version > FIRST_READ_VERSION else {}),
     }
     check_keys(run, kinds, directory)
@@ -334,7 +357,8 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     if not verify:
         return run
     part_digests = [part["digest"] for part in run["parts"]]
-    if run_digest(part_digests, run["rounds_digest"]) != run["digest"]:
+    digest = run_digest(part_digests, run["rounds_digest"], run.get("losses_digest"))
+    if digest != run["digest"]:
         raise TraceCorrupt(
             f"{file}: its digest is not that of its parts and rounds; take the trace from its "
             "source again"

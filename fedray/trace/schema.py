@@ -7,6 +7,9 @@
       participations/*.parquet    a row per selected device, sorted by (device_id, checkin_time); a
                                   file per part (a fixed run of device blocks), so that each
                                   device's rows are in one file
+      losses.parquet              a row per loss of a device's history, between its first and last
+                                  check-in in the trace, sorted by (device_id, time); only where
+                                  histories may be lost
       training/                   the model that was learned from it, if one was; not part of the
                                   digest (fedray/trace/trained.py)
       <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
@@ -36,6 +39,7 @@ DOCUMENT_DIGEST = "document_digest"
 """The key of run.json that holds the digest of all its others."""
 RUN_FILE = "run.json"
 ROUNDS_FILE = "rounds.parquet"
+LOSSES_FILE = "losses.parquet"
 REPORT_FILE = "report.html"
 PARTICIPATIONS = "participations"
 
@@ -66,6 +70,13 @@ ROUND_SCHEMA = pa.schema(
         pa.field("accepted", pa.uint32(), nullable=False),
         pa.field("state", pa.dictionary(pa.int8(), pa.string()), nullable=False),
         pa.field("eligible_estimate", pa.uint64(), nullable=False),
+    ]
+)
+
+LOSS_SCHEMA = pa.schema(
+    [
+        pa.field("device_id", pa.uint64(), nullable=False),
+        pa.field("time", pa.float64(), nullable=False),
     ]
 )
 
@@ -116,7 +127,9 @@ def document_digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def run_digest(part_digests: list[str], rounds_digest: str) -> str:
+def run_digest(
+    part_digests: list[str], rounds_digest: str, losses_digest: str | None = None
+) -> str:
     """Digests all result columns.
 
     Two runs with the same digest had the same participations, however many shards they had.
@@ -124,6 +137,7 @@ def run_digest(part_digests: list[str], rounds_digest: str) -> str:
     Args:
         part_digests: of the parts, in order of device.
         rounds_digest: of rounds.parquet.
+        losses_digest: of losses.parquet; None where there is none.
     """
-    text = "\n".join([*part_digests, rounds_digest])
-    return hashlib.sha256(text.encode()).hexdigest()
+    digests = [*part_digests, rounds_digest, *([losses_digest] if losses_digest else [])]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
-from fedray.messages import Measured, Metric, TaskDescription, TrainingMetrics
+from fedray.messages import Clip, Measured, Metric, TaskDescription, TrainingMetrics
 from fedray.parsing import finite_or_none, parse_json
 from fedray.rounding import up
 from fedray.trace.checkpoints import NPZ_DAMAGE
@@ -36,9 +36,10 @@ from fedray.trace.provenance import package_versions
 from fedray.trace.schema import DOCUMENT_DIGEST, columns_digest, document_digest
 
 FORMAT = "fedray-training"
-VERSION = 2
+VERSION = 3
 FIRST_READ_VERSION = 1
-"""The oldest that is read: its metrics were loss and accuracy, without errors or units."""
+"""The oldest that is read: its metrics were loss and accuracy, without errors or units. Version 2
+did not say how updates were clipped."""
 TRAINING = "training"
 """The folder of a trace in which `fedray run` puts the trained run."""
 TRAINING_FILE = "training.json"
@@ -56,8 +57,12 @@ METRIC_SCHEMA = pa.schema(
         pa.field("without_examples", pa.uint32(), nullable=False),
         pa.field("damaged", pa.uint32(), nullable=False),
         pa.field("not_finite", pa.uint32(), nullable=False),
+        pa.field("zeroed", pa.uint32(), nullable=False),
+        pa.field("clip_norm", pa.float64()),  # null: not recorded
+        pa.field("counted_norm", pa.float64()),  # null: no short updates were counted
     ]
 )
+NEW_IN_3 = ("zeroed", "clip_norm", "counted_norm")
 """Columns that every trained run has. After them comes, for each of its metrics, a column
 evaluation_NAME and a column evaluation_NAME_error: null where the round was not evaluated."""
 OLD_METRIC_SCHEMA = pa.schema(
@@ -78,6 +83,7 @@ LEFT_OUT = {
     "without_examples": "without examples",
     "damaged": "with damaged data",
     "not_finite": "with an update that is not finite",
+    "zeroed": "with an update so long that it counts as zero",
 }
 """Columns that count devices which took part and added nothing to the model, in words."""
 _KINDS = {
@@ -90,12 +96,18 @@ _KINDS = {
 }
 
 
-def metric_schema(metrics: Sequence[Metric]) -> pa.Schema:
+def metric_schema(metrics: Sequence[Metric], version: int = VERSION) -> pa.Schema:
     """Columns of metrics.parquet for a task with these metrics: those that every run has, then a
-    value and a standard error for each of the `metrics`, in their order."""
+    value and a standard error for each of the `metrics`, in their order.
+
+    Args:
+        metrics: of the task.
+        version: of the trained run, from 2 on.
+    """
     names = [f"evaluation_{metric.name}{end}" for metric in metrics for end in ("", "_error")]
+    own = [each for each in METRIC_SCHEMA if version > 2 or each.name not in NEW_IN_3]
     of_task = [pa.field(name, pa.float64()) for name in names]
-    return pa.schema([*METRIC_SCHEMA, *of_task])
+    return pa.schema([*own, *of_task])
 
 
 _NEW_KINDS = {"parameters": dict, "task_metrics": list, "optimum": dict}
@@ -189,8 +201,9 @@ class TrainedRun:
     def metrics(self) -> dict[str, NDArray]:
         """Columns of metrics.parquet by name, a row per round; NaN where a round was not evaluated.
         Raises TraceCorrupt."""
-        is_old = self.document["version"] == 1
-        schema = OLD_METRIC_SCHEMA if is_old else metric_schema(self.task_metrics)
+        version = self.document["version"]
+        is_old = version == 1
+        schema = OLD_METRIC_SCHEMA if is_old else metric_schema(self.task_metrics, version)
         columns = read_columns(self.path / METRICS_FILE, schema)
         if self._verify and columns_digest(columns) != self.document.get("metrics_digest"):
             raise TraceCorrupt(self._changed(METRICS_FILE))
@@ -409,8 +422,11 @@ def _metric_columns(
         "train_loss": np.array([row.train_loss for row in rows]),
         "clipped_share": np.array([row.clipped_share for row in rows]),
     }
-    for name in METRIC_SCHEMA.names[3:]:
+    for name in ("trained", *LEFT_OUT):
         columns[name] = np.array([getattr(row.report, name) for row in rows], np.uint32)
+    clips = [row.clip or Clip(math.nan) for row in rows]
+    columns["clip_norm"] = np.array([clip.norm for clip in clips])
+    columns["counted_norm"] = np.array([clip.counted_norm for clip in clips], np.float64)
     nothing = Measured(math.nan, math.nan)
     for metric in metrics:
         evaluations = [row.evaluation for row in rows]

@@ -44,6 +44,7 @@ _COLUMNS = (
     "outcomes",
     "reopen_times",
     "remembers_round",
+    "forget_times",
 )
 
 

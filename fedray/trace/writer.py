@@ -13,11 +13,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.atomic import write_whole
-from fedray.messages import RoundRecord, ShardPart
+from fedray.messages import Losses, RoundRecord, ShardPart
 from fedray.trace.partial import MARK, TOKEN_FILE, PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
     FORMAT,
+    LOSS_SCHEMA,
+    LOSSES_FILE,
     OUTCOMES,
     PARTICIPATION_SCHEMA,
     PARTICIPATIONS,
@@ -112,6 +114,8 @@ class TraceWriter(PartialDirectory):
     def __init__(self, directory: str | Path, *, is_resumed: bool = False) -> None:
         super().__init__(directory, RUN_FILE, is_resumed=is_resumed)
         self._parts: list[dict[str, Any]] = []
+        self._losses: dict[int, Losses] = {}
+        """By the first device of the part."""
 
     def add_part(self, part: ShardPart) -> None:
         """Takes a `part`, and writes it unless its shard has. Parts may come in any order."""
@@ -119,6 +123,8 @@ class TraceWriter(PartialDirectory):
         # A part without bytes was written by its shard, where the shard sees the directory.
         if part.parquet is not None:
             self._write(name, part.parquet)
+        if part.losses is not None:
+            self._losses[part.first_device] = part.losses
         self._parts.append(
             {
                 "file": name,
@@ -155,17 +161,32 @@ class TraceWriter(PartialDirectory):
         columns = round_columns(records)
         arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
         self._write_table(ROUNDS_FILE, pa.table(arrays, schema=ROUND_SCHEMA))
-        rounds_digest = columns_digest(columns)
+        rounds_digest, losses_digest = columns_digest(columns), self._write_losses()
+        part_digests = [part["digest"] for part in self._parts]
         document = {
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
-            "digest": run_digest([part["digest"] for part in self._parts], rounds_digest),
+            "digest": run_digest(part_digests, rounds_digest, losses_digest),
             "rounds_digest": rounds_digest,
+            **({"losses_digest": losses_digest} if losses_digest else {}),
             **run,
             "packages": package_versions(),
             "parts": self._parts,
         }
         return self.publish(document)
+
+    def _write_losses(self) -> str | None:
+        """Writes the losses of all parts; their digest, None where no history is ever lost."""
+        if not self._losses:
+            return None
+        parts = [self._losses[first_device] for first_device in sorted(self._losses)]
+        columns = {
+            "device_id": np.concatenate([part.device_ids for part in parts]),
+            "time": np.concatenate([part.times for part in parts]),
+        }
+        arrays = [_to_arrow(columns[field.name], field) for field in LOSS_SCHEMA]
+        self._write_table(LOSSES_FILE, pa.table(arrays, schema=LOSS_SCHEMA))
+        return columns_digest(columns)
 
     def _write_table(self, name: str, table: pa.Table) -> None:
         buffer = io.BytesIO()

@@ -53,3 +53,14 @@ def epsilon_of(event: Event, delta: float) -> Spent:
             refusal = refusal or error
     assert refusal is not None
     raise refusal
+
+
+def every_epsilon_of(event: Event, delta: float) -> dict[str, float | str]:
+    """By accountant, the epsilon of an event at a delta, or why it is refused."""
+    found: dict[str, float | str] = {}
+    for name, epsilon in ACCOUNTANTS.items():
+        try:
+            found[name] = epsilon(event, delta)
+        except EventRefused as error:
+            found[name] = str(error)
+    return found

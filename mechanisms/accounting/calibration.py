@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 
 from fedray.errors import InputError
 from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gaussian_epsilon
+from mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon
 from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from mechanisms.accounting.zcdp import rho_of
 
@@ -40,6 +40,46 @@ def noise_multiplier_for_epsilon(sensitivity: float, epsilon: float, delta: floa
         return gaussian_epsilon(sensitivity / z, delta)
 
     return least_noise_multiplier(epsilon_of, epsilon, start)
+
+
+def largest_sensitivity(
+    noise_multiplier: float,
+    delta: float,
+    *,
+    rho: float | None = None,
+    epsilon: float | None = None,
+) -> float:
+    """The largest sensitivity of one Gaussian whose privacy is no worse than asked for.
+
+    It is the float after which the next one would be worse; of two targets the stricter decides.
+
+    Args:
+        noise_multiplier: z.
+        delta: of epsilon.
+        rho: the most that is allowed; None for any.
+        epsilon: the most that is allowed at delta; None for any.
+
+    Raises:
+        InputError: for impossible targets, or none.
+    """
+    if rho is None and epsilon is None:
+        raise InputError("rho=None and epsilon=None: nothing is asked for; give one of them")
+    for what, most in (("rho", rho), ("epsilon", epsilon)):
+        if most is not None and not 0 < most < math.inf:
+            raise InputError(f"{what}={most} must be positive and finite; 0 permits no release")
+
+    def is_allowed(sensitivity: float) -> bool:
+        event = Gaussian(noise_multiplier=noise_multiplier, sensitivity=sensitivity)
+        return (rho is None or rho_of(event) <= rho) and (
+            epsilon is None or gdp_epsilon(event, delta) <= epsilon
+        )
+
+    low, high = 0.0, noise_multiplier
+    while is_allowed(high):
+        low, high = high, 2.0 * high
+    while low < (middle := 0.5 * (low + high)) < high:  # until no float is between them
+        low, high = (middle, high) if is_allowed(middle) else (low, middle)
+    return low
 
 
 def least_noise_multiplier(

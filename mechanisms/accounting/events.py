@@ -40,6 +40,12 @@ from mechanisms.registry import AnyStrategy
 from mechanisms.sensitivity import PatternSensitivities
 from mechanisms.strategy import Sensitivity, Strategy
 
+MOST_SENSITIVITY = 1e148
+"""Beyond, no noise multiplier leaves an epsilon that is a number."""
+MOST_COUNT = 2**53
+"""Of repetitions, rounds, devices and coordinates: whole numbers that floats hold."""
+SUMMED_TERMS = 1 << 16
+"""Of tau, beyond which each is bounded by the last that was summed."""
 LEAST_DEVICE_VARIANCE = 0.25
 """Of discrete Gaussian noise that is summed over devices: the theorem's condition."""
 UPDATES = "sum of clipped updates"
@@ -109,7 +115,7 @@ class Gaussian(_ScaledGaussian):
 
     kind: Literal["gaussian"] = "gaussian"  # pyright: ignore[reportIncompatibleVariableOverride]
     """One release with normal noise."""
-    sensitivity: Annotated[float, Field(ge=0)] = 1.0
+    sensitivity: Annotated[float, Field(ge=0, lt=MOST_SENSITIVITY)] = 1.0
     """s, the largest change of the vector by one device, in contributions of norm 1."""
 
     @property
@@ -138,7 +144,7 @@ class StrategyRelease(_ScaledGaussian):
     """The rounds of a strategy."""
     strategy: Annotated[SerializeAsAny[Strategy], BeforeValidator(_strategy_of)]
     """C, whose noise is correlated between rounds."""
-    rounds: Annotated[int, Field(ge=1)]
+    rounds: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
     """n, rounds that were released."""
     sensitivity: Sensitivity
     """s at contributions of norm 1, what proves it, and a pattern that attains its lower bound."""
@@ -151,6 +157,16 @@ class StrategyRelease(_ScaledGaussian):
     @property
     def scale(self) -> float:
         return self.sensitivity.value
+
+    @field_validator("sensitivity")
+    @classmethod
+    def _is_a_number(cls, sensitivity: Sensitivity) -> Sensitivity:
+        if not 0 <= sensitivity.value < MOST_SENSITIVITY:
+            raise ValueError(
+                f"sensitivity {sensitivity.value} must be from 0 to below {MOST_SENSITIVITY:g}; "
+                "use a strategy whose columns have finite norms"
+            )
+        return sensitivity
 
     @classmethod
     def under(
@@ -258,25 +274,32 @@ class DiscreteGaussianSum(Event):
     """Largest L2 norm of a device's integer vector, in steps of the integers."""
     device_variance: Annotated[float, Field(gt=0)]
     """Variance of the noise that one device adds to a coordinate, in squared steps."""
-    devices: Annotated[int, Field(ge=1)]
+    devices: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
     """Devices whose noise is in the sum: those that reported, not those that were asked."""
-    dimension: Annotated[int, Field(ge=1)]
+    dimension: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
     """d, coordinates of the vectors."""
+
+    @property
+    def noise_at_unit_sensitivity(self) -> float:
+        """Standard deviation of the sum's noise over the sensitivity."""
+        return math.sqrt(self.devices * self.device_variance) / self.sensitivity
 
     @property
     def variance_ratio(self) -> float:
         """The sum's variance over the squared sensitivity."""
-        return self.devices * self.device_variance / self.sensitivity**2
+        return self.noise_at_unit_sensitivity**2
 
     @property
     def tau(self) -> float:
-        """10 sum_{k=1}^{n-1} exp(-2 pi^2 sigma^2 k / (k + 1)): 0 for one device."""
-        k = np.arange(1, self.devices)
-        exponents = -2.0 * math.pi**2 * self.device_variance * k / (k + 1)
-        return 10.0 * float(np.exp(exponents).sum())
+        """10 sum_{k=1}^{n-1} exp(-2 pi^2 sigma^2 k / (k + 1)), rounded up: 0 for one device."""
+        k = np.arange(1, min(self.devices, SUMMED_TERMS + 1))
+        terms = np.exp(-2.0 * math.pi**2 * self.device_variance * k / (k + 1))
+        beyond = self.devices - 1 - k.size  # terms fall as k grows
+        return 10.0 * float(terms.sum() + beyond * terms.min(initial=1.0))
 
     @model_validator(mode="after")
     def _has_a_theorem(self) -> Self:
+        check_noise_multiplier(self.noise_at_unit_sensitivity)
         if self.devices > 1 and self.device_variance < LEAST_DEVICE_VARIANCE:
             raise ValueError(
                 f"device_variance={self.device_variance:g} must be at least "
@@ -305,7 +328,7 @@ class Repeated(Event):
     """An event, several times."""
     event: "AnyEvent"
     """What is repeated."""
-    count: Annotated[int, Field(ge=1)]
+    count: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
     """How many times."""
 
 

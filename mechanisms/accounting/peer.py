@@ -1,5 +1,8 @@
 """Our events as those of Google's dp_accounting, so that another tool can check a figure."""
 
+import math
+from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from mechanisms.accounting.events import (
@@ -12,7 +15,8 @@ from mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from mechanisms.accounting.gdp import sampled_noise
+from mechanisms.accounting.gdp import mu_of, sampled_noise
+from mechanisms.accounting.limits import check_delta
 from mechanisms.accounting.zcdp import rho_of
 
 if TYPE_CHECKING:
@@ -51,3 +55,70 @@ def peer_event(event: Event) -> "DpEvent":
                 f"event {event.kind!r} has no event of dp_accounting that is as private; describe "
                 "the release by the events of mechanisms/accounting/events.py"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFigures:
+    """What dp_accounting makes of an event, by its own composition."""
+
+    event: str
+    """Its event, as Python writes it."""
+    rho: float | None
+    """Half the Renyi divergence of order 2; None for sampled events, which have no zCDP."""
+    pld_epsilon: float | None
+    """By its loss distributions, a pessimistic estimate; None where it has none for the event."""
+    renyi_epsilon: float
+    """By Renyi DP."""
+    version: str
+    """Of dp_accounting."""
+
+
+def peer_figures(event: Event, delta: float) -> PeerFigures:
+    """Composes an event with dp_accounting.
+
+    Args:
+        event: what was released.
+        delta: of the epsilons.
+
+    Raises:
+        EventRefused: for an unknown event.
+        InputError: for an impossible delta.
+    """
+    check_delta(delta)
+    composed = peer_event(event)
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    losses = PLDAccountant(value_discretization_interval=_interval(event))
+    has_losses = losses.supports(composed)
+    return PeerFigures(
+        event=repr(composed),
+        rho=_peer_rho(event),
+        pld_epsilon=float(losses.compose(composed).get_epsilon(delta)) if has_losses else None,
+        renyi_epsilon=float(RdpAccountant().compose(composed).get_epsilon(delta)),
+        version=metadata.version("dp-accounting"),
+    )
+
+
+def _interval(event: Event) -> float:
+    """To which losses are rounded: 1e-4, and more where there would be millions of them."""
+    try:
+        return max(1e-4, mu_of(event) / 1e3)
+    except EventRefused:
+        return 1e-4
+
+
+def _peer_rho(event: Event) -> float | None:
+    """The Renyi divergence of order 2 over 2, from the epsilon that follows from it alone."""
+    try:
+        rho_of(event)
+    except EventRefused:
+        return None
+    from dp_accounting.rdp import RdpAccountant
+
+    order, log_delta = 2.0, -600.0
+    accountant = RdpAccountant(orders=[order]).compose(peer_event(event))
+    epsilon = float(accountant.get_epsilon(math.exp(log_delta)))
+    # Canonne, Kamath, Steinke 2020, Proposition 12, solved for the divergence.
+    given_up = math.log1p(-1.0 / order) - (log_delta + math.log(order)) / (order - 1.0)
+    return max(0.0, epsilon - given_up) / order

@@ -42,7 +42,7 @@ def rho_of(event: Event) -> float:
         case GaussianEvent():
             return event.mu**2 / 2
         case DiscreteGaussianSum():
-            apart = 1.0 / math.sqrt(event.variance_ratio)
+            apart = 1.0 / event.noise_at_unit_sensitivity
             return (apart + event.tau * math.sqrt(event.dimension)) ** 2 / 2
         case PostProcessed():
             return rho_of(event.event)

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.messages import NEVER
-from server.policies.policy import Attempt, ParticipationPolicy
+from server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,8 @@ class Cap(ParticipationPolicy):
 
     max_participations: int
 
-    def reopen_times(self, attempt: Attempt) -> NDArray[np.float64]:
-        """Never, with the accepted report that reaches the cap."""
+    def absence(self, attempt: Attempt) -> Absence:
+        """For ever, from the accepted report that reaches the cap."""
         is_spent = attempt.is_accepted & (attempt.contributions + 1 >= self.max_participations)
-        return np.where(is_spent, float(NEVER), 0.0)
+        since = np.where(is_spent, attempt.report_times, 0.0)
+        return Absence(since, np.where(is_spent, float(NEVER), 0.0))

@@ -1,6 +1,7 @@
 """Minimum separation: a device remembers its last round, and keeps away from those near it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,19 @@ from server.policies.policy import Attempt, ParticipationPolicy
 class MinSep(ParticipationPolicy):
     """Rounds of a device differ by at least so many.
 
-    separation: least difference between the numbers of two rounds of a device.
+    gap: least difference between the numbers of two rounds of a device.
+    remembers: the rounds that a device remembers: those that accepted its report, or those in which
+        it started an upload that the server did not abort.
     """
 
-    separation: int
+    gap: int
+    remembers: Literal["accepted", "upload"]
+
+    @property
+    def separation(self) -> int:
+        """See `ParticipationPolicy.separation`."""
+        return self.gap
 
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
-        """A device remembers rounds in which its report was accepted."""
-        return attempt.is_accepted
+        """See `ParticipationPolicy.remembers_round`."""
+        return attempt.is_accepted if self.remembers == "accepted" else attempt.has_uploaded

@@ -1,15 +1,20 @@
 """The door for participation policies: what an attempt leaves in the memory of its devices.
 
-A policy never meets a single check-in. It says once per attempt, for all of its devices, from when
-on each may come again and which of them keep the round as their last one. Compiled code compares
-these numbers wherever a device checks in. Policies are joined here: a device may take part if all
-of them admit it, so the latest time counts, and the widest separation.
+A policy never meets a single check-in. It says once per attempt, for all of its devices, how long
+each keeps away and which of them keep the round as their last one. Compiled code compares these
+numbers wherever a device checks in. Policies are joined here: a device may take part if all of them
+admit it, so the latest time counts, and the widest separation. What a device remembers is gone at
+the first loss of its history after it was written down.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedray.history import HistoryLosses, first_loss_after
+from fedray.messages import NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,40 +22,67 @@ class Attempt:
     """How an attempt at a round went for its devices [S]; times are seconds since start.
 
     started: when the round started.
-    report_times: [S]; when each reported; where it did not, any time or infinity.
+    device_ids: [S]; who they are.
+    report_times: [S]; when each reported; infinity where it did not.
+    upload_times: [S]; when its upload would start, or did.
     has_reported: [S]; whether it reported at all, late or not.
     is_accepted: [S]; whether its report arrived before the round closed. The device cannot know
         whether the round was committed.
+    has_uploaded: [S]; whether its upload started and the server did not abort it: it was accepted,
+        or lost on the way before the round closed.
     timer_seconds: [S]; how long each keeps away after its timer starts.
     contributions: [S]; accepted reports before this attempt; 0 where they are not counted.
     """
 
     started: float
+    device_ids: NDArray[np.uint64]
     report_times: NDArray[np.float64]
+    upload_times: NDArray[np.float64]
     has_reported: NDArray[np.bool_]
     is_accepted: NDArray[np.bool_]
+    has_uploaded: NDArray[np.bool_]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
+
+    @property
+    def size(self) -> int:
+        """S."""
+        return self.device_ids.size
+
+
+class Absence(NamedTuple):
+    """How long devices keep away after an attempt.
+
+    since: [S]; when each writes that down, seconds since start; any finite time where it does not.
+    until: [S]; whole second from which it may come again; 0 where it need not keep away.
+    """
+
+    since: NDArray[np.float64]
+    until: NDArray[np.float64]
 
 
 class ParticipationPolicy:
     """Whether a device may take part again, as far as it follows from what it remembers.
 
     This one remembers nothing, and admits everybody; policies say what differs.
-
-    separation: least difference between the numbers of two rounds of a device; 0 for none.
     """
 
-    separation: int = 0
+    @property
+    def separation(self) -> int:
+        """Least difference between the numbers of two rounds of a device; 0 for none."""
+        return 0
 
-    def reopen_times(self, attempt: Attempt) -> NDArray[np.float64]:
-        """Whole seconds [S] since start from which each device of an attempt may come again; 0
-        where the policy remembers nothing of the attempt."""
-        return np.zeros(attempt.report_times.size)
+    @property
+    def survives_loss(self) -> bool:
+        """Whether a device that has lost its history keeps away as long all the same."""
+        return False
+
+    def absence(self, attempt: Attempt) -> Absence | None:
+        """How long the devices of an attempt keep away; None for a policy that knows no times."""
 
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
         """Whether each device [S] of an attempt keeps the round as its last one."""
-        return np.zeros(attempt.report_times.size, np.bool_)
+        return np.zeros(attempt.size, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +90,11 @@ class Policies:
     """Several policies as one, which admits a device if all of them do.
 
     each: the policies; none of them admits everybody.
+    losses: when devices lose their history.
     """
 
     each: tuple[ParticipationPolicy, ...]
+    losses: HistoryLosses
 
     @property
     def separation(self) -> int:
@@ -69,14 +103,31 @@ class Policies:
 
     def reopen_times(self, attempt: Attempt) -> NDArray[np.uint32]:
         """The latest times [S] of all policies, as `fedray.messages.Settlement` has them."""
-        times = np.zeros(attempt.report_times.size)
+        times = np.zeros(attempt.size)
         for policy in self.each:
-            np.maximum(times, policy.reopen_times(attempt), out=times)
+            absence = policy.absence(attempt)
+            if absence is None:
+                continue
+            until = absence.until
+            if self.losses.happen and not policy.survives_loss:
+                until = np.minimum(until, self._forget_times(attempt, absence.since))
+            np.maximum(times, until, out=times)
         return times.astype(np.uint32)
 
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
         """Whether each device [S] keeps the round for some policy."""
-        remembers = np.zeros(attempt.report_times.size, np.bool_)
+        remembers = np.zeros(attempt.size, np.bool_)
         for policy in self.each:
             remembers |= policy.remembers_round(attempt)
         return remembers
+
+    def forget_times(self, attempt: Attempt) -> NDArray[np.uint32]:
+        """Whole seconds [S] at which what a device keeps of an upload in the attempt is gone; empty
+        where no history is ever lost."""
+        if not self.losses.happen:
+            return np.empty(0, np.uint32)
+        return self._forget_times(attempt, attempt.upload_times).astype(np.uint32)
+
+    def _forget_times(self, attempt: Attempt, since: NDArray[np.float64]) -> NDArray[np.float64]:
+        lost = first_loss_after(self.losses, attempt.device_ids, since)
+        return np.minimum(np.ceil(lost), float(NEVER))

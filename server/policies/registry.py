@@ -1,18 +1,39 @@
 """The policies that a scenario names."""
 
+from fedray.history import HistoryLosses
 from fedray.scenario import Scenario
+from fedray.scenario.participation import (
+    AnyPolicy,
+    MinSepPolicy,
+    Participation,
+    WithoutReplacementPolicy,
+)
 from server.policies.cap import Cap
 from server.policies.min_sep import MinSep
 from server.policies.policy import ParticipationPolicy, Policies
 from server.policies.timer import Timer
+from server.policies.without_replacement import WithoutReplacement
 
 
 def policies_of(scenario: Scenario) -> Policies:
     """The policies of a scenario's table `participation`, joined."""
     table = scenario.participation
-    each: list[ParticipationPolicy] = [Timer(table.timer_resets_on)]
+    each: list[ParticipationPolicy] = []
+    if table.has_timer:
+        each.append(Timer(table.timer_resets_on))
+    each += [policy for one in table.policies or () for policy in _of_table(one, table)]
     if table.round_separation:
-        each.append(MinSep(table.round_separation))
+        each.append(MinSep(table.round_separation, "accepted"))
     if table.max_participations is not None:
         each.append(Cap(table.max_participations))
-    return Policies(tuple(each))
+    return Policies(tuple(each), HistoryLosses.of(scenario))
+
+
+def _of_table(policy: AnyPolicy, table: Participation) -> list[ParticipationPolicy]:
+    """What devices remember for a policy: nothing, for one that the shard alone checks."""
+    if isinstance(policy, WithoutReplacementPolicy):
+        is_known = table.history_loss != "corrupted"
+        return [WithoutReplacement(3600.0 * policy.period_hours, is_known)]
+    if isinstance(policy, MinSepPolicy):
+        return [MinSep(policy.gap, "upload")]
+    return []

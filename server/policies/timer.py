@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from server.policies.policy import Attempt, ParticipationPolicy
+from server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,13 @@ class Timer(ParticipationPolicy):
 
     resets_on: str
 
-    def reopen_times(self, attempt: Attempt) -> NDArray[np.float64]:
+    def absence(self, attempt: Attempt) -> Absence:
         """Seconds are rounded up, so that no device comes before its timer has run out."""
-        resets, since = self._starts(attempt)
+        resets, times = self._starts(attempt)
         is_started = resets & (attempt.timer_seconds > 0.0)
         # Times of devices that do not report may be infinite, which no whole second can hold.
-        opens = np.ceil(np.where(resets, since, 0.0) + attempt.timer_seconds)
-        return np.where(is_started, opens, 0.0)
+        since = np.where(resets, times, 0.0)
+        return Absence(since, np.where(is_started, np.ceil(since + attempt.timer_seconds), 0.0))
 
     def _starts(self, attempt: Attempt) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """Whose timers start [S], and when."""
@@ -33,6 +33,7 @@ class Timer(ParticipationPolicy):
                 return attempt.is_accepted, attempt.report_times
             case "reported":
                 return attempt.has_reported, attempt.report_times
+            case "upload":
+                return attempt.has_uploaded, attempt.upload_times
             case _:
-                times = np.full_like(attempt.report_times, attempt.started)
-                return np.ones_like(attempt.has_reported), times
+                return np.ones(attempt.size, np.bool_), np.full(attempt.size, attempt.started)

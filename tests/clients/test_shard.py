@@ -66,6 +66,7 @@ def settlement(device_ids: np.ndarray, reopen: int) -> Settlement:
         outcomes=np.full(size, Outcome.ACCEPTED, np.uint8),
         reopen_times=np.full(size, reopen, np.uint32),
         remembers_round=np.ones(size, bool),
+        forget_times=np.empty(0, np.uint32),
     )
 
 
@@ -388,7 +389,9 @@ def test_rows_come_back_whole_through_their_files(monkeypatch, tmp_path: Path) -
         outcomes = generator.integers(0, 5, 300).astype(np.uint8)
         reopen, remembers = np.zeros(300, np.uint32), np.zeros(300, np.bool_)
         given = [column.copy() for column in (devices, times, reports, outcomes)]
-        store.add(Settlement(attempt, attempt // 2, *given, reopen, remembers))
+        store.add(
+            Settlement(attempt, attempt // 2, *given, reopen, remembers, np.empty(0, np.uint32))
+        )
         for (
             column
         ) in given:  # what is kept is a copy: a message that it came with need not stay in memory

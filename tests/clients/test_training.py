@@ -5,16 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from clients.clipping import Clipped, clip_factors
+from clients.clipping import Clipped, Clipper, clip_factors
 from clients.data.language import LENGTH, START, WORDS, Language
 from clients.trainer import LocalTrainer
 from fedray.encoding.encoding import ClippedUpdates
 from fedray.encoding.fixed_point import FixedPointEncoding
 from fedray.errors import ScenarioError
-from fedray.messages import FIXED_POINT_BITS, TrainOrder, TrainReport
+from fedray.messages import FIXED_POINT_BITS, Clip, TrainOrder, TrainReport
 from fedray.placement import Placement
+from fedray.scenario import FixedClipping, PerLayerClipping, Privacy
 from fedray.simulation import simulate
 
 
@@ -64,6 +67,92 @@ def test_a_sum_of_clipped_updates_is_that_of_each_alone() -> None:
     assert (together == sum(total for total, _ in alone)).all()
     assert done.tolist() == [int(each[0]) for _, each in alone]
     assert 0 < done.sum() < 7
+
+
+SHAPES = {"a": (3, 20), "b": (20,), "c": (2, 210)}
+SIZES = [60, 20, 420]
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([1e-6, 0.3, 1.0, 1e6]),
+    st.sampled_from([None, (0.2, 0.9, 0.1)]),
+    st.sampled_from([None, 3.0]),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_layer_and_no_update_is_longer_than_its_norm(
+    seed: int, clip_norm: float, norms: tuple[float, ...] | None, zero_above: float | None
+) -> None:
+    """Whatever the sizes of layers; what is encoded is no longer either."""
+    given_norms = None if norms is None else tuple(clip_norm * each for each in norms)
+    table = PerLayerClipping(norms=given_norms, zero_above=zero_above)
+    clipper = Clipper(Privacy(clip_norm=clip_norm, clipping=table), SHAPES)
+    rng = np.random.default_rng(seed)
+    scales = np.repeat(10.0 ** rng.uniform(-3, 3, (6, 3)), SIZES, axis=1) * clip_norm / 20
+    before = (rng.normal(size=(6, 500)) * scales).astype(np.float32)
+    values = before.copy()
+    group = clipper.clip(values, clipper.first)
+    own = np.array(given_norms or (clip_norm / 3**0.5,) * 3)
+    encoding = FixedPointEncoding(500)
+    for device in range(6):
+        total = encoding.zero_sum()
+        one = slice(device, device + 1)
+        device_ids = np.zeros(1, np.uint64)
+        updates = ClippedUpdates(0, device_ids, values[one], group.factors[one])
+        encoding.encode_into(total, updates, clip_norm)
+        sent = total * (clip_norm / 2.0**FIXED_POINT_BITS)
+        layers = [np.linalg.norm(each) for each in np.split(sent, np.cumsum(SIZES)[:-1])]
+        assert (layers <= own).all()
+        assert np.linalg.norm(sent) <= clip_norm
+        norm = np.linalg.norm(before[device].astype(np.float64))
+        assert group.norms[device] == pytest.approx(norm)
+        if zero_above is not None and norm > zero_above * clip_norm:
+            assert group.done[device] == Clipped.ZEROED
+            assert not total.any()
+            continue
+        lengths = [
+            np.linalg.norm(each.astype(np.float64))
+            for each in np.split(before[device], np.cumsum(SIZES)[:-1])
+        ]
+        step = clip_norm * 2.0**-FIXED_POINT_BITS * 500**0.5
+        np.testing.assert_allclose(layers, np.minimum(lengths, own), rtol=1e-6, atol=step)
+
+
+def test_whole_updates_beyond_so_many_clip_norms_count_as_zero() -> None:
+    clipper = Clipper(Privacy(clip_norm=0.5, clipping=FixedClipping(zero_above=4.0)), {"w": (2,)})
+    updates = np.array([[0.25, 0.25], [1.0, 1.0], [1.5, 1.5], [np.nan, 0.0]], np.float32)
+    group = clipper.clip(updates, clipper.first)
+    assert group.done.tolist() == [
+        Clipped.KEPT,
+        Clipped.SHORTENED,
+        Clipped.ZEROED,
+        Clipped.NOT_FINITE,
+    ]
+    assert group.factors[:1].tolist() + group.factors[2:].tolist() == [1.0, 0.0, 0.0]
+    assert group.factors[1] == pytest.approx(0.5 / 2**0.5, rel=1e-6)
+
+
+def test_norms_for_another_number_of_layers_are_refused() -> None:
+    table = PerLayerClipping(norms=(0.5, 0.5))
+    with pytest.raises(ScenarioError, match=r"has 2 norms, and the model has 3 layers \(a, b, c\)"):
+        Clipper(Privacy(clipping=table), SHAPES)
+
+
+def test_a_trainer_clips_by_the_norm_of_its_order_and_counts_short_updates(trainer) -> None:
+    """Of one device with an update of norm u: the sum is u steps long at most, whatever the scenario's clip norm."""
+    group, start = [np.array([3], np.uint64)], trainer.initial_parameters()
+    _, total = trainer.train(TrainOrder(0, group, Clip(1e3)), start)
+    own = float(np.linalg.norm(total * (1e3 / 2.0**FIXED_POINT_BITS)))
+    for norm, counted in ((own / 2, own * 1.01), (own * 2, own * 0.99), (own * 2, None)):
+        report, total = trainer.train(TrainOrder(0, group, Clip(norm, counted_norm=counted)), start)
+        found = float(np.linalg.norm(total * (norm / 2.0**FIXED_POINT_BITS)))
+        assert found == pytest.approx(min(own, norm), rel=1e-5)
+        expected = (0, 0) if counted is None else (1, 0) if counted > own else (0, 1)
+        assert (report.short, report.long) == expected
+        assert report.clipped == (norm < own)
+    report, total = trainer.train(TrainOrder(0, group, Clip(own / 9, zero_above=own / 2)), start)
+    assert (report.trained, report.zeroed, report.clipped) == (0, 1, 0)
+    assert not total.any()
 
 
 def test_an_update_that_is_not_finite_counts_as_zero() -> None:

@@ -305,7 +305,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "Figures": fedray.mechanism_figures(fedray.Tree(), SETTING, 2.0, 1e-9),
         "Utility": fedray.utility(fedray.Tree(), 60, 3.0, 0.5),
         "LearningCurves": fedray.LearningCurves(
-            "a" * 80, trace.digest, SETTING, 0.5, 6.0, 1e-10, (1, 2), (), ()
+            "a" * 80, trace.digest, SETTING, 0.5, 6.0, 1e-10, (1, 2), (), (), {}
         ),
     }
 

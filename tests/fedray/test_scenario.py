@@ -77,6 +77,33 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
             ["selection_timeout_minutes", "greater than or equal to 1"],
         ),
         ("privacy.clip_norm=1e-300", ["privacy.clip_norm", "greater than or equal to 0.000001"]),
+        ("privacy.clipping.kind=adaptive", ["adaptive", "this blt mechanism", "take a mechanism"]),
+        (
+            "privacy={clipping={kind='adaptive'},mechanism={kind='tree',restarts=[12]}}",
+            ["begins anew", "this tree mechanism", "rounds.count=12"],
+        ),
+        (
+            "privacy={clipping={kind='adaptive'},noise_multiplier=20.0,mechanism={kind='identity'}}",
+            ["noise_multiplier=20", "count_noise=10", "2 count_noise = 20", "above 10"],
+        ),
+        (
+            "privacy.clipping={kind='adaptive',quantile=1.0}",
+            ["privacy.clipping.quantile = 1.0", "less than 1"],
+        ),
+        ("privacy.clipping.kind=median", ["privacy.clipping.kind", "median", "per_layer"]),
+        (
+            "privacy.clipping={kind='per_layer',norms=[0.8,0.7]}",
+            ["clipping.norms", "1.06301", "clip_norm=1", "lower the norms"],
+        ),
+        ("privacy.clipping.zero_above=0.5", ["privacy.clipping.zero_above", "greater than 1"]),
+        (
+            "privacy.mechanism={kind='restarted',mechanism={kind='dense'},restarts=[3]}",
+            ["privacy.mechanism.mechanism.kind", "dense", "blt, toeplitz"],
+        ),
+        (
+            "privacy.mechanism={kind='bisr',bands=3,restarts=[3]}",
+            ["unknown key privacy.mechanism.restarts"],
+        ),
         ("rounds.look_ahead_minutes=7", ["look_ahead_minutes", "7", "divide a day"]),
         ("participation.timer_resets_on=never", ["timer_resets_on", "never", "accepted"]),
         ("rounds.report_goal", ["table.key=value"]),

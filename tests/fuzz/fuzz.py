@@ -38,6 +38,7 @@ from clients.data.source import DamagedExamples
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
+from fedray.audit.released import read_events
 from fedray.cli import _exit_code, app
 from fedray.design import evaluate_mechanism, read_request
 from fedray.errors import FedrayError, InputError, one_line
@@ -581,7 +582,7 @@ class Unfinished:
         document = {"scenario": scenario.to_tables(), "scenario_digest": scenario.digest}
         journal = Journal(self._partial, write_unfinished(self._partial, document))
         for attempt in range(3):
-            columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3)
+            columns = (ids, ids * 1.0, ids * 2.0, np.zeros(5, np.uint8), ids * 3.0, ids < 3, ids)
             journal.append(Settlement(attempt, attempt, *columns))
         journal.save({"coordinator.x": np.arange(9)})
         self._contents = {
@@ -687,6 +688,19 @@ PUBLIC = 'steps = 8\nclients = 3\nlearning_rate = 0.5\nmomentum = 0.9\n\n[data]\
 TARGETS = '[\n {\n "rounds": 8,\n "min_sep": 2,\n "max_participations": 2,\n "weight": 1.0\n }\n]'
 
 
+EVENTS = (
+    '{\n "format": "fedray-events",\n "version": 1,\n "events": [\n  {\n   "mechanism": "tree",\n'
+    '   "guarantee": "observed",\n   "scope": "this run",\n   "delta": 1e-06,\n   "event": {\n'
+    '    "kind": "composed",\n    "events": [\n     {\n      "kind": "strategy-release",\n'
+    '      "noise_multiplier": 2.0,\n      "strategy": {\n       "kind": "tree"\n      },\n'
+    '      "rounds": 8,\n      "sensitivity": {\n       "value": 2.0,\n       "is_exact": true,\n'
+    '       "theorem": "t",\n       "lower_bound": 2.0,\n       "worst_pattern": [0]\n      }\n'
+    '     },\n     {\n      "kind": "discrete-gaussian-sum",\n      "sensitivity": 1.0,\n'
+    '      "device_variance": 2.0,\n      "devices": 3,\n      "dimension": 4\n     }\n    ]\n'
+    "   }\n  }\n ]\n}"
+)
+
+
 def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     """(name, share of the cases, target) of each."""
     places = {
@@ -716,7 +730,7 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
-    yield "own trace", 0.40, own
+    yield "own trace", 0.38, own
     yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
     yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
     public = Texts(
@@ -743,6 +757,10 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
         lambda file: read_request("blt", None, None, None, None, None, None, file),
     )
     yield "targets", 0.02, outcomes
+    events = Texts(
+        texts / "e.json", [EVENTS], ": ", lambda file: [each.epsilon for each in read_events(file)]
+    )
+    yield "events", 0.02, events
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
     yield "data", 0.02, DataFiles(places["data"])

@@ -187,6 +187,26 @@ def of_comparison(request) -> str:
     return comparison_page(compare_runs(runs, trace))
 
 
+def of_learning(request) -> str:
+    """Made-up runs of two kinds and a wrong min-sep, two seeds each."""
+    from fedray.scenario import Scenario
+    from fedray.studies.learning_curves import _Study
+    from fedray.studies.learning_page import learning_page
+
+    folder = request.getfixturevalue("tmp_path") / "cache"
+    request.getfixturevalue("monkeypatch").setenv("XDG_CACHE_HOME", str(folder))
+    trace = request.getfixturevalue("trace_of")([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
+    made = request.getfixturevalue("trained_of")
+    on = Scenario.from_tables(trace.scenario).with_overrides("training.enabled=true")
+    study = _Study(on, trace, ("banded-toeplitz", "identity"), (3,), lambda _: None)
+    runs = {
+        (name, seed): made(f"{number}-{seed}", trace, {"accuracy": 0.01 * seed + 0.1 * number})
+        for number, name in enumerate(study.strategies)
+        for seed in (1, 2)
+    }
+    return learning_page(study.result(runs, (1, 2)))
+
+
 def of_training(request) -> str:
     from fedray.report.trained_page import render_trained
 
@@ -211,6 +231,7 @@ def of_devices(request) -> str:
         (of_study, 1),
         (of_reproduction, 2),
         (of_comparison, 2),
+        (of_learning, 3),
         (of_training, 4),
         (of_devices, 8),
     ],

@@ -8,7 +8,13 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from fedray.messages import Measured, RunProgress, TrainingEstimate, TrainingProgress
+from fedray.messages import (
+    DataProgress,
+    Measured,
+    RunProgress,
+    TrainingEstimate,
+    TrainingProgress,
+)
 from fedray.report.progress import estimate_text, run_progress
 
 PARTS = ["day 123 21:05", "eligible 12,345,678", "train loss 5.824", "accuracy 0.015"]
@@ -72,3 +78,12 @@ def test_what_is_left_follows_the_slower_of_simulation_and_training(monkeypatch)
 def test_lengths_of_time_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
     whole = estimate_text(TrainingEstimate(8, 20, seconds, 20, seconds))
     assert whole == f"training: 8 rounds of 20 devices take about {text}"
+
+
+def test_data_that_is_read_as_a_whole_is_shown(monkeypatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with run_progress(is_shown=True) as on_progress:
+        on_progress(DataProgress(1234, 56_789))
+    assert "reading the data: 1,234 of 56,789 clients" in out.getvalue()

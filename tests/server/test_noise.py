@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.errors import CheckpointError, InputError
-from fedray.messages import FIXED_POINT_BITS
+from fedray.messages import FIXED_POINT_BITS, TrainReport
 from mechanisms import reference
 from mechanisms.participation import MinSep
 from mechanisms.recurrence import Outputs, Recurrence
@@ -234,7 +234,8 @@ def committed(
     """The parameters after a round in which devices sent these updates; the clip norm is 1."""
     for update in updates:
         aggregator.add(np.trunc(update * 2.0**FIXED_POINT_BITS).astype(np.int64))
-    return aggregator.commit(round_index, len(updates))[1].copy()
+    report = TrainReport(round_index=round_index, devices=len(updates))
+    return aggregator.commit(report)[1].copy()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
+from fedray.history import HistoryLosses
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Window
 from fedray.rng import Stream, draw, exponential, stream_key
 from server.closing import AtGoal
@@ -22,6 +23,7 @@ from server.selection import CLOSED, EXHAUSTED, FULL, TIMED_OUT, Selection
 
 FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, 0.03)
 KEY = stream_key(1, Stream.RETURN)
+NO_LOSSES = HistoryLosses(stream_key(1, Stream.HISTORY), math.inf)
 RULES = RoundRules(
     report_goal=3,
     selection_target=4,
@@ -29,14 +31,14 @@ RULES = RoundRules(
     report_timeout_seconds=100.0,
     timer_seconds=1000.0,
     closing=AtGoal(3),
-    policies=Policies((Timer("accepted"),)),
+    policies=Policies((Timer("accepted"),), NO_LOSSES),
     fates=FATES,
     outages=np.empty((0, 2)),
 )
 
 
 def with_policies(*each) -> RoundRules:
-    return replace(RULES, policies=Policies(each))
+    return replace(RULES, policies=Policies(each, NO_LOSSES))
 
 
 RATE = 90.0
@@ -157,6 +159,7 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
         interval_ends=np.array([row[2] for row in rows], np.float64),
         fixed_seconds=np.full(size, 10.0, np.float32),
         training_seconds=np.full(size, 5.0, np.float32),
+        upload_seconds=np.empty(0, np.float32),
         last_rounds=np.empty(0, np.int32),
         timer_seconds=np.empty(0),
         contributions=np.zeros(size, np.uint32),
@@ -185,7 +188,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
     rules = replace(
         RULES,
         selection_target=target,
-        policies=Policies((MinSep(separation),)),
+        policies=Policies((MinSep(separation, "accepted"),), NO_LOSSES),
         selection_timeout_seconds=timeout,
         outages=np.array(outages).reshape(-1, 2),
     )
@@ -243,6 +246,7 @@ def selected(work: list[float], ends: list[float]) -> Selected:
         interval_ends=np.array(ends, np.float64),
         fixed_seconds=np.zeros(size, np.float32),
         training_seconds=np.zeros(size, np.float32),
+        upload_seconds=np.zeros(size, np.float32),
         timer_seconds=np.full(size, RULES.timer_seconds),
         contributions=np.zeros(size, np.uint32),
         list_rows=np.full(size, -1),
@@ -400,3 +404,27 @@ def test_where_the_lists_say_nothing_of_timers_all_keep_the_rules_timer() -> Non
     kernel.start_window(as_check_ins([(5.0, 3, 900.0)]), Window(0, 0.0, 200.0, 200.0, RATE))
     assert kernel.advance(0) == (FULL, 5.0)
     assert kernel.take().timer_seconds.tolist() == [RULES.timer_seconds]
+
+
+def test_an_upload_counts_if_it_was_lost_on_the_way_before_the_round_closed() -> None:
+    """Works of 30, 10, 20, 40 s, of which the last 8 are the upload; the round closes at 130 s."""
+    upload = np.full(6, 8.0, np.float32)
+    reporting = resolve(
+        [30, 10, 20, 40, 25, 26],
+        [999, 999, 999, 999, 120, 110],  # the fifth loses its session while it uploads, at 120 s
+        100.0,
+        rules=with_policies(Timer("upload")),
+        upload_seconds=upload,
+    )
+    assert outcomes(reporting) == ["ACCEPTED"] * 3 + ["LATE", "DROPPED", "DROPPED"]
+    assert reporting.settlement.reopen_times.tolist() == [1122, 1102, 1112, 0, 1117, 0]
+    failed = resolve(
+        [30, 10, 20, 40],
+        [999] * 4,
+        100.0,
+        failures=[math.inf, math.inf, 15.0, 35.0],
+        rules=with_policies(Timer("upload")),
+        upload_seconds=upload[:4],
+    )
+    assert not failed.is_committed
+    assert failed.settlement.reopen_times.tolist() == [1122, 1102, 1112, 1132]

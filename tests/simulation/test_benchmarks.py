@@ -42,6 +42,11 @@ def test_the_quickstart_benchmark_runs() -> None:
             "pyarrow reads the same columns",
         ),
         (
+            "benchmarks/bench_learning.py",
+            ["overhead", "driver", "memory", "--small", "--devices", "5"],
+            "memory: tree",
+        ),
+        (
             "benchmarks/compare_optima.py",
             ["--first", "1", "--steps", "5"],
             "largest excess of our loss",

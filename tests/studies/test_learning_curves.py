@@ -1,5 +1,6 @@
 """The learning study: equal privacy, paired models, honest verdicts, and what is done is kept."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -22,7 +23,8 @@ from fedray.studies.learning_curves import (
     shipped_recipes,
     study_learning,
 )
-from fedray.studies.paired import MeanInterval
+from fedray.studies.learning_page import learning_figures, learning_page
+from fedray.studies.paired import MeanInterval, mean_interval
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -173,8 +175,56 @@ def test_bad_usage_is_refused_before_anything_runs(fedray_command, arguments, me
     assert "leave them out" in err
 
 
+def test_figures_have_the_curves_the_finals_and_the_guesses(kept) -> None:
+    study, _ = kept
+    figures = {each.name: each for each in learning_figures(study)}
+    assert list(figures) == [
+        *("loss", "loss-error", "loss-guess"),
+        *("accuracy", "accuracy-error", "accuracy-guess"),
+    ]
+    curves = figures["loss"].series
+    assert [each.name for each in curves] == ["blt", "identity", NO_NOISE]
+    runs = [study.runs["identity", seed].metrics["evaluation_loss"] for seed in (1, 2)]
+    np.testing.assert_allclose(curves[1].y, np.mean(runs, axis=0))
+    np.testing.assert_allclose(curves[1].low, np.min(runs, axis=0))
+    np.testing.assert_allclose(curves[1].high, np.max(runs, axis=0))
+    result = study.metrics[0]
+    finals = {each.name: each for each in figures["loss-error"].series}
+    errors = {each.name: each.rms_prefix_error for each in study.mechanisms}
+    for name in ("blt", "identity", "blt for min-sep 3"):
+        mean = mean_interval(result.values[name].values())
+        found = finals[name]
+        assert [found.x[0], found.y[0]] == [errors[name], mean.mean]
+        assert (found.low[0], found.high[0]) == (mean.low, mean.high)
+    assert finals[NO_NOISE].is_reference
+    (guesses,) = figures["loss-guess"].series
+    truth = study.participation.min_sep
+    expected = {truth: "blt", 3: "blt for min-sep 3"}
+    assert guesses.x.tolist() == sorted(expected)
+    means = [np.mean(list(result.values[expected[each]].values())) for each in sorted(expected)]
+    np.testing.assert_allclose(guesses.y, means)
+    assert figures["loss-guess"].marks[0].at == truth
+
+
+def test_without_guesses_there_is_no_figure_of_them(kept) -> None:
+    study, _ = kept
+    own = tuple(each for each in study.mechanisms if each.made_for_min_sep != 3)
+    figures = learning_figures(dataclasses.replace(study, mechanisms=own))
+    assert [each.name for each in figures] == ["loss", "loss-error", "accuracy", "accuracy-error"]
+
+
+def test_the_page_has_the_values_the_verdicts_and_the_json(kept, script) -> None:
+    study, _ = kept
+    page = learning_page(study)
+    assert script(page, "results-data") == study.to_json()
+    loss = study.metrics[0]
+    assert f"{mean_interval(loss.values['blt'].values()).mean:.4f}" in page
+    assert loss.order[0].verdict in page
+    assert f"min-sep {study.participation.min_sep}" in page
+
+
 @pytest.mark.slow
-def test_the_command_prints_what_it_keeps(kept, fedray_command, tmp_path: Path) -> None:
+def test_the_command_prints_what_it_keeps(kept, fedray_command, script, tmp_path: Path) -> None:
     """What is there is read, and the other mechanisms are trained; text and JSON have the same
     figures."""
     shutil.copytree(kept[1], tmp_path / "quickstart")
@@ -186,8 +236,13 @@ def test_the_command_prints_what_it_keeps(kept, fedray_command, tmp_path: Path) 
     (study,) = json.loads(out)["studies"]
     assert study == json.loads((tmp_path / "quickstart" / "results.json").read_text())
     assert [each["name"] for each in study["mechanisms"]] == [*ORDER, NO_NOISE]
-    code, out, _ = fedray_command(*given)
+    code, out, _ = fedray_command(*given, "--figures", str(tmp_path / "figures"))
     assert code == 0
+    assert str(tmp_path / "quickstart" / "report.html") in out
+    page = (tmp_path / "quickstart" / "report.html").read_text()
+    assert script(page, "results-data") == study
+    names = {each.name for each in (tmp_path / "figures" / "quickstart").iterdir()}
+    assert {"loss.svg", "loss.csv", "accuracy-error.svg"} <= names
     loss = study["metrics"][0]
     assert "banded-toeplitz >= blt" in out
     assert f"{loss['mechanisms']['blt']['mean']:.4f}" in out

@@ -27,12 +27,19 @@ from fedray.trace.files import read_columns
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
 from fedray.trace.schema import (
+    DOCUMENT_DIGEST,
     ROUND_SCHEMA,
     STATES,
     columns_digest,
     document_digest,
 )
-from fedray.trace.trained import OLD_METRIC_SCHEMA, TrainedRun, TrainedRunWriter
+from fedray.trace.trained import (
+    NEW_IN_3,
+    OLD_METRIC_SCHEMA,
+    TrainedRun,
+    TrainedRunWriter,
+    metric_schema,
+)
 from fedray.trace.unfinished import read_unfinished
 from fedray.trace.writer import TraceWriter
 
@@ -546,6 +553,25 @@ def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -
         _ = Trace.open(trace.path).metrics
 
 
+def test_a_trained_run_of_version_2_is_read(tmp_path: Path, small) -> None:
+    """It does not say how updates were clipped."""
+    path = write_trained(tmp_path / "t", small)
+    new = TrainedRun.open(path)
+    columns = {name: each for name, each in new.metrics.items() if name not in NEW_IN_3}
+    schema = metric_schema(METRICS, 2)
+    arrays = [pa.array(columns[each.name], each.type, from_pandas=True) for each in schema]
+    pq.write_table(
+        pa.table(arrays, schema=schema), path / "metrics.parquet", write_page_checksum=True
+    )
+    document = {**new.document, "version": 2, "metrics_digest": columns_digest(columns)}
+    document[DOCUMENT_DIGEST] = document_digest(document)
+    (path / "training.json").write_text(json.dumps(document))
+    old = TrainedRun.open(path)
+    assert list(old.metrics) == list(columns)
+    assert old.rows() == new.rows()
+    old.verify()
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -558,7 +584,7 @@ def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -
         ),
         (
             "training.json",
-            lambda content: content.replace(b'"version": 2', b'"version": 9'),
+            lambda content: content.replace(b'"version": 3', b'"version": 9'),
             "version=9, this",
         ),
         ("model.safetensors", lambda content: content[:-9], "does not have the digest"),

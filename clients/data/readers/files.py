@@ -51,6 +51,8 @@ def read_only_sqlite(path: Path) -> sqlite3.Connection:
 def read_only_uri(path: Path) -> str:
     """A SQLite file that nobody changes, as SQLite names it.
 
+    `immutable` tells SQLite that it needs neither locks nor a journal.
+
     Args:
         path: the file.
     """

@@ -37,13 +37,16 @@ class LeafFiles:
     """
 
     def __init__(self, path: Path, columns: Sequence[str], cache: Path) -> None:
-        self._path, self._columns = path, tuple(columns)
-        copy = cache / f"clients-{'-'.join(each.encode().hex() for each in columns)}.sqlite"
+        self._path = path
+        self._columns = tuple(columns)
+        # Columns may have names that are none of a file, so these are in hexadecimals.
+        told = "-".join(column.encode().hex() for column in columns)
+        copy = cache / f"clients-{told}.sqlite"
         made_once(copy, self._copy)
         self._connection = read_only_sqlite(copy)
 
     def clients(self) -> Iterator[Client]:
-        """See ClientFile."""
+        """Every client of the copy, in the order of its rows."""
         try:
             for split, name, examples, row in self._connection.execute(_CLIENTS):
                 yield Client(split, name, examples, row, row + 1)
@@ -54,7 +57,11 @@ class LeafFiles:
         """See ClientFile: a client has one place here."""
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """See ClientFile."""
+        """The `columns` of a `client`, as lists.
+
+        Raises:
+            Damaged: the copy cannot be read.
+        """
         try:
             found = self._connection.execute(_CONTENT, (client.first,)).fetchone()
             content = json.loads(found[0])

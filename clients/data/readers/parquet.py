@@ -39,7 +39,9 @@ class ParquetFiles:
     """
 
     def __init__(self, path: Path, client_column: str, cache: Path) -> None:
-        self._path, self._client_column, self._cache = path, client_column, cache
+        self._path = path
+        self._client_column = client_column
+        self._cache = cache
         files: dict[str, list[Path]] = {}
         for split, file in split_files(path, SUFFIXES):
             files.setdefault(split, []).append(file)
@@ -48,23 +50,33 @@ class ParquetFiles:
             rows.demand(client_column)
 
     def clients(self) -> Iterator[Client]:
-        """See ClientFile."""
+        """Every run of rows of the same client, in the order of the files."""
         for split, rows in self._splits.items():
             for name, first, end in _runs(rows.column(self._client_column)):
                 yield Client(split, name, end - first, first, end)
 
     def gathered(self) -> ClientFile:
-        """See ClientFile."""
+        """A reader of the copy in which the rows of each client lie together, which is made unless
+        it is there.
+
+        Raises:
+            Damaged: the rows cannot be sorted.
+        """
         copy = self._cache / "gathered"
         for split, rows in self._splits.items():
             # Of the form that says the split, in whatever it is named.
-            file = copy / (f"{split}-00000-of-00001.parquet" if split else "all.parquet")
+            name = f"{split}-00000-of-00001.parquet" if split else "all.parquet"
+            file = copy / name
             copy.mkdir(exist_ok=True)
             made_once(file, self._sorter(rows))
         return ParquetFiles(copy, self._client_column, self._cache)
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """See ClientFile."""
+        """The `columns` of the rows of a `client`, which are numbered over the files of its split.
+
+        Raises:
+            Damaged: they cannot be read, or a file lacks a column.
+        """
         rows = self._splits.get(client.split)
         if rows is None:
             raise Damaged(f"{self._path.name}: there is no split {client.split!r} any more")
@@ -78,14 +90,15 @@ class ParquetFiles:
                 "memory_limit": _SORT_MEMORY,
                 "temp_directory": str(self._cache / "sorting"),
             }
-            column = '"' + self._client_column.replace('"', '""') + '"'
+            # In SQL a quote within a quoted name is written twice.
+            escaped = self._client_column.replace('"', '""')
+            files = [str(file) for file in rows.files]
             try:
                 with duckdb.connect(config=settings) as connection:
                     connection.execute("SET enable_progress_bar = false")
-                    found = connection.read_parquet(
-                        [str(file) for file in rows.files], filename=True, file_row_number=True
-                    )
-                    found = found.order(f"{column}, filename, file_row_number")
+                    found = connection.read_parquet(files, filename=True, file_row_number=True)
+                    # Examples of a client stay in the order in which they came.
+                    found = found.order(f'"{escaped}", filename, file_row_number')
                     found = found.project("* EXCLUDE (filename, file_row_number)")
                     found.to_parquet(str(new), row_group_size=_GROUP_ROWS)
             except duckdb.Error as error:
@@ -118,19 +131,28 @@ class _Rows:
             for group in range(reader.num_row_groups):
                 self._groups.append((number, group))
                 rows = reader.metadata.row_group(group).num_rows
-                self._starts.append(self._starts[-1] + rows)
+                end = self._starts[-1] + rows
+                self._starts.append(end)
 
     def demand(self, column: str) -> None:
-        """Raises Damaged if a file has no such column."""
+        """Checks that every file has a `column`.
+
+        Raises:
+            Damaged: one has none of that name.
+        """
         for file, reader in zip(self.files, self._readers, strict=True):
             names = reader.schema_arrow.names
             if column not in names:
-                raise Damaged(
-                    f"{file.name} has no column {column!r}; it has {', '.join(names[:20])}"
-                )
+                # No more than a line takes.
+                some = ", ".join(names[:20])
+                raise Damaged(f"{file.name} has no column {column!r}; it has {some}")
 
     def column(self, name: str) -> Iterator[pa.Array]:
-        """One column, batch by batch."""
+        """The column of a `name` over all files, batch by batch.
+
+        Raises:
+            Damaged: it cannot be read.
+        """
         for file, reader in zip(self.files, self._readers, strict=True):
             try:
                 for batch in reader.iter_batches(columns=[name]):
@@ -139,15 +161,22 @@ class _Rows:
                 raise Damaged(f"{file.name}: column {name!r} cannot be read ({error})") from None
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """Columns of the rows of a client."""
+        """The `columns` of the rows [first, end) of a `client`.
+
+        Raises:
+            Damaged: they cannot be read, or a file lacks a column.
+        """
         for column in columns:
             self.demand(column)
         pieces: list[pa.Table] = []
         group = bisect.bisect_right(self._starts, client.first) - 1
         while group < len(self._groups) and self._starts[group] < client.end:
             table = self._group(group, tuple(columns))
-            first = max(0, client.first - self._starts[group])
-            pieces.append(table.slice(first, client.end - self._starts[group] - first))
+            start = self._starts[group]
+            first = max(0, client.first - start)
+            # A slice that is longer than what is left of the group ends with it.
+            rows = client.end - start - first
+            pieces.append(table.slice(first, rows))
             group += 1
         where = f"{self.files[0].parent.name}: client {client.name!r}"
         try:
@@ -179,9 +208,10 @@ def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
             missing = row + int(pc.index(batch.is_null(), True).as_py())  # pyright: ignore[reportAttributeAccessIssue]
             raise Damaged(f"row {missing} has no client")
         encoded = pc.run_end_encode(batch.cast(pa.string()))  # pyright: ignore[reportAttributeAccessIssue]
+        names = encoded.values.to_pylist()
+        ends = [row + end for end in encoded.run_ends.to_pylist()]
         start = row
-        ends = (row + end for end in encoded.run_ends.to_pylist())
-        for found, end in zip(encoded.values.to_pylist(), ends, strict=True):
+        for found, end in zip(names, ends, strict=True):
             if found != name:
                 if name is not None:
                     yield name, first, start
@@ -193,14 +223,21 @@ def _runs(batches: Iterator[pa.Array]) -> Iterator[tuple[str, int, int]]:
 
 
 def _values(column: pa.ChunkedArray, where: str) -> Column:
+    """The values of a column: numbers as an array, pictures decoded, else a list.
+
+    Hugging Face keeps a picture as a struct with its encoded bytes, or as the bytes alone.
+    """
     if column.null_count:
         raise Damaged(f"{where} has an empty cell")
     kind = column.type
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+    is_picture = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    if is_picture:
         return [_picture(cell["bytes"], where) for cell in column.to_pylist()]
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if is_bytes:
         return [_picture(cell, where) for cell in column.to_pylist()]
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+    is_real = pa.types.is_floating(kind)
+    if is_real or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return column.to_numpy()
     return column.to_pylist()
 

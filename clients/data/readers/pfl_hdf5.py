@@ -28,14 +28,16 @@ class PflHdf5:
     def __init__(self, path: Path, column: str) -> None:
         import h5py
 
-        self._name, self._column, self._groups = path.name, column, h5py.Group
+        self._name = path.name
+        self._column = column
+        self._groups = h5py.Group
         try:
             self._file: Any = h5py.File(path, "r", locking=False)
         except (OSError, RuntimeError) as error:
             raise Damaged(f"{self._name}: no HDF5 file that can be read ({error})") from None
 
     def clients(self) -> Iterator[Client]:
-        """See ClientFile."""
+        """Every group of every split, in the order in which the file has them."""
         try:
             for split, clients in self._file.items():
                 if split in _NO_SPLITS or not isinstance(clients, self._groups):
@@ -55,7 +57,11 @@ class PflHdf5:
         """See ClientFile: a client has one place here."""
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """See ClientFile."""
+        """The data sets of a `client` that `columns` name.
+
+        Raises:
+            Damaged: one cannot be read, is missing, or has another number of examples.
+        """
         found: dict[str, Column] = {}
         for column in columns:
             where = f"{self._name}: {client.split}/{client.name}/{column}"
@@ -80,7 +86,10 @@ class PflHdf5:
 
 
 def _told(error: Exception, where: str) -> Damaged:
-    return error if isinstance(error, Damaged) else Damaged(f"{where} cannot be read ({error})")
+    """The error of a file as this reader raises it."""
+    if isinstance(error, Damaged):
+        return error
+    return Damaged(f"{where} cannot be read ({error})")
 
 
 def _texts(array: Any) -> list:

@@ -24,7 +24,7 @@ class SourceCode:
         self._files = library.files
 
     def clients(self) -> Iterator[Client]:
-        """See ClientFile."""
+        """Every module, in the order of the library's list."""
         for name in self._files:
             yield Client("", name, len(self._lines(name)))
 
@@ -32,12 +32,16 @@ class SourceCode:
         """See ClientFile: a client has one place here."""
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """See ClientFile. There is one column, `words`."""
-        lines = [" ".join(_WORD.findall(line)) for line in self._lines(client.name)]
+        """The lines of the module that is a `client`, as each of the `columns`.
+
+        There is one column, `words`.
+        """
+        words_of_lines = (_WORD.findall(line) for line in self._lines(client.name))
+        lines = [" ".join(words) for words in words_of_lines]
         return dict.fromkeys(columns, lines)
 
     def _lines(self, name: str) -> list[str]:
-        """Those that are not blank, each of which has a word."""
+        """The lines of a module that are not blank, each of which has a word."""
         try:
             text = self._files[name].read_text(encoding="utf-8", errors="replace")
         except OSError as error:

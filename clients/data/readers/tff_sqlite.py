@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clients.data.cache import made_once
 from clients.data.readers.files import read_only_sqlite, read_only_uri
@@ -61,8 +62,9 @@ class TffSqlite:
             ) from None
 
     def clients(self) -> Iterator[Client]:
-        """See ClientFile."""
-        split, name, first, last, examples = "", "", -1, -1, 0
+        """Every run of rows of the same client, in the order of their rowid."""
+        split, name = "", ""
+        first, last, examples = -1, -1, 0
         try:
             for row_split, row_name, row in self._connection.execute(_ROWS):
                 if (row_split, row_name) != (split, name) or first < 0:
@@ -78,17 +80,28 @@ class TffSqlite:
             yield Client(split, name, examples, first, last + 1)
 
     def gathered(self) -> ClientFile:
-        """See ClientFile."""
+        """A reader of the copy in which the rows of each client lie together, which is made unless
+        it is there.
+
+        Raises:
+            Damaged: the rows cannot be sorted.
+        """
         copy = made_once(self._cache / "gathered.sqlite", self._gather)
         return TffSqlite(copy, self._cache)
 
     def read(self, client: Client, columns: Sequence[str]) -> dict[str, Column]:
-        """See ClientFile."""
+        """The features of a `client` that `columns` name, decoded.
+
+        Raises:
+            Damaged: a row cannot be read, is no tf.train.Example, or lacks a feature.
+        """
         found: dict[str, list[Feature]] = {column: [] for column in columns}
         try:
-            for row, content in self._connection.execute(_OF_CLIENT, (client.first, client.end)):
+            rows = self._connection.execute(_OF_CLIENT, (client.first, client.end))
+            for row, content in rows:
                 where = f"{self._name}: row {row} (client {client.name!r})"
-                for column, feature in self._features(content, columns, where).items():
+                features = self._features(content, columns, where)
+                for column, feature in features.items():
                     found[column].append(feature)
         except sqlite3.Error as error:
             raise Damaged(f"{self._name}: client {client.name!r}: {error}") from None
@@ -128,14 +141,18 @@ class TffSqlite:
 def _column(features: list[Feature]) -> Column:
     """Features of N examples: texts in words, or an array [N, values], or [N] of single ones."""
     if not features or isinstance(features[0], list):
-        return [
-            [word.decode(errors="replace") for word in feature]
-            if isinstance(feature, list)
-            else feature
-            for feature in features
-        ]
+        return [_words(feature) for feature in features]
     sizes = {len(feature) for feature in features}
-    if len(sizes) > 1 or any(isinstance(feature, list) for feature in features):
+    has_words = any(isinstance(feature, list) for feature in features)
+    # What has no common shape is given as it is; the form of the data says what is wrong with it.
+    if len(sizes) > 1 or has_words:
         return features
     together = np.stack([np.asarray(feature) for feature in features])
     return together[:, 0] if sizes == {1} else together
+
+
+def _words(feature: Feature) -> Sequence[str] | NDArray:
+    """A feature of bytes as words; one of numbers as it is."""
+    if isinstance(feature, list):
+        return [word.decode(errors="replace") for word in feature]
+    return feature

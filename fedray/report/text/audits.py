@@ -19,6 +19,8 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     """
     yield from _left_out(audit)
     yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
+    if audit["ended"] not in ("completed", "imported"):
+        yield Paragraph("ended     ", f"{audit['ended']}.")
     has_claim = bool(audit["findings"])
     mechanisms = audit["mechanisms"]
     yield from guarantees_text(mechanisms, has_claim)
@@ -29,6 +31,9 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
             "No mechanism is known, so there are no privacy figures: give a mechanism and a noise "
             "multiplier, or a claim."
         )
+    if audit["releases"]:
+        yield ""
+        yield TextTable("What was released (observed)", release_rows(audit["releases"]))
     # A claim names one mechanism, which is the first.
     if has_claim:
         *_, claimed = mechanisms[0]["guarantees"]
@@ -77,7 +82,17 @@ def participation_rows(participation: Mapping[str, Any]) -> list[list[str]]:
         ["participations (accepted)", f"{participation['participations']:,}"],
         ["min-sep b (rounds)", shown_min_sep(participation["min_sep"])],
         ["max participations k", f"{participation['max_participations']:,}"],
+        *_violation_rows(participation.get("violations")),
     ]
+
+
+def _violation_rows(violations: Mapping[str, int] | None) -> list[list[str]]:
+    """What devices did that the rules exclude, where the rules were not kept by all of them."""
+    if violations is None:
+        return []
+    found = f"{violations['participations']:,} of {violations['devices']:,} devices"
+    after_loss = f"{violations['after_loss']:,} (of {violations['losses']:,} losses recorded)"
+    return [["breaking the rules", found], ["of them after a lost history", after_loss]]
 
 
 def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[str]]:
@@ -97,6 +112,22 @@ def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[s
         named.append(("claimed", claimed))
     heading = ["guarantee", "min-sep", "part.", "sensitivity", "rho", "epsilon"]
     return [heading, *([name, *_guarantee_cells(each)] for name, each in named)]
+
+
+def release_rows(releases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """What was released, one by one: a heading, then a row each, and all of them.
+
+    Args:
+        releases: `releases` of an audit's document.
+    """
+    rows = [[each["query"], each["noise_multiplier"], each["rho"]] for each in releases]
+    rho = sum(rho for _, _, rho in rows)
+    together = sum(z**-2 for _, z, _ in rows) ** -0.5
+    return [
+        ["release", "noise multiplier", "rho"],
+        *([name, f"{z:.4f}", up(rho, 6)] for name, z, rho in rows),
+        ["together", f"{together:.4f}", up(rho, 6)],
+    ]
 
 
 def utility_rows(utility: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -24,13 +24,7 @@ def learning_pieces(study: Document) -> Iterator[Piece]:
     Args:
         study: as `LearningCurves.to_json` gives it.
     """
-    seeds = len(study["seeds"])
-    yield Paragraph(
-        "",
-        f"{study['scenario']}: {study['rounds']:,} rounds, min-sep {study['min_sep']}, at most "
-        f"{study['max_participations']} participations; rho {up(study['rho'])}, epsilon "
-        f"{up(study['epsilon'])} at delta {study['delta']:g}; {seeds} seeds of each mechanism",
-    )
+    yield Paragraph("", study_sentence(study))
     for metric in study["metrics"]:
         better = f"{metric['better']} is better"
         unit = ", ".join(part for part in (metric["unit"], better) if part)
@@ -39,6 +33,20 @@ def learning_pieces(study: Document) -> Iterator[Piece]:
         yield TextTable(title, value_rows(study, metric))
         yield TextTable(f"Gains in {metric['name']}", gain_rows(metric))
     yield Paragraph("", CONVENTIONS)
+
+
+def study_sentence(study: Document) -> str:
+    """What all models share.
+
+    Args:
+        study: as `LearningCurves.to_json` gives it.
+    """
+    return (
+        f"{study['scenario']}: {study['rounds']:,} rounds, min-sep {study['min_sep']}, at most "
+        f"{study['max_participations']} participations; rho {up(study['rho'])}, epsilon "
+        f"{up(study['epsilon'])} at delta {study['delta']:g}; {len(study['seeds'])} seeds of each "
+        "mechanism"
+    )
 
 
 def value_rows(study: Document, metric: Document) -> list[list[str]]:

@@ -154,8 +154,9 @@ class SweepResult:
             # A line's name is its mechanism, then the other values.
             if first[1:] != second[1:]:
                 continue
-            names = (", ".join(first), ", ".join(second))
-            found += _crossings(names, lines[first], lines[second])
+            name = ", ".join(first)
+            other_name = ", ".join(second)
+            found += _crossings(name, lines[first], other_name, lines[second])
         return found
 
     def _varies(self, key: str) -> bool:
@@ -383,11 +384,10 @@ def _code_digest() -> str:
 
 
 def _crossings(
-    names: tuple[str, str], points: list[tuple[float, float]], others: list[tuple[float, float]]
+    first: str, points: list[tuple[float, float]], second: str, others: list[tuple[float, float]]
 ) -> Iterator[Crossing]:
     """Where the difference of two lines changes its sign; places where both are the same are passed
     over, since they may only touch."""
-    first, second = names
     other = dict(others)
     shared = [(x, y - other[x]) for x, y in points if x in other and y != other[x]]
     for (low, before), (high, after) in itertools.pairwise(shared):

@@ -1,5 +1,8 @@
 """Federated averaging by fedray and by other simulators, side by side: `make bench-peers`.
 
+    python bench_peers.py --settings mlp --who fedray pfl flwr
+    python bench_peers.py --settings mlp --who "fedray, 10^9 devices" "fedray, 10^3 devices"
+
 The same models, data, local steps, clipping and noise (settings.py). Every simulator runs in an
 environment of its own, which is made here from its locked requirements. A run is done twice, with
 few and with many rounds: their difference has no start-up in it. Runs take turns, and medians of
@@ -30,23 +33,31 @@ def environment_of(peer: str) -> Path:
     if not (folder / "made").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         requirements = str(HERE / f"requirements-{peer}.txt")
-        install = [str(python), "-m", "pip", "install", "--quiet", "-r", requirements]
+        # The lists are whole. Flower asks for a certifi of the day after the newest one that was
+        # there; without --no-deps its list could not be installed.
+        install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", requirements]
         subprocess.run(install, check=True)
         (folder / "made").touch()
     return python
 
 
 def command_of(who: str, setting: str, rounds: int) -> list[str]:
-    """What runs a setting: one process, or as many as the name says."""
-    if who == "fedray":
-        return [sys.executable, str(HERE / "fedray_run.py"), setting, str(rounds), "1", "1000"]
-    if who == "fedray, 2 trainers":
-        return [sys.executable, str(HERE / "fedray_run.py"), setting, str(rounds), "2", "1000"]
-    if who == "fedray, 10^9 idle devices":
-        return [sys.executable, str(HERE / "fedray_run.py"), setting, str(rounds), "1", "1e9"]
-    python = environment_of("pfl")
-    script = [str(HERE / "pfl_run.py"), setting, str(rounds)]
-    if who == "pfl, 2 processes":
+    """What runs a setting: one process, or as many as the name says.
+
+    who: "fedray", "fedray, 2 trainers", "fedray, 10^9 devices" (most of which are idle), "pfl",
+        "pfl, 2 processes", "flwr" (one actor) or "flwr, 2 actors".
+    """
+    simulator, _, more = who.partition(", ")
+    if simulator == "fedray":
+        trainers = more.partition(" trainers")[0] if more.endswith("trainers") else "1"
+        devices = f"1e{more[3:].partition(' ')[0]}" if more.startswith("10^") else "1000"
+        script = [str(HERE / "fedray_run.py"), setting, str(rounds), trainers, devices]
+        return [sys.executable, *script]
+    python = environment_of(simulator)
+    script = [str(HERE / f"{simulator}_run.py"), setting, str(rounds)]
+    if simulator == "flwr":
+        return [str(python), *script, more.partition(" actors")[0] or "1"]
+    if more == "2 processes":
         return [str(python), "-m", "torch.distributed.run", "--nproc-per-node=2", *script]
     return [str(python), *script]
 
@@ -82,7 +93,7 @@ def rates(who: str, setting: str) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", nargs="+", default=list(ROUNDS))
-    parser.add_argument("--who", nargs="+", default=["fedray", "pfl"])
+    parser.add_argument("--who", nargs="+", default=["fedray", "flwr", "pfl"])
     parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     for setting in chosen.settings:

@@ -133,9 +133,10 @@ def main(name: str, rounds: int, trainers: int, devices: int) -> None:
         started = time.perf_counter()
         for round_index, cohort in enumerate(cohorts):
             loop.train(round_index, cohort.astype(np.uint64))
-        loop.state()
+        parameters = loop.state()["aggregator.parameters"].size
         seconds = time.perf_counter() - started
-    print(json.dumps({"seconds": seconds, "devices": rounds * cohorts[0].size}))
+    found = {"seconds": seconds, "devices": rounds * cohorts[0].size, "parameters": parameters}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """What a run makes of recorded data: the trace's examples, the latency, and the digest of the data."""
 
+import json
+import os
 import pickle
 import shutil
 import sqlite3
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,8 @@ from clients.data.registry import source_of
 from clients.latency import LatencyModel, work_seconds
 from fedray.audit.audit import audit_trace
 from fedray.errors import InputError, ScenarioError
+from fedray.messages import DataProgress, Progress
+from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario, data_file
 from fedray.simulation import simulate
@@ -67,6 +72,29 @@ def test_the_traces_examples_are_those_of_the_data(
     recorded = trace.run["scenario"]["data"]
     assert recorded["sha256"] == data_file.content_digest(database)
     assert Path(recorded["file"]) == database
+
+
+def test_a_run_tells_how_far_data_is_that_is_read_as_a_whole(
+    tmp_path: Path, scenario_of, monkeypatch
+) -> None:
+    """To count its words, once: what was counted is kept."""
+    monkeypatch.setattr(registry, "TOLD_EVERY_SECONDS", 0.0)
+    words = {f"u{number:02}": {"text": ["a word", f"and {number}"]} for number in range(20)}
+    counts = [len(each["text"]) for each in words.values()]
+    document = {"users": list(words), "num_samples": counts, "user_data": words}
+    (tmp_path / "d.json").write_text(json.dumps(document))
+    scenario = scenario_of({"kind": "leaf", "file": "d.json", "tokens": "text"})
+    told: list[Progress] = []
+    run_scenario(scenario, HERE, tmp_path / "t", told.append)
+    counted = [each for each in told if isinstance(each, DataProgress)]
+    assert counted == told[: len(counted)]
+    # Those that are held out may have words of their own, which are not counted.
+    assert counted == [DataProgress(number, 20) for number in range(len(counted))]
+    assert len(counted) >= 18
+    told.clear()
+    run_scenario(scenario, HERE, tmp_path / "again", told.append)
+    assert told
+    assert not [each for each in told if isinstance(each, DataProgress)]
 
 
 @pytest.mark.slow  # 10 s: actors start
@@ -175,3 +203,35 @@ def test_ones_own_data_travels_with_the_trace_and_needs_trust(tmp_path: Path, sc
         known.demand_trust()
     assert len(pickle.dumps(scenario.for_shards().data)) > len(code)
     assert len(pickle.dumps(scenario.for_aggregator().data)) < 5_000
+
+
+def test_the_command_lists_and_deletes_what_data_left_in_the_cache(
+    database: Path, scenario_of, cache: Path, fedray_command
+) -> None:
+    source_of(scenario_of(TABLE))
+    (folder,) = (cache / "data").iterdir()
+    old = cache / "data" / ("0" * 64)
+    shutil.copytree(folder, old)
+    month_ago = time.time() - 30 * 86_400
+    os.utime(old / "lock", (month_ago, month_ago))
+    code, out, _ = fedray_command("cache", "--json")
+    assert code == 0
+    listed = json.loads(out)
+    assert [each["folder"] for each in listed["kept"]] == [str(folder), str(old)]
+    assert [round(each["unused_days"]) for each in listed["kept"]] == [0, 30]
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    assert listed["kept"][0]["mebibytes"] == pytest.approx(size / 2**20)
+    code, out, _ = fedray_command("cache", "--delete-unused-for", "20")
+    assert code == 0
+    assert str(old) in out
+    assert [each.name for each in (cache / "data").iterdir()] == [folder.name]
+    with data_cache.content_cache(folder.name):  # somebody opens it
+        code, out, _ = fedray_command("cache", "--delete-unused-for", "0", "--json")
+        assert [each["folder"] for each in json.loads(out)["kept"]] == [str(folder)]
+    code, out, _ = fedray_command("cache", "--delete-unused-for", "0")
+    assert "0.0 MiB of 0 data files kept" in out
+    assert not list((cache / "data").iterdir())
+    assert source_of(scenario_of(TABLE)).examples_on(np.arange(3, dtype=np.uint64)).all()
+    code, out, err = fedray_command("cache", "--delete-unused-for", "-1")
+    assert (code, out) == (2, "")
+    assert "--delete-unused-for=-1 must be 0 days or more" in err

@@ -1,0 +1,154 @@
+"""What an audit says was released, as events that any accountant can read; and their file.
+
+The file is for those who check with a tool of their own. It has each event of ours, what our
+accountants make of it, the event of dp_accounting that it is there, and what dp_accounting makes of
+that.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.atomic import replace_file
+from fedray.errors import InputError
+from mechanisms.accounting.accountants import epsilon_of, every_epsilon_of
+from mechanisms.accounting.events import Event, EventRefused, read_event
+from mechanisms.accounting.limits import check_delta
+from mechanisms.accounting.zcdp import rho_of
+from mechanisms.files import read_json, write_json
+from mechanisms.strategy import Strategy
+from mechanisms.triangular import MatrixFile
+
+FORMAT, VERSION = "fedray-events", 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedEvent:
+    """What one guarantee of an audit is computed of.
+
+    mechanism: its kind.
+    guarantee: "observed", "observed limits", "enforced" or "claimed".
+    scope: what the figures are a statement about.
+    delta: of epsilon.
+    """
+
+    mechanism: str
+    guarantee: str
+    scope: str
+    event: Event
+    """What was released."""
+    delta: float
+
+    def __repr__(self) -> str:
+        spent = epsilon_of(self.event, self.delta)
+        return (
+            f"<ReleasedEvent {self.event.kind} of {self.mechanism}, {self.guarantee}: epsilon "
+            f"{spent.epsilon:.6g} at {self.delta:g}>"
+        )
+
+    @property
+    def rho(self) -> float | None:
+        """zCDP; None where none is proven."""
+        try:
+            return rho_of(self.event)
+        except EventRefused:
+            return None
+
+    @property
+    def epsilon(self) -> float:
+        """At delta, by the first accountant that takes the event."""
+        return epsilon_of(self.event, self.delta).epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        """The event, with the figures of every accountant and of dp_accounting."""
+        from mechanisms.accounting.peer import peer_figures
+
+        return {
+            "mechanism": self.mechanism,
+            "guarantee": self.guarantee,
+            "scope": self.scope,
+            "delta": self.delta,
+            "event": self.event.to_json(),
+            "rho": self.rho,
+            "epsilon": self.epsilon,
+            "accountants": every_epsilon_of(self.event, self.delta),
+            "dp_accounting": asdict(peer_figures(self.event, self.delta)),
+        }
+
+
+def write_events(
+    events: Sequence[ReleasedEvent], strategies: Sequence[Strategy], digest: str, file: str | Path
+) -> Path:
+    """Writes events, and beside them the matrices of their strategies, by their content.
+
+    Args:
+        events: of an audit.
+        strategies: theirs.
+        digest: of the trace.
+        file: the JSON file.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    path = Path(file)
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "trace_digest": digest,
+        "events": [each.to_json() for each in events],
+    }
+    try:
+        for strategy in strategies:
+            if isinstance(strategy, MatrixFile):
+                buffer = io.BytesIO()
+                np.save(buffer, strategy.matrix)
+                replace_file(path.with_name(f"{strategy.sha256}.npy"), buffer.getvalue())
+        write_json(document, path)
+    except (OSError, ValueError) as error:  # ValueError: no name of a file
+        raise InputError(
+            f"events {str(path)!r} cannot be written ({error}); name a writable file"
+        ) from None
+    return path
+
+
+def read_events(file: str | Path) -> tuple[ReleasedEvent, ...]:
+    """The events of a file that `fedray audit --events` wrote; their figures are computed anew.
+
+    Raises:
+        InputError: it is no such file, or the matrix of a strategy is not beside it.
+    """
+    path = Path(file)
+    document = read_json(path, "events")
+    is_ours = isinstance(document, dict) and document.get("format") == FORMAT
+    if not is_ours or document.get("version") != VERSION:
+        raise InputError(
+            f"events {str(path)!r} does not say format={FORMAT!r} and version={VERSION}; give a "
+            "file that `Audit.write_events` wrote"
+        )
+    try:
+        return tuple(_event_of(each, path.parent) for each in document["events"])
+    except InputError as error:
+        raise InputError(f"events {str(path)!r}: {error}") from None
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"events {str(path)!r} lacks keys that `Audit.write_events` writes, or has them in "
+            "another form; write it again"
+        ) from None
+
+
+def _event_of(document: dict[str, Any], directory: Path) -> ReleasedEvent:
+    check_delta(float(document["delta"]))
+    return ReleasedEvent(
+        mechanism=str(document["mechanism"]),
+        guarantee=str(document["guarantee"]),
+        scope=str(document["scope"]),
+        event=read_event(document["event"], directory),
+        delta=float(document["delta"]),
+    )

@@ -1,0 +1,235 @@
+"""The rules of participation that a run of ours had in force, read from its scenario once more, and
+the participations of its trace that broke them.
+
+Rules are kept by devices. A rule ensures nothing where the scenario says that devices may not keep
+it: because they ignore it, or because they lose the history that it rests on.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.messages import Outcome
+from fedray.scenario import Scenario
+from fedray.scenario.participation import (
+    MinSepPolicy,
+    Participation,
+    WithoutReplacementPolicy,
+)
+from fedray.trace.reader import Trace
+
+LOST = "devices may lose their history"
+WRONG_TIMERS = "some devices ignore it or have wrong clocks"
+_RESET = {
+    "accepted": "accepted report",
+    "reported": "report",
+    "selected": "selection",
+    "upload": "start of an upload",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule of participation; what it does not limit is 0 or None.
+
+    name: what it is, in words.
+    unkept: why devices may not keep it, in words; empty where they do.
+    seconds: that pass from what starts it in one round to the next check-in.
+    is_from_report: whether an accepted report starts them; else it is something in the round that
+        no trace records, but no sooner than the round's start.
+    separation: least difference between the numbers of two rounds of a device.
+    most: participations of a device.
+    """
+
+    name: str
+    unkept: str
+    seconds: float = 0.0
+    is_from_report: bool = False
+    separation: int = 0
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Violations:
+    """Participations that the rules in force exclude, as far as a trace shows them.
+
+    A wait that starts with an upload or a selection is counted from the start of the round, since
+    no trace records the upload: what is counted was too soon for certain.
+
+    devices: devices with at least one of them.
+    participations: those that came too soon after an earlier one, or were too many.
+    after_loss: of these, those before which the device lost its history, after the earlier one.
+    losses: of history, that the trace records.
+    """
+
+    devices: int
+    participations: int
+    after_loss: int
+    losses: int
+
+    def to_json(self) -> dict[str, int]:
+        """The figures by name."""
+        return asdict(self)
+
+
+def rules_of(given: Participation) -> list[Rule]:
+    """The rules of a run's table `participation`.
+
+    Args:
+        given: the table.
+    """
+    lost = LOST if given.history_loss_per_day is not None else ""
+    rules = list(_timer(given, lost))
+    for policy in given.policies or ():
+        if isinstance(policy, WithoutReplacementPolicy):
+            # A device that knows that its history was cleared waits one whole period from then.
+            unkept = lost if given.history_loss == "corrupted" else ""
+            rules.append(
+                Rule(
+                    name=f"a period of more than {policy.period_hours:g} h from each start of an "
+                    "upload, and the times at which rounds started",
+                    unkept=unkept,
+                    seconds=3600.0 * policy.period_hours,
+                )
+            )
+        elif isinstance(policy, MinSepPolicy):
+            between = policy.counts == "between"
+            rules.append(
+                Rule(
+                    name=f"a separation of {policy.minimum_separation:,} rounds "
+                    + ("strictly between two of a device" if between else "from one to the next"),
+                    unkept=lost,
+                    separation=policy.minimum_separation + between,
+                )
+            )
+    if given.round_separation > 0:
+        name = f"a separation of {given.round_separation:,} rounds"
+        rules.append(Rule(name=name, unkept=lost, separation=given.round_separation))
+    if given.max_participations is not None:
+        name = f"at most {given.max_participations:,} participations of a device"
+        rules.append(Rule(name=name, unkept=lost, most=given.max_participations))
+    return rules
+
+
+def _timer(given: Participation, lost: str) -> Iterator[Rule]:
+    is_listed = given.policies is None or any(each.kind == "timer" for each in given.policies)
+    if not is_listed or given.timer_hours == 0.0:
+        return
+    is_ignored = given.timer_violators > 0.0 or given.clock_skew_hours > 0.0
+    # A rule that devices ignore anyway has a short name, which the reason for that follows.
+    long_name = (
+        f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}, and the "
+        "times at which rounds started"
+    )
+    yield Rule(
+        name="the timer" if is_ignored else long_name,
+        unkept=WRONG_TIMERS if is_ignored else lost,
+        seconds=3600.0 * given.timer_hours,
+        is_from_report=given.timer_resets_on in ("accepted", "reported"),
+    )
+
+
+def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
+    """Counts the participations of a trace that its rules exclude.
+
+    Args:
+        trace: of ours.
+        scenario: its own.
+
+    Returns:
+        None where every rule is kept by all devices, so that there is nothing to look for.
+    """
+    rules = rules_of(scenario.participation)
+    if not any(rule.unkept for rule in rules):
+        return None
+    started = trace.rounds["started"][trace.rounds["state"] == 0]
+    losses = trace.losses
+    devices, participations, after_loss = 0, 0, 0
+    for part in range(len(trace.run["parts"])):
+        rows = _Participations.of(trace.columns(part), started)
+        is_broken, is_explained = np.zeros((2, rows.device_ids.size), np.bool_)
+        for rule in rules:
+            broken, begins = rows.breaking(rule)
+            is_broken[broken] = True
+            if losses is not None:
+                lost = _lost_between(
+                    losses, rows.device_ids[broken], begins, rows.check_in_times[broken]
+                )
+                is_explained[broken] |= lost
+        devices += np.unique(rows.device_ids[is_broken]).size
+        participations += int(is_broken.sum())
+        after_loss += int(is_explained.sum())
+    recorded = 0 if losses is None else int(losses["time"].size)
+    return Violations(devices, participations, after_loss, recorded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Participations:
+    """Participations [A] of a part of a trace, in order of device and time.
+
+    started: when the round of each started.
+    """
+
+    device_ids: NDArray[np.uint64]
+    rounds: NDArray[np.int64]
+    check_in_times: NDArray[np.float64]
+    report_times: NDArray[np.float64]
+    started: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, columns: dict[str, NDArray], started: NDArray[np.float64]) -> "_Participations":
+        rows = columns["outcome"] == Outcome.ACCEPTED
+        rounds = columns["round"][rows].astype(np.int64)
+        return cls(
+            columns["device_id"][rows],
+            rounds,
+            columns["checkin_time"][rows],
+            columns["report_time"][rows],
+            started[rounds],
+        )
+
+    def breaking(self, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(positions [B] of the participations that a rule excludes, when that of each began: the
+        start of the earlier round that it was too near to, or of the first one that counts)."""
+        # The k-th before counts for a cap of k, the one before for the other rules.
+        step = rule.most or 1
+        earlier = np.arange(max(0, self.device_ids.size - step))
+        earlier = earlier[self.device_ids[earlier + step] == self.device_ids[earlier]]
+        later = earlier + step
+        if rule.most is None:
+            since = self.report_times if rule.is_from_report else self.started
+            is_broken = self.check_in_times[later] < since[earlier] + rule.seconds
+            is_broken |= self.rounds[later] - self.rounds[earlier] < rule.separation
+            earlier, later = earlier[is_broken], later[is_broken]
+        return later, self.started[earlier]
+
+
+def _lost_between(
+    losses: dict[str, NDArray],
+    device_ids: NDArray[np.uint64],
+    begins: NDArray[np.float64],
+    ends: NDArray[np.float64],
+) -> NDArray[np.bool_]:
+    """Whether devices [B] lost their history after one time [B] and up to another [B]."""
+    return _lost_until(losses, device_ids, ends) > _lost_until(losses, device_ids, begins)
+
+
+def _lost_until(
+    losses: dict[str, NDArray], device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """How many losses come before devices at times [B], in order of device and time."""
+    count = losses["time"].size
+    order = np.lexsort(
+        (
+            np.arange(count + times.size),  # a loss at that very time comes first
+            np.concatenate([losses["time"], times]),
+            np.concatenate([losses["device_id"], device_ids]),
+        )
+    )
+    before = np.cumsum(order < count)
+    found = np.empty(times.size, np.int64)
+    is_asked = order >= count
+    found[order[is_asked] - count] = before[is_asked]
+    return found

@@ -1,0 +1,118 @@
+"""The tables `privacy.clipping`: how updates are clipped, and how the clip norm is chosen."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, Tag
+
+from fedray.errors import ScenarioError
+from fedray.messages import Clip
+from fedray.table import Positive, Table, told_apart_by
+
+COUNT_NOISE_SHARE = 20
+"""Reports per standard deviation of the noise on a count, where a scenario does not say."""
+
+
+class Clipping(Table):
+    """What all kinds of clipping have in common."""
+
+    zero_above: Annotated[float, Field(gt=1)] | None = None
+    """Updates longer than so many clip norms count as zero; none: they are scaled down like all
+    others. It costs no privacy, because zero is no longer than the clip norm."""
+
+    def noise_on_count(self, report_goal: int) -> float | None:
+        """Standard deviation of the noise on a round's count of short updates; None where nothing
+        is counted."""
+        del report_goal
+        return None
+
+    def clip(self, norm: float, counted_norm: float | None = None) -> Clip:
+        """How updates are clipped in a round whose clip norm this is."""
+        factor = math.inf if self.zero_above is None else self.zero_above
+        return Clip(norm, factor * norm, counted_norm)
+
+    def check_clip_norm(self, clip_norm: float) -> None:
+        """Raises ValueError if an update could be longer than `privacy.clip_norm`."""
+
+    def layer_norms(self, layers: Sequence[str], clip_norm: float) -> tuple[float, ...] | None:
+        """The clip norm of each of the model's layers; None where updates are clipped whole.
+
+        Raises:
+            ScenarioError: if the table has norms for another number of layers.
+        """
+        del layers, clip_norm
+        return None
+
+
+class FixedClipping(Clipping):
+    """An update is scaled down to `privacy.clip_norm` where it is longer."""
+
+    kind: Literal["fixed"] = "fixed"
+    """One clip norm for whole updates and all rounds."""
+
+
+class PerLayerClipping(Clipping):
+    """Each of the model's parameters by name is clipped alone (McMahan et al. 2018, Algorithm 1).
+
+    The root of the sum of their squares is no more than `privacy.clip_norm`, so the noise is that
+    of whole updates.
+    """
+
+    kind: Literal["per_layer"] = "per_layer"
+    """A clip norm for each layer."""
+    norms: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)] | None = None
+    """Clip norm of each layer, in the model's order; none: clip_norm / sqrt(layers) for each."""
+
+    def check_clip_norm(self, clip_norm: float) -> None:
+        whole = math.hypot(*(self.norms or ()))
+        if whole > clip_norm * (1 + 1e-9):
+            raise ValueError(
+                f"clipping.norms: the root of the sum of their squares is {whole:g}, more than "
+                f"clip_norm={clip_norm:g}, by which the noise is measured; raise clip_norm to it, "
+                "or lower the norms"
+            )
+
+    def layer_norms(self, layers: Sequence[str], clip_norm: float) -> tuple[float, ...]:
+        if self.norms is None:
+            return (clip_norm / math.sqrt(len(layers)),) * len(layers)
+        if len(self.norms) != len(layers):
+            raise ScenarioError(
+                f"privacy.clipping.norms has {len(self.norms)} norms, and the model has "
+                f"{len(layers)} layers ({', '.join(layers)}); give one for each, or leave them out"
+            )
+        return self.norms
+
+
+class AdaptiveClipping(Clipping):
+    """The clip norm follows a quantile of the updates' norms (Andrew et al. 2021; Xu et al. 2023,
+    Algorithm 1).
+
+    Devices also send whether their update is at most as long as an estimate C_t. Of the share of
+    them, noise added, b_t: C_(t+1) = C_0 exp(-learning_rate (b_0 + ... + b_t - (t + 1) quantile)),
+    C_0 = `privacy.clip_norm`. Updates are clipped to the estimate of the latest round in which the
+    mechanism began anew. Both releases together have the noise multiplier
+    `privacy.noise_multiplier`.
+    """
+
+    kind: Literal["adaptive"] = "adaptive"
+    """A clip norm that follows a quantile."""
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of the updates that are to be no longer than the clip norm (gamma of the papers)."""
+    learning_rate: Positive = 0.2
+    """Step size of the logarithm of the clip norm (eta of the papers)."""
+    count_noise: Positive | None = None
+    """Standard deviation of the noise on a round's count of short updates (sigma_b of the papers);
+    none: rounds.report_goal / 20."""
+
+    def noise_on_count(self, report_goal: int) -> float:
+        return self.count_noise or report_goal / COUNT_NOISE_SHARE
+
+
+AnyClipping = Annotated[
+    Annotated[FixedClipping, Tag("fixed")]
+    | Annotated[PerLayerClipping, Tag("per_layer")]
+    | Annotated[AdaptiveClipping, Tag("adaptive")],
+    told_apart_by("kind", "fixed"),
+]
+"""The tables of clipping, told apart by `kind`."""

@@ -1,0 +1,223 @@
+"""Running sensitivity: whether any device is beyond a limit after each round, exactly.
+
+With every round that is released, the sensitivity of every device grows, that of devices that were
+not in it too: C has one more row, s_n(pi)^2 = sum_{t<n} (sum_{i in pi} C[t, i])^2. To compute it
+for every device after every round would take as long as the run. So each device has an upper bound
+that holds for some rounds to come, and the exact value is computed of those alone whose bound is
+beyond the limit.
+
+Where C has no negative entry, s_n(pi) does not fall as n grows. So the bound is s_H(pi) at a
+horizon H >= n, and stays valid up to it; only a round of its own moves a device's bound.
+Strategies with negative entries have no such bound: all their devices are looked at in every round.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.sensitivity import ROUNDING, PatternSensitivities
+from mechanisms.strategy import Strategy
+
+LEAST_AHEAD, SHARE_AHEAD = 64, 8
+"""A horizon is so many rounds ahead, or this part of the rounds so far if that is more."""
+MANY = 1 << 14
+"""Devices beyond the limit at the horizon from which a nearer horizon is cheaper than looking at
+them in every round."""
+CHUNK = 1 << 18
+"""Devices that are looked at together."""
+MOST_CERTIFICATES = 200
+"""Patterns with negative Gram entries whose upper bound is made exact, as in an audit."""
+_NEW, _NO_LINK = -1, 0
+
+
+class RunningSensitivity:
+    """The rounds of every device so far, and whether one of them is beyond a limit.
+
+    rounds: that were added.
+
+    Args:
+        strategy: C.
+        most_rounds: that may be added.
+        limit: the largest sensitivity that is allowed, at clip norm 1.
+    """
+
+    def __init__(self, strategy: Strategy, most_rounds: int, limit: float) -> None:
+        strategy.check_rounds(most_rounds)
+        self.rounds = 0
+        self._strategy, self._most_rounds = strategy, most_rounds
+        self._limit = limit * (1.0 + ROUNDING)
+        self._devices = _Devices()
+        self._now = PatternSensitivities(strategy, 1, most_rounds)
+        self._horizon = 0
+        self._ahead = self._now
+        """Over the rounds of the horizon."""
+        self._bounds = np.zeros(0)
+        """Squared, at the horizon, by place of the device, with room for more; stale once there
+        are more rounds."""
+        first = np.zeros(1, np.int64)
+        self._never_falls = strategy.pattern_square(first, most_rounds) is not None
+
+    def add(self, device_ids: NDArray[np.uint64]) -> None:
+        """Takes the devices [A] of the next round, each once."""
+        places = self._devices.places_of(device_ids)
+        if self.rounds < self._horizon:
+            self._bounds = _with_room(self._bounds, self._devices.count)
+            self._bounds[places] += self._growth(places)
+        self._devices.add(places, self.rounds)
+        self.rounds += 1
+
+    def beyond(self) -> float | None:
+        """The largest sensitivity after the rounds so far, if it is beyond the limit; else None.
+
+        Exact, as an audit of these rounds finds it; or the upper bound that it finds, where that
+        is all that is known.
+        """
+        if not self._never_falls:
+            return self._largest_beyond(np.arange(self._devices.count))
+        if self.rounds > self._horizon:
+            ahead = max(LEAST_AHEAD, self.rounds // SHARE_AHEAD)
+            self._look_ahead(min(self._most_rounds, self.rounds + ahead))
+        suspects = self._suspects()
+        while suspects.size > MANY and self._horizon > self.rounds:
+            self._look_ahead(self.rounds + (self._horizon - self.rounds) // 4)
+            suspects = self._suspects()
+        return self._largest_beyond(suspects)
+
+    def _suspects(self) -> NDArray[np.int64]:
+        # Bounds are sums in another order than the exact values, so they may be off by rounding.
+        bounds = self._bounds[: self._devices.count]
+        return np.flatnonzero(bounds > self._limit**2 * (1.0 - 1e-9))
+
+    def _growth(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """By how much a round more raises the squared bounds of devices [A]."""
+        now = np.full(places.size, self.rounds)
+        growth = self._ahead.entries(now, now)
+        for whose, earlier in self._devices.steps_back(places):
+            growth[whose] += 2.0 * self._ahead.entries(earlier, now[whose])
+        return growth
+
+    def _look_ahead(self, horizon: int) -> None:
+        """Computes every device's bound at a horizon."""
+        self._horizon = horizon
+        self._ahead = PatternSensitivities(self._strategy, horizon)
+        self._bounds = np.zeros(self._devices.count)
+        for places, patterns in self._devices.patterns(np.arange(self._devices.count)):
+            self._bounds[places] = self._ahead.of(patterns).values ** 2
+
+    def _largest_beyond(self, suspects: NDArray[np.int64]) -> float | None:
+        self._now.grow(self.rounds)
+        largest, certificates = self._limit, MOST_CERTIFICATES
+        for _, patterns in self._devices.patterns(suspects):
+            found = self._now.of(patterns)
+            largest = max(largest, float(found.values[found.is_exact].max(initial=0.0)))
+            unclear = np.flatnonzero(~found.is_exact & (found.values > largest))
+            for place in unclear[np.argsort(-found.values[unclear], kind="stable")].tolist():
+                if found.values[place] <= largest:
+                    break
+                if certificates == 0:  # the upper bound is all that is known
+                    largest = float(found.values[place])
+                    break
+                certificates -= 1
+                largest = max(largest, self._now.exact(patterns[place]).value)
+        return largest if largest > self._limit else None
+
+
+class _Devices:
+    """The rounds of every device: numbers of places, and for each a chain of rounds, the latest
+    first.
+
+    count: devices so far; their places are 0 .. count - 1, in order of their first round.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._old, self._recent = (_sorted_pairs(), _sorted_pairs())
+        """Device ids in order and their places; the recent ones apart, so that a round does not
+        move all of them."""
+        self._latest = np.zeros(0, np.int64)
+        """By place, the number of the latest link; these arrays have room for more."""
+        self._lengths = np.zeros(0, np.int64)
+        """By place, how many rounds."""
+        self._rounds, self._before = np.zeros(1, np.uint32), np.zeros(1, np.int64)
+        """By link, its round, and the number of the link before. Link 0 is none."""
+        self._links = 1
+
+    def places_of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The places of devices [A]; new ones get one."""
+        places = np.full(device_ids.size, _NEW)
+        for ids, known in (self._old, self._recent):
+            at = np.searchsorted(ids, device_ids)
+            at[at == ids.size] = 0
+            if ids.size:
+                is_known = ids[at] == device_ids
+                places[is_known] = known[at[is_known]]
+        is_new = places == _NEW
+        new = np.arange(self.count, self.count + int(is_new.sum()))
+        places[is_new] = new
+        self.count += new.size
+        self._recent = _merged(self._recent, (device_ids[is_new], new))
+        if self._recent[0].size > max(1 << 16, self._old[0].size // 8):
+            self._old, self._recent = _merged(self._old, self._recent), _sorted_pairs()
+        self._latest = _with_room(self._latest, self.count)
+        self._lengths = _with_room(self._lengths, self.count)
+        return places
+
+    def add(self, places: NDArray[np.int64], round_index: int) -> None:
+        """Adds a round to devices [A], each once."""
+        links = np.arange(self._links, self._links + places.size)
+        self._links += places.size
+        self._rounds = _with_room(self._rounds, self._links)
+        self._before = _with_room(self._before, self._links)
+        self._rounds[links], self._before[links] = round_index, self._latest[places]
+        self._latest[places] = links
+        self._lengths[places] += 1
+
+    def steps_back(
+        self, places: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """(which of the devices [A], their rounds) of the latest rounds, of those before, ..."""
+        links, whose = self._latest[places], np.arange(places.size)
+        while True:
+            is_there = links != _NO_LINK
+            links, whose = links[is_there], whose[is_there]
+            if not links.size:
+                return
+            yield whose, self._rounds[links].astype(np.int64)
+            links = self._before[links]
+
+    def patterns(
+        self, places: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """(places [Q], their rounds in order [Q, c]), in parts of devices with equally many."""
+        lengths = self._lengths[places]
+        for length in np.flatnonzero(np.bincount(lengths, minlength=1)).tolist():
+            chosen = places[lengths == length]
+            step = max(1, min(CHUNK, 32 * CHUNK // length))
+            for start in range(0, chosen.size, step):
+                part = chosen[start : start + step]
+                rounds = np.empty((part.size, length), np.int64)
+                for column, (whose, found) in enumerate(self.steps_back(part)):
+                    rounds[whose, length - 1 - column] = found
+                yield part, rounds
+
+
+def _with_room(array: NDArray, size: int) -> NDArray:
+    """The array, with zeros after it if it is shorter; twice as long, so that this is rare."""
+    if size <= array.size:
+        return array
+    more = max(size, 2 * array.size) - array.size
+    return np.concatenate([array, np.zeros(more, array.dtype)])
+
+
+_Pairs = tuple[NDArray[np.uint64], NDArray[np.int64]]
+
+
+def _sorted_pairs() -> _Pairs:
+    return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+
+
+def _merged(one: _Pairs, other: _Pairs) -> _Pairs:
+    ids = np.concatenate([one[0], other[0]])
+    order = np.argsort(ids, kind="stable")
+    return ids[order], np.concatenate([one[1], other[1]])[order]

@@ -1,0 +1,258 @@
+"""Clip rules: the adaptive norm finds the quantile, changes where the mechanism begins anew alone, and what both releases cost together
+is what is claimed."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.messages import Clip, TrainReport
+from fedray.rng import Stream
+from fedray.scenario import Scenario
+from mechanisms import reference
+from mechanisms.accounting.clip_count import update_noise_multiplier, with_counts
+from mechanisms.accounting.events import StrategyRelease
+from mechanisms.accounting.gdp import mu_of
+from mechanisms.accounting.zcdp import rho_of
+from mechanisms.participation import MinSep
+from mechanisms.registry import BLT, Identity, Restarted, Tree
+from mechanisms.strategy import Strategy
+from server.aggregator import ModelAggregator
+from server.clip_rule import ClipRule, clip_rule_of
+from server.noise import noise_stream
+
+CPU = torch.device("cpu")
+TREE = "privacy.mechanism={kind='tree',restarts=[8,20,30]}"
+BLT_AGAIN = (
+    "privacy.mechanism={kind='restarted',mechanism={kind='blt',theta=[0.9],omega=[0.2]},"
+    "restarts=[8,20,30]}"
+)
+IDENTITY = "privacy.mechanism={kind='identity'}"
+
+
+def adaptive(small, mechanism: str, *overrides: str) -> Scenario:
+    return small(
+        "training.enabled=true",
+        "rounds.count=40",
+        "privacy.clipping.kind=adaptive",
+        mechanism,
+        *overrides,
+    )
+
+
+def report_of(clip: Clip, round_index: int, norms: np.ndarray) -> TrainReport:
+    assert clip.counted_norm is not None
+    short = int((norms <= clip.counted_norm).sum())
+    return TrainReport(
+        round_index=round_index, devices=norms.size, short=short, long=norms.size - short
+    )
+
+
+def clips_of(rule: ClipRule, rounds: int, median: float) -> list[Clip]:
+    """What a rule says of each round, where norms are log-normal around a median."""
+    rng, clips = np.random.default_rng(5), []
+    for t in range(rounds):
+        clips.append(rule.clip())
+        rule.commit(report_of(clips[-1], t, median * np.exp(0.5 * rng.normal(size=500))))
+    return clips
+
+
+@pytest.mark.parametrize("median", [0.02, 3.0, 50.0])
+def test_the_norm_tracks_the_median_of_the_updates(small, median: float) -> None:
+    """Within 5 %, from a start at 1: the mean of its logarithm over the last 300 of 500 rounds, with the noise of 10,000 reports."""
+    scenario = adaptive(
+        small,
+        IDENTITY,
+        "rounds.count=500",
+        "training.cohort_sample=200",
+        "privacy.clipping.count_noise=4.0",
+    )
+    clips = clips_of(clip_rule_of(scenario), 500, median)
+    found = math.exp(np.mean([math.log(clip.norm) for clip in clips[200:]]))
+    assert clips[0].norm == 1.0
+    assert found == pytest.approx(median, rel=0.05)
+
+
+def test_another_quantile_is_tracked_too(small) -> None:
+    """The 0.9 quantile of a log-normal of deviation 0.5 is exp(0.5 x 1.2816) = 1.898 medians."""
+    scenario = adaptive(
+        small,
+        IDENTITY,
+        "rounds.count=500",
+        "training.cohort_sample=200",
+        "privacy.clipping.quantile=0.9",
+        "privacy.clipping.count_noise=4.0",
+    )
+    clips = clips_of(clip_rule_of(scenario), 500, 2.0)
+    found = math.exp(np.mean([math.log(clip.norm) for clip in clips[200:]]))
+    assert found == pytest.approx(2.0 * 1.898, rel=0.05)
+
+
+@pytest.mark.parametrize("mechanism", [TREE, BLT_AGAIN])
+def test_between_restarts_the_norm_stays_and_the_estimate_moves(small, mechanism: str) -> None:
+    """By hand: C_(t+1) = C_0 exp(-eta (b_0 + ... + b_t - (t + 1) gamma)), b_t with the noise of the mechanism's own stream."""
+    scenario = adaptive(small, mechanism, "privacy.clip_norm=0.7")
+    clips = clips_of(clip_rule_of(scenario), 40, 2.0)
+    noise = noise_stream(
+        scenario.privacy.mechanism, scenario.training_seed, 1, CPU, 40, stream=Stream.CLIP_COUNT
+    )
+    deviation = 200 / 20 * 64 / 200  # report goal / 20, of a sample of 64
+    rng, shares, expected = np.random.default_rng(5), 0.0, [0.7]
+    for t in range(40):
+        norms = 2.0 * np.exp(0.5 * rng.normal(size=500))
+        short = (norms <= expected[t]).sum()
+        shares += (short + deviation * float(noise.next()[0])) / 500
+        expected.append(0.7 * math.exp(-0.2 * (shares - (t + 1) * 0.5)))
+    assert [clip.counted_norm for clip in clips] == pytest.approx(expected[:40], rel=1e-9)
+    starts = [max(start for start in (0, 8, 20, 30) if start <= t) for t in range(40)]
+    assert [clip.norm for clip in clips] == pytest.approx([expected[start] for start in starts])
+    assert len({clip.norm for clip in clips}) == 4
+
+
+def test_a_restored_rule_goes_on_as_it_was(small) -> None:
+    scenario = adaptive(small, TREE)
+    one, other = clip_rule_of(scenario), clip_rule_of(scenario)
+    clips_of(one, 11, 2.0)
+    other.load(one.state())
+    for t in range(11, 35):
+        assert one.clip() == other.clip()
+        for rule in (one, other):
+            rule.commit(TrainReport(round_index=t, devices=64, short=t, long=64 - t))
+
+
+def test_devices_that_sent_nothing_count_half(small) -> None:
+    """So zeroing one device out changes the count by 1/2, whichever bit it sent."""
+    scenario = adaptive(small, IDENTITY)
+    norms = []
+    for short, long in ((5, 5), (4, 5), (5, 4)):
+        rule = clip_rule_of(scenario)
+        rule.commit(TrainReport(round_index=0, devices=10, short=short, long=long))
+        norms.append(math.log(rule.clip().norm))
+    step = 0.2 * 0.5 / 10
+    assert norms[1] - norms[0] == pytest.approx(step)
+    assert norms[2] - norms[0] == pytest.approx(-step)
+
+
+@pytest.mark.parametrize("kind", ["fixed", "per_layer"])
+def test_other_kinds_keep_the_scenarios_norm_and_count_nothing(small, kind: str) -> None:
+    scenario = small(
+        "training.enabled=true",
+        f"privacy.clipping.kind={kind}",
+        "privacy.clipping.zero_above=10.0",
+        "privacy.clip_norm=0.25",
+    )
+    rule = clip_rule_of(scenario)
+    rule.commit(TrainReport(round_index=0, devices=10))
+    assert rule.clip() == Clip(0.25, zero_above=2.5, counted_norm=None)
+    assert rule.state() == {}
+
+
+@pytest.mark.parametrize("mechanism", [TREE, BLT_AGAIN, IDENTITY])
+def test_noise_on_sums_is_measured_by_the_norm_of_its_segment(small, mechanism: str) -> None:
+    """Every step of no updates is z_u x norm x share x the row of the stream, over the devices; and a restored aggregator takes the same."""
+    scenario = adaptive(
+        small, mechanism, "privacy.noise_multiplier=7.0", "training.server.momentum=0.0"
+    )
+    aggregator, restored = ModelAggregator(scenario), ModelAggregator(scenario)
+    clip, before = aggregator.start(np.zeros(300, np.float32))
+    before = before.copy()
+    stream = noise_stream(scenario.privacy.mechanism, scenario.training_seed, 300, CPU, 40)
+    norms = set()
+    for t in range(40):
+        norms.add(clip.norm)
+        deviation = update_noise_multiplier(7.0, 10.0) * clip.norm * 64 / 200
+        report = TrainReport(round_index=t, devices=64, short=9, long=55)
+        clip, after = aggregator.commit(report)
+        row = stream.next().numpy() * deviation
+        np.testing.assert_allclose((after - before) * 64, row, rtol=1e-3, atol=1e-3 * deviation)
+        before = after.copy()
+        if t == 25:
+            restored.load(aggregator.state())
+        elif t > 25:
+            again, parameters = restored.commit(report)
+            assert again == clip
+            assert (parameters == after).all()
+    assert len(norms) == (40 if mechanism == IDENTITY else 4)
+
+
+@pytest.mark.parametrize(
+    ("z", "count_noise", "expected"),
+    [
+        (1.0, 1.0, (1 - 1 / 4) ** -0.5),
+        (7.0, 325.0, (7.0**-2 - 650.0**-2) ** -0.5),
+        (1e-2, 1e9, 1e-2),
+    ],
+)
+def test_what_is_left_for_sums_is_the_theorem(z: float, count_noise: float, expected) -> None:
+    """Andrew et al. 2021, Theorem 1."""
+    found = update_noise_multiplier(z, count_noise)
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert found**-2 + (2 * count_noise) ** -2 == pytest.approx(z**-2, rel=1e-12)
+
+
+def composed_rho(
+    strategy: Strategy, pattern: tuple[int, ...], rounds: int, z: float, count_noise: float
+) -> float:
+    """By hand, with everything written out: both releases of all rows of C as one Gaussian vector of unit noise. The device's updates
+    are all alike and as long as the clip norm of their segment, by which the noise is measured; its bits are all 1, and count 1/2."""
+    C = reference.strategy_matrix(strategy, rounds)
+    begins = [strategy.recurrence(rounds).begins_anew(t) for t in range(rounds)]
+    norms = 0.3 + np.cumsum(begins) ** 2
+    norms_of_rows = norms[np.argmax(C != 0, axis=1)]
+    took_part = np.isin(np.arange(rounds), pattern)
+    of_updates = C @ (took_part * norms) / (update_noise_multiplier(z, count_noise) * norms_of_rows)
+    of_counts = C @ (took_part / 2) / count_noise
+    return float(of_updates @ of_updates + of_counts @ of_counts) / 2
+
+
+STRATEGIES = [
+    Tree(restarts=(3, 7)),
+    Tree(restarts=(4,), completion=True, rounds=11),
+    Restarted(mechanism=BLT(theta=(0.9, 0.5), omega=(0.3, 0.4)), restarts=(3, 7)),
+    Identity(),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
+@pytest.mark.parametrize(("min_sep", "most"), [(1, 3), (2, 4), (4, 3)])
+def test_rho_of_both_releases_is_that_of_the_composition_written_out(
+    strategy: Strategy, min_sep: int, most: int
+) -> None:
+    """Largest over every pattern, restarts included; and each release's own rho adds up to it."""
+    rounds, z, count_noise = 11, 3.0, 4.0
+    participation = MinSep(rounds, min_sep, most)
+    brute = max(
+        composed_rho(strategy, pattern, rounds, z, count_noise)
+        for pattern in participation.patterns()
+    )
+    release = StrategyRelease.under(strategy, participation, z)
+    assert release.sensitivity.is_exact
+    both = with_counts(release, count_noise)
+    assert rho_of(release) == pytest.approx(brute, rel=1e-9)
+    assert rho_of(both) == pytest.approx(brute, rel=1e-9)
+    assert mu_of(both) == pytest.approx(math.sqrt(2 * brute), rel=1e-9)
+    of_one = StrategyRelease.of_patterns(strategy, [(0, 5, 9)], rounds, z)
+    expected = composed_rho(strategy, (0, 5, 9), rounds, z, count_noise)
+    assert rho_of(with_counts(of_one, count_noise)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_published_restarts_have_the_rho_of_their_segments() -> None:
+    """Trees that restart at 128 + 1024 i (Xu et al. 2023, Algorithm 1), 2052 rounds, (342, 6): squares add over the trees, 72 in all;
+    with z = 7 for both releases rho = 72 / 98, of which counts with deviation 325 have 72 / (2 x 650^2)."""
+    strategy = Tree(restarts=tuple(range(128, 4000, 1024)))
+    participation = MinSep(2052, 342, 6)
+    found = strategy.participation_sensitivity(participation)
+    by_segment = 0.0
+    starts = [0, 128, 1152, 2052]
+    for start, end in itertools.pairwise(starts):
+        inside = tuple(r - start for r in found.worst_pattern if start <= r < end)
+        if inside:
+            by_segment += reference.pattern_sensitivity(Tree(), inside, end - start) ** 2
+    assert by_segment == pytest.approx(72, abs=1e-9)
+    of_updates = update_noise_multiplier(7.0, 325.0)
+    rho = by_segment / (2 * of_updates**2) + by_segment / (2 * 650.0**2)
+    assert rho == pytest.approx(72 / 98, rel=1e-12)
+    both = with_counts(StrategyRelease.under(strategy, participation, 7.0), 325.0)
+    assert rho_of(both) == pytest.approx(rho, rel=1e-12)
