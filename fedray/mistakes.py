@@ -93,7 +93,7 @@ class _Problem:
 
     @property
     def line(self) -> str:
-        """Key, value, rule, remedy."""
+        """The problem in one line: the key, its value, the rule that it breaks, and the remedy."""
         key = ".".join(map(str, self.location))
         given = self._problem["input"]
         rule = self._problem["msg"].removeprefix("Value error, ")

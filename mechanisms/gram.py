@@ -54,6 +54,7 @@ class GramTable:
         return np.ascontiguousarray(found.T)
 
     def diagonal(self) -> NDArray[np.float64]:
-        """The squared norms of C's columns, [rounds]."""
+        """The diagonal of G, [rounds]: the squared norms of C's columns, that is, squared
+        sensitivities of one participation."""
         rounds = np.arange(self.rounds)
         return self.entries(rounds, rounds)

@@ -119,7 +119,7 @@ class Strategy(Explained, ABC):
         return self.gram_table(rounds)
 
     def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """G[rows], [R, rounds], over a run of so many rounds."""
+        """Whole rows of G, [R, rounds], in the order of `rows`, over a run of so many `rounds`."""
         columns = np.arange(rounds)
         first = np.minimum(rows[:, None], columns)
         second = np.maximum(rows[:, None], columns)

@@ -228,7 +228,8 @@ class Tree(Strategy):
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
     ) -> NDArray[np.float64]:
-        """G[i, j] = number of nodes that have both rounds under them."""
+        """G[i, j] = number of nodes that have both rounds under them, for pairs `first` <= `second`
+        over so many `rounds`."""
         entries = np.zeros(np.broadcast_shapes(first.shape, second.shape))
         for tree in self.forest(rounds):
             is_inside = (first >= tree.start) & (second < tree.start + tree.real)

@@ -130,7 +130,8 @@ class TriangularStrategy(Strategy):
 
     @cached_property
     def is_non_negative(self) -> bool:
-        """Whether no entry of C is below zero."""
+        """Whether no entry of C is below zero, so that aligned contributions are the worst of any
+        pattern."""
         return float(self.matrix.min()) >= 0.0
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:

@@ -47,12 +47,13 @@ class PublishedRun:
 
     @property
     def name(self) -> str:
-        """As on the command line: nwp-pt-BR."""
+        """The row's name as on the command line: task and locale, such as nwp-pt-BR."""
         return f"{self.task.lower()}-{self.locale}"
 
     @property
     def min_sep(self) -> int:
-        """The min-sep that a simulated run should have: the gap."""
+        """The min-sep that a simulated run should have: the gap, one more than the printed rounds
+        between."""
         return gap_of(self.rounds_between)
 
     @cached_property

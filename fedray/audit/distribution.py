@@ -46,7 +46,8 @@ def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValue
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """What a share of the devices that took part got, or better."""
+    """What a share of the devices that took part got, or better: their sensitivity and the rho that
+    follows from it."""
 
     share: float
     """Of the devices: those whose privacy is no worse than this; from 0 to 1."""

@@ -52,7 +52,8 @@ PRIVACY_STATEMENTS = (*NOISE_STATEMENTS, *SPENT_STATEMENTS)
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A device, the rounds in question, and what they show."""
+    """A device, the rounds in question, and what they show: why somebody can check a finding by
+    hand."""
 
     device: str
     rounds: tuple[int, ...]
@@ -62,7 +63,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One statement of the claim, and what became of it."""
+    """One statement of the claim, and what became of it.
+
+    Statements are judged one by one, so that a claim may hold in part.
+    """
 
     statement: str
     """The key of the claim."""
@@ -155,7 +159,8 @@ class Summary:
         return cls(verdict, f"{what}: {text}")
 
     def to_json(self) -> dict[str, str]:
-        """Verdict and sentence."""
+        """One JSON object: the verdict and the sentence, as `fedray audit --claim --json` prints
+        them."""
         return {"verdict": str(self.verdict), "text": self.text}
 
 

@@ -15,7 +15,8 @@ from mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """Privacy spent once so many rounds had been released."""
+    """Privacy spent once so many rounds had been released, as an audit of the trace so far would
+    have found."""
 
     rounds: int
     """How many rounds."""

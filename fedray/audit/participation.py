@@ -18,7 +18,10 @@ more than 32 times."""
 
 @dataclass(frozen=True)
 class Patterns:
-    """Every participating device's rounds, device after device: P devices, A participations."""
+    """Every participating device's rounds, device after device: P devices, A participations.
+
+    It is all that an audit needs of a trace: 4 bytes per participation and 16 per device.
+    """
 
     committed_rounds: int
     """n: rounds that released a model."""

@@ -42,7 +42,7 @@ class Statement:
         return f"<Statement of {shown(self.title)}: {len(self.lines)} lines>"
 
     def to_json(self) -> dict[str, Any]:
-        """The title and the lines."""
+        """One JSON object: the title, and the lines with what, what it says, and its evidence."""
         return {"title": self.title, "lines": [asdict(line) for line in self.lines]}
 
     def to_markdown(self) -> str:

@@ -66,7 +66,11 @@ class PageTable:
 
 
 def parameters_table(parameters: dict[str, Any]) -> PageTable:
-    """What a mechanism, or what was run, is made of: a row per parameter, exactly."""
+    """What a mechanism, or what was run, is made of: a row per parameter, with its value unrounded.
+
+    Args:
+        parameters: values by name; those that are None or empty have no row.
+    """
     given = {name: value for name, value in parameters.items() if value not in (None, [], ())}
     rows = [[name.replace("_", " "), _exactly(value)] for name, value in given.items()]
     return PageTable("", [["parameter", "value"], *rows])

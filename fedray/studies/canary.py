@@ -68,7 +68,8 @@ class Aggregates(Protocol):
         ...
 
     def release(self) -> Any:
-        """The noised sum of the next round, [D], as a tensor."""
+        """The noised sum of the round, [D], as a tensor on any device; the next `add` belongs to
+        the next round."""
         ...
 
 

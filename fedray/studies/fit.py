@@ -25,7 +25,8 @@ PUBLISHED_GOAL = 6500
 
 @dataclass(frozen=True, slots=True)
 class FittedRun:
-    """One simulated run of the search."""
+    """One simulated run of the search: the value that was tried, and the participation that came of
+    it."""
 
     value: float
     """What the key was set to."""
@@ -48,7 +49,11 @@ class FittedRun:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The value whose run came nearest, and all runs that were tried."""
+    """The value whose run came nearest, and all runs that were tried.
+
+    It may be further off than the tolerance, where the search ended before; `relative_error` says
+    how far.
+    """
 
     key: str
     """The key of the scenario that was fitted."""

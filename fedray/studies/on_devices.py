@@ -46,7 +46,10 @@ TRAINED_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices that have something in common, and how a model does on them."""
+    """Devices that have something in common, and how a model does on them.
+
+    Statistics are over devices, each of which counts once.
+    """
 
     by: str
     """What they have in common: "all", "participations", "trained" or "zone"."""
@@ -74,7 +77,8 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class OnDevices:
-    """How a trained model does on the devices of its population."""
+    """How a trained model does on the devices of its population: on all, and by participation and
+    time zone."""
 
     trained: TrainedRun
     """The run whose final model it is."""

@@ -21,7 +21,8 @@ mean."""
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
-    """The mean of a sample, with its interval."""
+    """The mean of a sample of independent values, with Student's interval at the confidence asked
+    for."""
 
     mean: float
     """Of the values; NaN if there are none, or if one is not finite."""

@@ -71,7 +71,10 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PlanTarget:
-    """What a plan must meet, and how it is judged."""
+    """What a plan must meet, and how it is judged.
+
+    Raises InputError for an impossible value.
+    """
 
     epsilon: float
     """Most epsilon."""
@@ -108,7 +111,8 @@ class PlanTarget:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A report goal with a timer, as simulated."""
+    """A report goal with a timer, as simulated, and the limits and privacy that are planned with
+    it."""
 
     report_goal: int
     """Reports that close a round."""
@@ -149,7 +153,7 @@ class Candidate:
 
     @property
     def starves(self) -> bool:
-        """Whether a run of a seed could not commit its rounds."""
+        """Whether a run of a seed could not commit its rounds, for want of devices."""
         return bool(self.note)
 
     @property
@@ -559,7 +563,8 @@ class _Search:
             self._low = goal
 
     def allows(self, goal: int) -> bool:
-        """Whether a goal is possible and not known to starve."""
+        """Whether a `goal` is possible for the population, and not known to starve at this
+        timer."""
         return goal <= self._most and not 0 < self._starving <= goal
 
 

@@ -53,7 +53,8 @@ class PublishedPrivacy:
         return f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
 
     def to_json(self) -> dict[str, Any]:
-        """As in `fedray reproduce gboard-privacy --json`."""
+        """One JSON object, as `fedray reproduce gboard-privacy --json` prints it: a key per field,
+        and whether they agree."""
         return {**asdict(self), "agrees": self.agrees}
 
 

@@ -34,7 +34,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ReproducedRun:
-    """One row of the tables, simulated and audited."""
+    """One row of the tables, simulated by its scenario and audited with tree aggregation."""
 
     name: str
     """Of the row, such as nwp-en-GB."""

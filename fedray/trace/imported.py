@@ -78,7 +78,8 @@ TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=Fa
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of the log that were left out for one reason, and one of them."""
+    """Rows of the log that were left out for one reason, and one of them, as run.json records
+    them."""
 
     reason: str
     """Why, in words."""
@@ -214,7 +215,7 @@ class ImportedTrace:
 
     @property
     def committed_rounds(self) -> int:
-        """Rounds that released something, as the importer was told."""
+        """Rounds that released a model: n of every mechanism, as the importer was told."""
         return self.run["rounds"]
 
     @property
@@ -257,12 +258,14 @@ class ImportedTrace:
 
     @property
     def filtered_rows(self) -> int:
-        """Rows that did not meet the conditions (`where`), and so are no participations."""
+        """How many rows of the log did not meet the conditions (`where`), and so are no
+        participations."""
         return self.run.get("filtered_rows", 0)
 
     @property
     def device_columns(self) -> list[str]:
-        """Columns of the log that together name a device."""
+        """Columns of the log that together name a device: the unit of privacy is one combination of
+        their values."""
         if "device_columns" in self.run:
             return self.run["device_columns"]
         # Earlier imports took one column, under another key.

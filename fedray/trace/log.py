@@ -42,7 +42,11 @@ _COMPUTE: Any = pc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLayout:
-    """How a log is written, and what its columns are. Raises InputError."""
+    """How a log is written, and what its columns are.
+
+    Raises InputError for columns that are named twice, and for a delimiter or condition that cannot
+    be read.
+    """
 
     devices: tuple[str, ...]
     """Columns that together name a device."""
@@ -111,7 +115,7 @@ class LogLayout:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row of the log, by which a message shows what it means."""
+    """A row of the log, by which a message shows what it means; the first one of its kind."""
 
     device: pa.Scalar
     """The log's value, which may be missing."""

@@ -27,7 +27,8 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRounds:
-    """The rounds that released a model, as a file lists them."""
+    """The rounds that released a model, as a file lists them: those that are not listed released
+    nothing."""
 
     numbers: NDArray[np.int64]
     """The log's numbers of the rounds, [n], distinct, in order of release."""

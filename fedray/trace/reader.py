@@ -141,7 +141,7 @@ class Trace:
 
     @cached_property
     def trained(self) -> TrainedRun | None:
-        """The model that `fedray run` learned from this trace; None if none was trained."""
+        """The model that `fedray run` learned from this trace, opened; None if none was trained."""
         directory = self.path / TRAINING
         return TrainedRun.open(directory, self._verify) if directory.exists() else None
 
@@ -209,8 +209,8 @@ class Trace:
         return columns
 
     def outcome_counts(self) -> dict[str, int]:
-        """How many selected devices had each outcome, in committed and abandoned rounds
-        together."""
+        """How many selected devices had each outcome, in committed and abandoned rounds together,
+        by the outcome's name."""
         counts = np.zeros(len(OUTCOMES), np.int64)
         for part in self.run["parts"]:
             codes = self._columns_of(part, ("outcome",))["outcome"]

@@ -192,7 +192,8 @@ class TrainedRun:
 
     @property
     def task_metrics(self) -> tuple[Metric, ...]:
-        """The metrics of its evaluations: names, units, and which values are better."""
+        """The metrics of its evaluations: names, units, and which values are better. Runs of
+        version 1 had loss and accuracy."""
         if self.document["version"] == 1:
             return OLD_METRICS
         return _METRICS.validate_python(self.document["task_metrics"])
@@ -252,7 +253,8 @@ class TrainedRun:
         return content
 
     def last_evaluation(self) -> dict[str, Measured]:
-        """The metrics after the last round, with standard errors (NaN in runs of version 1)."""
+        """The metrics after the last round, by name, with standard errors; both NaN where it was
+        not evaluated, and errors NaN in runs of version 1."""
         last = {name: float(column[-1]) for name, column in self.metrics.items()}
         measures = {}
         for metric in self.task_metrics:
@@ -262,7 +264,8 @@ class TrainedRun:
         return measures
 
     def rows(self) -> list[list[str]]:
-        """What was trained, as lines of a table: a name and a value."""
+        """What was trained, as lines of a table, a name and a value each: rounds, task, losses,
+        what was left out."""
         document = self.document
         training = self.document["scenario"]["training"]
         rows = [

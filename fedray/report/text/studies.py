@@ -238,7 +238,8 @@ def published_privacy_rows(runs: Sequence[Document]) -> list[list[str]]:
 
 
 def canary_lines(canary: Document) -> Iterator[str]:
-    """What canaries found, line by line.
+    """What canaries found, line by line: mechanism, pattern, mu, signal and noise, p-values, and
+    what is wrong.
 
     Args:
         canary: as `CanaryResult.to_json` gives it.

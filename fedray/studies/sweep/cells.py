@@ -29,7 +29,7 @@ from mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What happened, or is assumed to happen, in a cell."""
+    """What happened in a cell, if it was simulated, or what is assumed to happen there."""
 
     participation: MinSep | None
     """(n, b, k) of the cell; None where its run starved."""
@@ -43,7 +43,11 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One mechanism in one cell. All its figures rest on one sensitivity."""
+    """One mechanism in one cell.
+
+    All its figures rest on one sensitivity, that of the trace where there is one. A figure is None
+    where the mechanism cannot do what is asked; the note says why.
+    """
 
     mechanism: str
     """As in the legend: kind, size, which loss it was optimised for, and for what."""

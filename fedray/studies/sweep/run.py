@@ -53,7 +53,7 @@ LESS_IS_BETTER = (
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """The rows of one cell."""
+    """The rows of one cell, in the order of the sweep's mechanisms."""
 
     cell: Cell
     """The values that are varied."""
@@ -80,7 +80,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """All rows of a sweep, cell by cell."""
+    """All rows of a sweep, cell by cell, as tables, JSON or Arrow."""
 
     sweep: Sweep
     """What was asked for."""

@@ -73,7 +73,8 @@ class Estimate(Table):
 
 
 class MechanismSpec(Table):
-    """A mechanism to judge, and what it is optimised for."""
+    """A mechanism to judge, and what it is optimised for; one mechanism may be made for several
+    things, each with its row."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
@@ -114,7 +115,8 @@ class MechanismSpec(Table):
 
 
 class Sweep(Table):
-    """A sweep: what is varied, and which mechanisms are judged."""
+    """A sweep: what is varied, and which mechanisms are judged in each combination of the
+    values."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
