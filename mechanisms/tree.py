@@ -53,7 +53,8 @@ class Best(NamedTuple):
     """Patterns of the left and the right part, and the left part's size; None of a single round."""
 
     def rounds(self) -> list[int]:
-        """The pattern, counted from the subtree's first round."""
+        """The rounds of the pattern, increasing, counted from the subtree's first round."""
+        # Patterns are joined from parts and seldom read, so that rounds are put together here.
         if self.parts is None:
             return [] if self.last == NO_ROUND else [self.last]
         left, right, half = self.parts

@@ -170,6 +170,7 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
     groups = np.array_split(counts, min(most_entries, counts.size))
     entries = []
     for group in reversed(groups):
+        # All of the group obey the largest of its counts and the least of its gaps.
         fewest = int(group[0])
         most = int(group[-1])
         spans = _least_spans(patterns, fewest, most)

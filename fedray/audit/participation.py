@@ -80,6 +80,7 @@ class Patterns:
     def with_count(self, count: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """(places among the devices [Q], patterns [Q, count]) of those with exactly that many
         participations, in parts."""
+        # Parts of about as many rounds each, whatever the count is.
         places = np.flatnonzero(self.counts == count)
         step = max(1, min(CHUNK, 32 * CHUNK // count))
         for start in range(0, places.size, step):
@@ -90,6 +91,7 @@ class Patterns:
     def before(self, round_index: int) -> "Patterns":
         """The participations in rounds 0 .. `round_index` - 1, as they were when so many rounds had
         been released; devices without any are left out."""
+        # Sums over each device's rounds; reduceat needs no loop over devices.
         kept = self.rounds < round_index
         counts = np.add.reduceat(kept.astype(np.int64), self.starts)
         some = counts > 0

@@ -182,6 +182,7 @@ def metric_curve(
 
 def _metric_series(metric: Metric, line: MetricLine) -> Series:
     name = f"evaluation_{metric.name}"
+    # All seeds of a line have the same rounds, and are evaluated in the same ones.
     values = np.stack([columns[name] for columns in (line.columns, *line.others)])
     # NaN in rounds without an evaluation, and where a model has diverged.
     is_known = ~np.isnan(values).any(axis=0)

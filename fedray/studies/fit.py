@@ -251,6 +251,7 @@ def scaled(scenario: Scenario, scale: float) -> Scenario:
     Raises InputError for smaller goals below 20."""
     if not 0 < scale <= 1:
         raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
+    # The timer stays: devices per report goal, and so the rounds between, are what they were.
     if scale == 1:
         return scenario.with_overrides("training.enabled=false")
     goal = round(scenario.rounds.report_goal * scale)

@@ -108,6 +108,7 @@ def _reproduce(
 ) -> ReproducedRun:
     scenario = Scenario.from_toml(published.file, overrides)
     trace = simulate(scenario, placement, trace_path)
+    # The published runs used the tree, whatever the scenario's own mechanism is.
     audit = audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
     min_sep = audit.min_sep if audit.max_participations > 1 else None

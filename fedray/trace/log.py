@@ -154,7 +154,17 @@ class Unused:
 
 class Log:
     """A log's participations, batch by batch; what is none is counted in `left_out`, by reason, or
-    in `filtered_rows`."""
+    in `filtered_rows`.
+
+    Args:
+        path: a file, or a directory of files of one format, which are read in order of their names.
+        layout: what the columns are.
+        numbering: hears of all round numbers, and says which are taken.
+        on_progress: hears how many rows were read.
+
+    Raises:
+        InputError: the files or the columns are not there, or of a type that cannot be read.
+    """
 
     def __init__(
         self,
@@ -192,8 +202,13 @@ class Log:
         self.schema = pa.schema(fields)
 
     def stage(self, file: Path) -> None:
-        """Writes the participations to a Parquet file. Raises InputError for what cannot be read,
-        RunFailed for a full disk."""
+        """Writes the participations to a Parquet `file`, from which they are sorted.
+
+        Raises:
+            InputError: the log cannot be read.
+            RunFailed: the disk is full or fails.
+        """
+        # lz4, because the file is read once and removed; names seldom repeat, so no dictionary.
         try:
             with pq.ParquetWriter(
                 file, self.schema, compression="lz4", use_dictionary=False
@@ -229,11 +244,13 @@ class Log:
         )
 
     def _checked_columns(self) -> dict[str, pa.DataType]:
+        """The columns that are read with their types, by the first file; the others must agree."""
         file = self._files[0]
         given = self.layout.columns
         schema = (
             self._csv(file, []).schema if self._format == "csv" else _parquet(file).schema_arrow
         )
+        # pyarrow decodes the names only when they are asked for.
         try:
             names = schema.names
         except UnicodeError as error:
@@ -249,6 +266,7 @@ class Log:
                     "rename one of them"
                 )
             if column not in names:
+                # A single column is what a file with another delimiter looks like.
                 hint = (
                     f" (read as parted by {self.layout.separator!r}; delimiter=',' tells another)"
                     if len(names) == 1
@@ -280,6 +298,7 @@ class Log:
             for file in self._files:
                 yield from self._csv(file, list(self._types))
             return
+        # CSV is text everywhere; files of Parquet have types that may differ from file to file.
         for file in self._files:
             with _parquet(file) as parquet:
                 schema = parquet.schema_arrow
@@ -305,7 +324,8 @@ class Log:
             ) from None
 
     def _where(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that meet the conditions."""
+        """The rows that meet the conditions. Values are compared as text, so that a number or a
+        truth value is written as in the file."""
         taken = np.ones(batch.num_rows, np.bool_)
         for column, values in self.layout.conditions.items():
             found = _decoded(batch.column(column)).cast(pa.string())
@@ -319,6 +339,7 @@ class Log:
             # pyarrow writes booleans as true and false, people also as True and False.
             is_boolean = pa.types.is_boolean(_plain(self._types[column]))
             allowed = [value.lower() for value in values] if is_boolean else values
+            # Null counts as empty text, so that COLUMN= asks for rows without a value.
             is_allowed = _COMPUTE.is_in(_COMPUTE.fill_null(found, ""), pa.array(allowed))
             taken &= is_allowed.to_numpy(zero_copy_only=False)
         if taken.all():

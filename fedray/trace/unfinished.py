@@ -138,6 +138,7 @@ class Journal:
     def _save_recent(self) -> None:
         if not self._recent:
             return
+        # One array per column for all settlements: thousands of small ones would take long to read.
         recent = self._recent
         arrays: dict[str, NDArray] = {
             name: np.concatenate([getattr(each, name) for each in recent]) for name in _COLUMNS

@@ -157,6 +157,7 @@ class TraceWriter(PartialDirectory):
         Returns:
             The directory's path.
         """
+        # Shards finish in any order; the digest of the run must not depend on it.
         self._parts.sort(key=lambda part: part["first_device"])
         columns = round_columns(records)
         arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
@@ -212,6 +213,7 @@ def write_part(part: ShardPart, partial: str, token: str) -> ShardPart:
             return part
     except OSError:
         return part
+    # The token is this writer's, so the shard shares its file system.
     assert part.parquet is not None
     name = part_file(part.first_device)
     write_whole(directory / name, part.parquet, f"{name} in {partial!r}")
