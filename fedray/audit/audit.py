@@ -31,6 +31,7 @@ from fedray.audit.guarantees import (
     REPEATED,
     Guarantee,
     Limits,
+    Noise,
     claimed_limits,
     enforced_limits,
     observed,
@@ -47,8 +48,7 @@ from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.clip_count import with_counts
-from mechanisms.accounting.events import Event, StrategyRelease
+from mechanisms.accounting.events import Composed, Event
 from mechanisms.accounting.limits import check_delta, check_noise_multiplier
 from mechanisms.accounting.zcdp import rho_of
 from mechanisms.comparison import NOT_COMPARABLE, Utility, utility
@@ -280,15 +280,9 @@ class Audit:
     @property
     def releases(self) -> tuple[Event, ...]:
         """What the run released in each round, one by one, at the observed sensitivity of its own
-        mechanism and the noise of its scenario; empty where sums of updates are all."""
-        scenario = self.scenario
-        own = [each.observed.event for each in self.mechanisms if each.is_own]
-        if scenario is None or scenario.count_noise is None or not own:
-            return ()
-        assert isinstance(own[0], StrategyRelease)  # a run of ours has noise
-        z = scenario.privacy.noise_multiplier
-        together = own[0].model_copy(update={"noise_multiplier": z})
-        return with_counts(together, scenario.count_noise).events
+        mechanism; empty where sums of updates are all."""
+        released = [each.observed.event for each in self.mechanisms if each.is_own]
+        return released[0].events if released and isinstance(released[0], Composed) else ()
 
     @property
     def _has_noise(self) -> bool:
@@ -546,12 +540,19 @@ def _assumptions(
 @dataclass(frozen=True, slots=True)
 class _Used:
     """What the figures are computed for. strategies: the run's own or claimed one first, where
-    there is one."""
+    there is one. count_noise: that of the run, if its own mechanism and noise are meant."""
 
     strategies: tuple[Strategy, ...]
     own: Strategy | None
     noise_multiplier: float | None
     delta: float
+    count_noise: float | None = None
+
+    def noise_of(self, strategy: Strategy) -> Noise | None:
+        """The noise of one of the strategies; None where it is not known."""
+        if self.noise_multiplier is None:
+            return None
+        return Noise(self.noise_multiplier, self.count_noise if strategy == self.own else None)
 
     @classmethod
     def of(
@@ -587,7 +588,12 @@ class _Used:
                 strategy.check_rounds(trace.committed_rounds)
         except ValueError as error:
             raise InputError(str(error)) from None
-        return used
+        if scenario is None or (used.own, used.noise_multiplier) != (
+            scenario.privacy.mechanism,
+            scenario.privacy.noise_multiplier,
+        ):
+            return used
+        return replace(used, count_noise=scenario.count_noise)
 
 
 def _scenario_of(trace: Trace) -> Scenario:
@@ -621,7 +627,7 @@ def _audit_mechanism(
     claimed: Limits,
     names: DeviceNames,
 ) -> MechanismAudit:
-    z, delta = used.noise_multiplier, used.delta
+    noise, delta = used.noise_of(strategy), used.delta
     n, k = patterns.committed_rounds, patterns.max_participations
     if patterns.min_sep:
         participation = MinSep(n, patterns.min_sep, k)
@@ -635,13 +641,15 @@ def _audit_mechanism(
     return MechanismAudit(
         strategy=strategy,
         is_own=strategy is used.own,
-        noise_multiplier=z,
+        noise_multiplier=used.noise_multiplier,
         trace=trace,
         binding_device=names.of(trace.device_id),
-        observed=observed(trace, n, participation, strategy, z, delta),
-        observed_limits=of_limits("observed", limits, strategy, z, delta, False),
-        enforced=of_limits("enforced", enforced, strategy, z, delta, True),
-        claimed=of_limits("claimed", claimed, strategy, z, delta, _is_ensured(claimed, enforced)),
+        observed=observed(trace, n, participation, strategy, noise, delta),
+        observed_limits=of_limits("observed", limits, strategy, noise, delta, False),
+        enforced=of_limits("enforced", enforced, strategy, noise, delta, True),
+        claimed=of_limits(
+            "claimed", claimed, strategy, noise, delta, _is_ensured(claimed, enforced)
+        ),
     )
 
 

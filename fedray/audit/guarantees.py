@@ -10,7 +10,7 @@ what is claimed.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from mechanisms.accounting.accountants import epsilon_of
+from mechanisms.accounting.clip_count import with_counts
 from mechanisms.accounting.events import Event, StrategyRelease
 from mechanisms.accounting.gdp import mu_of
 from mechanisms.accounting.zcdp import rho_of
@@ -62,6 +63,18 @@ class Limits:
     participation: MinSep | None
     reason: str
     assumptions: tuple[str, ...] = ()
+
+
+class Noise(NamedTuple):
+    """How much noise a run added.
+
+    multiplier: z, of all that a round releases.
+    count_noise: standard deviation of the noise on the counts of short updates that z covers; None
+        where sums of updates are all that is released.
+    """
+
+    multiplier: float
+    count_noise: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +159,7 @@ def observed(
     rounds: int,
     participation: MinSep | None,
     strategy: Strategy,
-    noise_multiplier: float | None,
+    noise: Noise | None,
     delta: float,
 ) -> Guarantee:
     """Returns the guarantee of the trace itself.
@@ -156,7 +169,7 @@ def observed(
         rounds: n, that released something.
         participation: (n, b, k) that the trace obeys; None if a device repeats a round.
         strategy: the mechanism.
-        noise_multiplier: z; None where it is not known.
+        noise: None where it is not known.
         delta: of epsilon.
     """
     pattern = found.rounds
@@ -171,7 +184,7 @@ def observed(
         "observed",
         participation,
         sensitivity,
-        _release(strategy, rounds, sensitivity, None, noise_multiplier),
+        _release(strategy, rounds, sensitivity, None, noise),
         delta,
         False,
         OBSERVED_CANNOT_BE_RESTED_ON,
@@ -182,7 +195,7 @@ def of_limits(
     name: str,
     limits: Limits,
     strategy: Strategy,
-    noise_multiplier: float | None,
+    noise: Noise | None,
     delta: float,
     may_rest_on: bool,
 ) -> Guarantee:
@@ -192,7 +205,7 @@ def of_limits(
         name: "observed", "enforced" or "claimed".
         limits: the participation that is allowed, and why.
         strategy: the mechanism.
-        noise_multiplier: z; None where it is not known.
+        noise: None where it is not known.
         delta: of epsilon.
         may_rest_on: whether a DP guarantee may rest on it if the sensitivity is known.
     """
@@ -202,9 +215,7 @@ def of_limits(
         try:
             strategy.check_rounds(participation.rounds)
             sensitivity = strategy.participation_sensitivity(participation)
-            event = _release(
-                strategy, participation.rounds, sensitivity, participation, noise_multiplier
-            )
+            event = _release(strategy, participation.rounds, sensitivity, participation, noise)
         except ValueError as error:  # what nothing is proven for
             reason = f"{limits.reason}; {error}"
     return Guarantee(
@@ -224,18 +235,19 @@ def _release(
     rounds: int,
     sensitivity: Sensitivity,
     participation: MinSep | None,
-    noise_multiplier: float | None,
+    noise: Noise | None,
 ) -> Event | None:
     """What was released of the rounds; None where the noise is not known."""
-    if noise_multiplier is None:
+    if noise is None:
         return None
-    return StrategyRelease(
+    release = StrategyRelease(
         strategy=strategy,
         rounds=rounds,
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=noise.multiplier,
         sensitivity=sensitivity,
         participation=participation,
     )
+    return release if noise.count_noise is None else with_counts(release, noise.count_noise)
 
 
 def enforced_limits(

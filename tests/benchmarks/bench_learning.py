@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from fedray.messages import TrainReport
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 
@@ -207,7 +208,7 @@ def measure_memory(mechanism: str, dimension: int) -> None:
         total = np.ones(size, np.int64)
         for round_index in range(3):
             made.add(total)
-            made.commit(round_index, 10)
+            made.commit(TrainReport(round_index=round_index, devices=10))
         return made._noise._buffers().numel() // size
 
     rounds(10_000)  # compiles, and starts threads

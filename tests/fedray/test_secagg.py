@@ -4,6 +4,7 @@ The bugs are planted in the real code, and the check that catches each one passe
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fedray.encoding.secagg import SecAggEncoding, inflation, largest_coordinate
 from fedray.encoding.tables import FixedPoint, SecAgg
 from fedray.errors import ScenarioError
 from fedray.learning import train
-from fedray.messages import TrainOrder
+from fedray.messages import TrainOrder, TrainReport
 from fedray.placement import Placement
 from fedray.rng import Stream, draw, stream_key, uniform
 from fedray.simulation import simulate
@@ -259,7 +260,7 @@ def check_mean(small, aggregator_class: type[ModelAggregator]) -> None:
             1.0,
         )
         aggregator.add(total)
-    moved = aggregator.commit(0, 10)[1]
+    moved = aggregator.commit(TrainReport(round_index=0, devices=10))[1]
     mean = updates.factors @ updates.values / 10
     assert np.linalg.norm(moved - mean) < 0.03 * np.linalg.norm(mean)
 
@@ -270,8 +271,8 @@ def test_a_round_is_the_mean_of_the_clipped_updates(small) -> None:
 
 def test_a_wrong_denominator_is_caught_by_that_check(small) -> None:
     class OneTooMany(ModelAggregator):
-        def commit(self, round_index, devices):
-            return super().commit(round_index, devices + 1)
+        def commit(self, report):
+            return super().commit(replace(report, devices=report.devices + 1))
 
     with pytest.raises(AssertionError):
         check_mean(small, OneTooMany)
@@ -400,7 +401,8 @@ def test_trainers_in_any_number_give_the_same_bits(small) -> None:
         aggregator.start(start)
         for share in shares:
             aggregator.add(LocalTrainer(scenario).train(TrainOrder(0, share), start)[1])
-        models.append(aggregator.commit(0, 24)[1].copy())
+        report = TrainReport(round_index=0, devices=24)
+        models.append(aggregator.commit(report)[1].copy())
     assert (models[0] == models[1]).all()
     assert not (models[0] == start).all()
 

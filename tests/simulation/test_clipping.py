@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedray.audit.audit import audit_trace
+from fedray.audit.statement import privacy_statement
 from fedray.learning import train
 from fedray.messages import Progress
 from fedray.placement import Placement
@@ -94,6 +95,18 @@ def test_an_audit_says_what_the_counts_cost(trace: Trace, fedray_command) -> Non
     assert "What was released (observed)" in out
     (line,) = [each for each in out.splitlines() if "40.0000" in each]
     assert line.split()[:4] == ["count", "of", "short", "updates"]
+    lines = {each.what: each.says for each in privacy_statement(trace, audit).lines}
+    assert lines["Clip norm"] == "0.05 at first; then it follows a quantile of the updates' norms"
+
+
+def test_figures_for_other_noise_than_the_runs_are_of_sums_alone(trace: Trace) -> None:
+    """What another noise multiplier would leave for sums is not known; 60 is even more than the counts have."""
+    for other in (5.0, 60.0):
+        audit = audit_trace(trace, noise_multiplier=other)
+        assert audit.releases == ()
+        assert audit.mechanisms[0].rho == pytest.approx(
+            audit.mechanisms[0].trace.value ** 2 / (2 * other**2)
+        )
 
 
 def test_without_adaptive_clipping_nothing_else_is_released(small, tmp_path: Path) -> None:
