@@ -20,27 +20,40 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def write_whole(
     file: Path, content: bytes, what: str, error: type[FedrayError] = RunFailed
 ) -> None:
-    """Writes a file whole or not at all. Raises `error`, naming `what`, when it cannot be
-    written."""
+    """Writes a file whole or not at all.
+
+    Args:
+        file: its path; what was there is replaced.
+        content: all of its bytes.
+        what: how messages name it.
+        error: the class of what is raised.
+
+    Raises:
+        error: it cannot be written; the file is then as it was.
+    """
     try:
         replace_file(file, content)
     except OSError as problem:
-        remedy = (
-            "free space there and run again"
-            if problem.errno in _FULL
-            else "name a place that can be written"
-        )
+        remedy = "name a place that can be written"
+        if problem.errno in _FULL:
+            remedy = "free space there and run again"
         raise error(f"{what} cannot be written ({problem.strerror or problem}); {remedy}") from None
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Writes a file whole or not at all. Raises OSError."""
+    """Writes `content` to a `file` whole or not at all, and brings it to the disk.
+
+    Whoever reads the file at any moment, even after a power cut, finds all of the old content or
+    all of the new. Raises OSError.
+    """
     new = _new_name(file)
     try:
+        # O_EXCL and O_NOFOLLOW: a link that somebody put under this name is never written through.
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with open(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
+            # Before the new name, or a power cut could leave the name with no content.
             os.fsync(handle)
         new.replace(file)
         sync_directory(file.parent)
@@ -52,8 +65,11 @@ def replace_file(file: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def whole_file(file: Path) -> Iterator[Path]:
-    """A name to write a file under, such as by a library. The file gets the name `file` when the
-    block ends, and is removed if it fails. Raises OSError."""
+    """A name to write a file under, such as by a library that wants a path.
+
+    The file gets the name `file` when the block ends, and is removed if it fails. Unlike
+    `replace_file`, it is not brought to the disk. Raises OSError.
+    """
     new = _new_name(file)
     try:
         yield new
@@ -95,7 +111,8 @@ def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Brings the names in a directory to the disk. Raises OSError."""
+    """Brings the names in a `directory` to the disk, without which a file that was renamed may have
+    its old name after a power cut. Raises OSError."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -104,4 +121,6 @@ def sync_directory(directory: Path) -> None:
 
 
 def _new_name(file: Path) -> Path:
+    """A hidden name beside the file: in the same file system, so that a rename is one step."""
+    # File systems take names of 255 bytes.
     return file.with_name(f".{file.name[:180]}.{secrets.token_hex(8)}.new")

@@ -16,7 +16,8 @@ MOST_SHARD_DEVICES = 2**32 - 2
 
 
 def part_devices(devices: int) -> int:
-    """Device ids per part: one block, doubled until MAX_PARTS parts hold the population."""
+    """Device ids per part, of a population of so many `devices`: one block, doubled until MAX_PARTS
+    parts hold the population."""
     size = BLOCK_DEVICES
     while -(-devices // size) > MAX_PARTS:
         size *= 2
@@ -24,7 +25,8 @@ def part_devices(devices: int) -> int:
 
 
 def part_count(devices: int) -> int:
-    """Parts of the trace, and so the most shards that have devices."""
+    """Parts of the trace of a population of so many `devices`, and so the most shards that have
+    devices."""
     return -(-devices // part_devices(devices))
 
 
@@ -36,6 +38,7 @@ def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[
         first_device: where the range starts, the edge of a part.
         end_device: where it ends, the edge of a part.
     """
+    # The last part of the population may be short.
     size = part_devices(devices)
     starts = range(first_device, end_device, size)
     return [(start, min(start + size, end_device)) for start in starts]
@@ -44,12 +47,20 @@ def part_ranges(devices: int, first_device: int, end_device: int) -> list[tuple[
 def shard_ranges(devices: int, shards: int) -> list[tuple[int, int]]:
     """Device ranges [first, end) of the shards: whole parts, as even as can be.
 
-    A shard without parts has first == end; so many shards are allowed, and idle. Raises InputError
-    for too few.
+    A shard without parts has first == end; so many shards are allowed, and idle.
+
+    Args:
+        devices: of the whole population.
+        shards: how many ranges.
+
+    Raises:
+        InputError: a shard would have more than MOST_SHARD_DEVICES.
     """
     unit = part_devices(devices)
     parts = part_count(devices)
-    edges = [min(devices, (parts * index // shards) * unit) for index in range(shards + 1)]
+    # Edges are those of parts, rounded down, so that every part lies in one shard.
+    part_edges = [parts * index // shards for index in range(shards + 1)]
+    edges = [min(devices, part * unit) for part in part_edges]
     ranges = list(itertools.pairwise(edges))
     if max(end - first for first, end in ranges) > MOST_SHARD_DEVICES:
         raise InputError(

@@ -46,21 +46,29 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
         error: what validation raised.
         kind: the class of the whole, or a union of classes that a tag tells apart.
         tables: what was validated, as a parser gives it.
+
+    Returns:
+        For each problem its key, the value given, the rule and the remedy; numbered if there are
+        several.
     """
     problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
     meant = {each.meant for each in problems}
-    # A misspelt key is also one that is missing: that is one mistake.
-    told = [
-        each for each in problems if each.kind != "missing" or tuple(each.location) not in meant
-    ]
-    # A list whose items are wrong is told to be too short as well.
-    told = [each for each in told if each.kind != "too_short" or len(problems) == 1]
-    lines = [each.line for each in sorted(told, key=lambda each: each.kind != "extra_forbidden")]
+    told = []
+    for each in problems:
+        # A misspelt key is also one that is missing: that is one mistake.
+        if each.kind == "missing" and tuple(each.location) in meant:
+            continue
+        # A list whose items are wrong is told to be too short as well.
+        if each.kind == "too_short" and len(problems) > 1:
+            continue
+        told.append(each)
+    # Unknown keys come first, because they are often why others are missing.
+    told.sort(key=lambda each: each.kind != "extra_forbidden")
+    lines = [each.line for each in told]
     if len(lines) == 1:
         return lines[0]
-    return f"{len(lines)} problems: " + "; ".join(
-        f"({place}) {line}" for place, line in enumerate(lines, 1)
-    )
+    numbered = [f"({place}) {line}" for place, line in enumerate(lines, 1)]
+    return f"{len(lines)} problems: " + "; ".join(numbered)
 
 
 class _Problem:
@@ -85,22 +93,13 @@ class _Problem:
 
     @property
     def line(self) -> str:
-        """Key, value, rule, remedy."""
+        """The problem in one line: the key, its value, the rule that it breaks, and the remedy."""
         key = ".".join(map(str, self.location))
         given = self._problem["input"]
         rule = self._problem["msg"].removeprefix("Value error, ")
         match self.kind:
             case "extra_forbidden":
-                table = (
-                    f"[{'.'.join(map(str, self.location[:-1]))}]"
-                    if self.location[:-1]
-                    else "the top level"
-                )
-                known = (
-                    f"the keys here are {', '.join(self._known)}" if self._known else "leave it out"
-                )
-                remedy = f"did you mean {self.meant[-1]!r}?" if self.meant else known
-                return f"unknown key {key} = {shown(given)} in {table}; {remedy}"
+                return self._line_of_unknown(key, given)
             case "missing":
                 about = self._description
                 return f"{key} is missing; add it" + (f" ({about})" if about else "")
@@ -109,10 +108,21 @@ class _Problem:
             case "value_error":
                 return f"{key}: {rule}" if key else rule
             case _:
-                remedy = f"correct it ({self._description})" if self._description else "correct it"
-                return (
-                    f"{key or 'the file'} = {shown(given)}: {rule[0].lower() + rule[1:]}; {remedy}"
-                )
+                about = self._description
+                remedy = f"correct it ({about})" if about else "correct it"
+                rule = rule[0].lower() + rule[1:]
+                return f"{key or 'the file'} = {shown(given)}: {rule}; {remedy}"
+
+    def _line_of_unknown(self, key: str, given: Any) -> str:
+        table = ".".join(map(str, self.location[:-1]))
+        where = f"[{table}]" if self.location[:-1] else "the top level"
+        if self.meant:
+            remedy = f"did you mean {self.meant[-1]!r}?"
+        elif self._known:
+            remedy = f"the keys here are {', '.join(self._known)}"
+        else:
+            remedy = "leave it out"
+        return f"unknown key {key} = {shown(given)} in {where}; {remedy}"
 
     def _line_of_tag(self, key: str, given: Any) -> str:
         names = _tags_of(_annotation_at(self._root, self.location, self._tables))
@@ -145,6 +155,7 @@ def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
     node: Any = tables
     for position, part in enumerate(location):
         is_last = position == len(location) - 1
+        # The last part may be a key that is missing, and so in no table.
         if isinstance(node, dict) and (part in node or (is_last and part not in _tags_in(node))):
             path.append(part)
             node = node.get(part)
@@ -177,6 +188,7 @@ def _annotation_at(root: Any, path: list[Any], tables: Any) -> Any:
 def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None:
     """The class of the table at a path; None where it is no table, or nothing says of which class
     it is."""
+    # Of a union, the tag in the file says which class is meant.
     classes = _classes_in(_annotation_at(root, path, tables))
     if len(classes) == 1:
         return classes[0]
@@ -189,12 +201,11 @@ def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None
         if any(node.get(tag) in names for tag, names in _tags_of(table).items()):
             return table
     # Without a tag it is the class of the default, if it has one.
-    default = (
-        type(getattr(_field(_class_at(root, path[:-1], tables), path[-1]), "default", None))
-        if path
-        else None
-    )
-    return default if default in classes and not any(tag in node for tag in _TAGS) else None
+    if not path or any(tag in node for tag in _TAGS):
+        return None
+    field = _field(_class_at(root, path[:-1], tables), path[-1])
+    default = type(getattr(field, "default", None))
+    return default if default in classes else None
 
 
 def _classes_in(annotation: Any) -> list[type[BaseModel]]:

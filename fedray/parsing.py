@@ -15,19 +15,29 @@ _INTEGER_BITS = 10_000
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that a JSON text describes. Raises ValueError, also for a key that an object has
-    twice."""
+    """The value that a JSON text describes.
+
+    Args:
+        text: UTF-8 where it is bytes.
+
+    Raises:
+        ValueError: it is no JSON (json.JSONDecodeError), no UTF-8, an object has a key twice, or
+            values are nested or long beyond what Python takes.
+    """
+    decoded = text.decode() if isinstance(text, bytes) else text
     try:
-        return json.loads(
-            text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_object
-        )
+        return json.loads(decoded, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables that a TOML text describes. Raises tomllib.TOMLDecodeError for its syntax, else
-    ValueError."""
+    """The tables that a TOML `text` describes.
+
+    Raises:
+        ValueError: its syntax is wrong (tomllib.TOMLDecodeError), or values are nested or long
+            beyond what Python takes.
+    """
     try:
         tables = tomllib.loads(text)
         _check_integers(tables)
@@ -37,7 +47,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def finite_or_none(value: float) -> float | None:
-    """A number for JSON, which has none for what is not finite."""
+    """The `value` as a number for JSON, which has none for what is not finite; None stands for
+    those, and becomes null."""
     return float(value) if math.isfinite(value) else None
 
 
@@ -47,13 +58,16 @@ def _check_integers(value: Any) -> None:
         raise ValueError(
             f"it has an integer of {value.bit_length():,} bits, more than any key takes"
         )
-    for each in (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
+    if isinstance(value, dict):
+        parts = list(value.values())
+    else:
+        parts = value if isinstance(value, list) else []
+    for each in parts:
         _check_integers(each)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # The standard library would keep the last one, and say nothing.
     known = dict(pairs)
     if len(known) < len(pairs):
         keys = [key for key, _ in pairs]

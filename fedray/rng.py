@@ -29,7 +29,11 @@ MAX_NORMAL = 6.34
 
 
 class Stream(IntEnum):
-    """One purpose each. Numbers are part of every trace's identity: append, never renumber."""
+    """What draws are for, one purpose each, so that draws of one purpose never touch those of
+    another.
+
+    Numbers are part of every trace's identity: append, never renumber.
+    """
 
     DEVICE = 1
     HABIT = 2
@@ -70,13 +74,15 @@ class Key(NamedTuple):
 
 
 def stream_key(seed: int, stream: Stream) -> Key:
-    """The key of one stream of one seed: the first eight bytes of BLAKE2b over both."""
+    """The key of one `stream` of one `seed`: the first eight bytes of BLAKE2b over both, so that
+    streams of neighbouring seeds have nothing in common."""
     word = stream_seed(seed, stream)
     return Key(np.uint64(word & 0xFFFFFFFF), np.uint64(word >> 32))
 
 
 def stream_seed(seed: int, stream: Stream, *address: int) -> int:
-    """64 bits, a function of seed, stream and address, to seed generators of other libraries."""
+    """64 bits, a function of `seed`, `stream` and address, to seed generators of other
+    libraries."""
     return _hash(seed, stream, address, size=8)
 
 
@@ -89,6 +95,7 @@ def stream_generator(seed: int, stream: Stream, *address: int) -> np.random.Gene
 
 
 def _hash(seed: int, stream: Stream, address: tuple[int, ...], size: int) -> int:
+    # The colons keep addresses apart: (1, 23) is not (12, 3).
     text = ":".join(str(part) for part in (seed, int(stream), *address))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=size).digest(), "little")
 
@@ -114,9 +121,9 @@ def draw(key, device, a, b):
     """Four words at address (device, a, b) of the stream with a key; a and b are taken modulo 2^32,
     so negative days are addresses too."""
     d = np.uint64(device)
-    return philox(
-        d & _LOW_32, d >> _SHIFT_32, np.uint64(a) & _LOW_32, np.uint64(b) & _LOW_32, key[0], key[1]
-    )
+    a32 = np.uint64(a) & _LOW_32
+    b32 = np.uint64(b) & _LOW_32
+    return philox(d & _LOW_32, d >> _SHIFT_32, a32, b32, key[0], key[1])
 
 
 @njit(inline="always")
@@ -128,7 +135,8 @@ def address_within(time, start_time, end_time):
 
 @njit(inline="always")
 def uniform(word):
-    """A word as a number in (0, 1), never 0 nor 1."""
+    """A `word` of 32 bits as a number in (0, 1), never 0 nor 1: (word + 1/2) / 2^32, so that
+    logarithms and quantiles of it are finite."""
     # A signed integer takes one instruction to convert, an unsigned one takes several.
     return (np.float64(np.int64(word)) + 0.5) * (1.0 / 4294967296.0)
 
@@ -137,94 +145,47 @@ def uniform(word):
 def normal(word):
     """A standard normal from one word, by inversion (Wichura 1988, algorithm AS 241, PPND16); below
     MAX_NORMAL in size."""
+    # Both polynomials of each ratio are evaluated by Horner's rule, from the highest power down.
     p = uniform(word)
     q = p - 0.5
     if abs(q) <= 0.425:
         r = 0.180625 - q * q
-        above = (
-            (
-                (
-                    (
-                        (
-                            (2.5090809287301226727e3 * r + 3.3430575583588128105e4) * r
-                            + 6.7265770927008700853e4
-                        )
-                        * r
-                        + 4.5921953931549871457e4
-                    )
-                    * r
-                    + 1.3731693765509461125e4
-                )
-                * r
-                + 1.9715909503065514427e3
-            )
-            * r
-            + 1.3314166789178437745e2
-        ) * r + 3.3871328727963666080e0
-        below = (
-            (
-                (
-                    (
-                        (
-                            (5.2264952788528545610e3 * r + 2.8729085735721942674e4) * r
-                            + 3.9307895800092710610e4
-                        )
-                        * r
-                        + 2.1213794301586595867e4
-                    )
-                    * r
-                    + 5.3941960214247511077e3
-                )
-                * r
-                + 6.8718700749205790830e2
-            )
-            * r
-            + 4.2313330701600911252e1
-        ) * r + 1.0
+        above = 2.5090809287301226727e3
+        above = above * r + 3.3430575583588128105e4
+        above = above * r + 6.7265770927008700853e4
+        above = above * r + 4.5921953931549871457e4
+        above = above * r + 1.3731693765509461125e4
+        above = above * r + 1.9715909503065514427e3
+        above = above * r + 1.3314166789178437745e2
+        above = above * r + 3.3871328727963666080e0
+        below = 5.2264952788528545610e3
+        below = below * r + 2.8729085735721942674e4
+        below = below * r + 3.9307895800092710610e4
+        below = below * r + 2.1213794301586595867e4
+        below = below * r + 5.3941960214247511077e3
+        below = below * r + 6.8718700749205790830e2
+        below = below * r + 4.2313330701600911252e1
+        below = below * r + 1.0
         return q * above / below
     r = math.sqrt(-math.log(p if q < 0.0 else 1.0 - p))
     if r <= 5.0:
         r -= 1.6
-        above = (
-            (
-                (
-                    (
-                        (
-                            (7.74545014278341407640e-4 * r + 2.27238449892691845833e-2) * r
-                            + 2.41780725177450611770e-1
-                        )
-                        * r
-                        + 1.27045825245236838258e0
-                    )
-                    * r
-                    + 3.64784832476320460504e0
-                )
-                * r
-                + 5.76949722146069140550e0
-            )
-            * r
-            + 4.63033784615654529590e0
-        ) * r + 1.42343711074968357734e0
-        below = (
-            (
-                (
-                    (
-                        (
-                            (1.05075007164441684324e-9 * r + 5.47593808499534494600e-4) * r
-                            + 1.51986665636164571966e-2
-                        )
-                        * r
-                        + 1.48103976427480074590e-1
-                    )
-                    * r
-                    + 6.89767334985100004550e-1
-                )
-                * r
-                + 1.67638483018380384940e0
-            )
-            * r
-            + 2.05319162663775882187e0
-        ) * r + 1.0
+        above = 7.74545014278341407640e-4
+        above = above * r + 2.27238449892691845833e-2
+        above = above * r + 2.41780725177450611770e-1
+        above = above * r + 1.27045825245236838258e0
+        above = above * r + 3.64784832476320460504e0
+        above = above * r + 5.76949722146069140550e0
+        above = above * r + 4.63033784615654529590e0
+        above = above * r + 1.42343711074968357734e0
+        below = 1.05075007164441684324e-9
+        below = below * r + 5.47593808499534494600e-4
+        below = below * r + 1.51986665636164571966e-2
+        below = below * r + 1.48103976427480074590e-1
+        below = below * r + 6.89767334985100004550e-1
+        below = below * r + 1.67638483018380384940e0
+        below = below * r + 2.05319162663775882187e0
+        below = below * r + 1.0
     else:
         # A 32-bit uniform is at least 2^-33, so r is at most 4.78: the far tail is never asked for.
         raise AssertionError
@@ -233,7 +194,7 @@ def normal(word):
 
 @njit(inline="always")
 def exponential(word):
-    """A standard exponential (mean 1) from one word; never 0, at most 22.9."""
+    """A standard exponential (mean 1) from one `word`, by inversion; never 0, at most 22.9."""
     return -math.log(uniform(word))
 
 
@@ -270,7 +231,9 @@ def tabulated_quantiles(
         quantile: the distribution's quantile function, of an array.
     """
     edges = np.arange(_CELLS, dtype=np.float64) / _CELLS
-    last = 1.0 - (np.arange(_CELLS, 0, -1, dtype=np.float64) - 0.5) / 2.0**32
+    # The last cell's words as uniforms: (word + 1/2) / 2^32, counted down from 1.
+    from_one = np.arange(_CELLS, 0, -1, dtype=np.float64) - 0.5
+    last = 1.0 - from_one / 2.0**32
     body = quantile(edges)
     tail = quantile(last)
     return np.concatenate([body, tail[:1], tail])
@@ -278,15 +241,16 @@ def tabulated_quantiles(
 
 @njit(forceinline=True)
 def tabulated(table, word):
-    """A draw from one word by inversion of a table that `tabulated_quantiles` gave."""
+    """A draw from one `word` by inversion of a `table` that `tabulated_quantiles` gave; one or two
+    loads from memory, whatever the distribution."""
     cell = word >> _SHIFT_16
     rest = word & _LOW_16
     if cell == _LOW_16:
         return table[_CELLS + 1 + np.int64(rest)]
     low = table[np.int64(cell)]
-    return low + (table[np.int64(cell) + 1] - low) * (
-        (np.float64(np.int64(rest)) + 0.5) * (1.0 / 65536.0)
-    )
+    high = table[np.int64(cell) + 1]
+    share = (np.float64(np.int64(rest)) + 0.5) * (1.0 / 65536.0)
+    return low + (high - low) * share
 
 
 @njit
@@ -297,6 +261,7 @@ def gamma(shape, key, device, a, b):
     exact, by rejection: attempt j reads address (device, a, b + j), so b must leave room for a few
     dozen attempts.
     """
+    # Gamma(a) is Gamma(a + 1) times U^(1/a); the rejection needs a shape of at least 1.
     boosted = shape + 1.0 if shape < 1.0 else shape
     d = boosted - 1.0 / 3.0
     c = 1.0 / math.sqrt(9.0 * d)

@@ -27,7 +27,9 @@ class BISR(ToeplitzStrategy):
     paper: ClassVar[str] = "Kalinin, McKenna, Upadhyay, Lampert 2025"
 
     def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
-        """binom(2i, i) / 4^i / (1 - 2i) for i < bands."""
+        """Coefficients of C^-1, [rounds]: binom(2i, i) / 4^i / (1 - 2i) for i < bands, and 0
+        beyond. They are those of (1 - x)^(1/2), the inverse of the square root of the prefix sum,
+        cut off."""
         inverse = np.zeros(rounds)
         kept = min(self.bands, rounds)
         i = np.arange(1, kept)

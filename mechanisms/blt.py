@@ -55,11 +55,12 @@ class BLT(ToeplitzStrategy):
         return self
 
     def first_column(self, rounds: int) -> NDArray[np.float64]:
-        """c_0 .. c_(rounds-1), [rounds]."""
+        """The coefficients c_0 .. c_(rounds-1), [rounds]: 1, then sum_j omega_j theta_j^(i-1)."""
         return _coefficients(self.theta, self.omega, rounds)
 
     def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
-        """Coefficients of C^-1, [rounds], by the recurrence of the noise itself (Algorithm 3)."""
+        """Coefficients of C^-1, [rounds], by the recurrence of the noise itself (McMahan, Xu, Zhang
+        2024, Algorithm 3), in time of rounds x buffers."""
         theta_b = np.array(self.theta)
         omega_b = np.array(self.omega)
         inverse = np.empty(rounds)
@@ -76,7 +77,8 @@ class BLT(ToeplitzStrategy):
         return Buffers(theta=self.theta, omega=self.omega)
 
     def noise_growth(self, rounds: int) -> float:
-        """The spectral radius, which is checked where a BLT is made, bounds it."""
+        """At most 1: the spectral radius of the noise's recurrence, which is checked where a BLT is
+        made, bounds it for any number of `rounds`."""
         del rounds
         return 1.0
 

@@ -24,7 +24,10 @@ NOT_COMPARABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Utility:
-    """What one mechanism gives at a privacy that all have in common. Clip norm 1."""
+    """What one mechanism gives at a privacy that all have in common, at clip norm 1.
+
+    Privacy is that of rho; the error is what to compare.
+    """
 
     name: str
     """What the mechanism is called; its kind, unless another name was given."""

@@ -57,7 +57,8 @@ class Figures:
 
     @property
     def event(self) -> Event | None:
-        """What is released, without any sampling; None without a noise multiplier."""
+        """What is released, as accountants take it, without any sampling; None without a noise
+        multiplier."""
         if self.noise_multiplier is None:
             return None
         return StrategyRelease(
@@ -96,13 +97,14 @@ class Figures:
 
     @property
     def amplified_epsilon(self) -> float | None:
-        """An upper bound at delta, if devices are so sampled."""
+        """An upper bound of epsilon at delta, if devices are so sampled, by the privacy loss
+        distribution; None without a noise multiplier or sampling."""
         event = self.amplified_event
         return None if event is None else pld_epsilon(event, self.delta)
 
     @property
     def amplified_renyi_epsilon(self) -> float | None:
-        """The same by Renyi DP, looser; for comparison with other tools."""
+        """The same by Renyi DP, which is looser; it is there for comparison with other tools."""
         event = self.amplified_event
         return None if event is None else renyi_epsilon(event, self.delta)
 

@@ -93,8 +93,8 @@ def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
 
 
 def strategy_of(document: Any, directory: Path) -> Strategy:
-    """The strategy that a JSON document describes; matrices are looked for in `directory`. Raises
-    InputError."""
+    """The strategy that a JSON `document` describes; matrices are looked for in `directory`. Raises
+    pydantic's ValidationError for one that is refused."""
     return _ADAPTER.validate_python(document, context={"directory": directory})
 
 

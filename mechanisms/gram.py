@@ -23,7 +23,7 @@ class GramTable:
 
     @classmethod
     def of_matrix(cls, G: NDArray[np.float64]) -> "GramTable":
-        """The table of a whole G, [n, n]."""
+        """The table of a whole `G`, [n, n], of which the half above the diagonal is dropped."""
         table = cls(len(G))
         table.add(0, 0, G)
         table.rounds = len(G)
@@ -38,12 +38,14 @@ class GramTable:
             self._lower[start : start + width] += values[:width]
 
     def entries(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
-        """G[first, second] elementwise, for first <= second."""
+        """The entries G[first, second] elementwise, of arrays of one shape with `first` <= `second`
+        < rounds."""
         row_starts = second * (second + 1) // 2
         return self._lower[row_starts + first]
 
     def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """G[rows], [R, rounds]."""
+        """Whole `rows` of G, [R, rounds], in the order asked for; the half above the diagonal is
+        filled in by symmetry."""
         # Entries are found column by column, because those of neighbouring rows lie together.
         columns = np.arange(self.rounds)[:, None]
         first = np.minimum(rows, columns)
@@ -52,6 +54,7 @@ class GramTable:
         return np.ascontiguousarray(found.T)
 
     def diagonal(self) -> NDArray[np.float64]:
-        """The squared norms of C's columns, [rounds]."""
+        """The diagonal of G, [rounds]: the squared norms of C's columns, that is, squared
+        sensitivities of one participation."""
         rounds = np.arange(self.rounds)
         return self.entries(rounds, rounds)

@@ -27,12 +27,14 @@ class Loss:
 
     @property
     def max_loss(self) -> float:
-        """MaxLoss = sensitivity x max_error."""
+        """MaxLoss = sensitivity x max_error: the error of the worst round at mu = 1 (McMahan, Xu,
+        Zhang 2024, section 3)."""
         return self.sensitivity.value * self.max_error
 
     @property
     def rms_loss(self) -> float:
-        """RmsLoss = sensitivity x rms_error."""
+        """RmsLoss = sensitivity x rms_error: the root mean square error over rounds at mu = 1
+        (McMahan, Xu, Zhang 2024, section 3)."""
         return self.sensitivity.value * self.rms_error
 
 

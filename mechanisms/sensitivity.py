@@ -234,7 +234,8 @@ class PatternSensitivities:
         return Sensitivity(upper, _agree(lower, upper, CERTIFIED), theorem, lower, rows)
 
     def gram_of(self, pattern: NDArray[np.int64]) -> NDArray[np.float64]:
-        """G[pattern, pattern], [c, c]."""
+        """The Gram matrix of one `pattern` [c], G[pattern, pattern], [c, c], in the order of the
+        pattern."""
         rows = pattern[:, None]
         return self.entries(np.minimum(rows, pattern), np.maximum(rows, pattern))
 
@@ -363,6 +364,7 @@ def any_strategy_sensitivity(strategy: "Strategy", participation: MinSep) -> Sen
     for start in range(0, n, ROWS_TOGETHER):
         index = np.arange(start, min(start + ROWS_TOGETHER, n))
         row_sums[index] = _best_pattern_sums(np.abs(rows(index)), participation)
+    # Theorem 3: row sums over the worst pattern of each row, summed over the worst pattern.
     square, candidate = _best_pattern(row_sums, participation)
     upper = square**0.5
 

@@ -74,7 +74,8 @@ class Strategy(Explained, ABC):
         return None
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises InputError unless 1 <= rounds <= most_rounds."""
+        """Raises InputError unless 1 <= `rounds` <= most_rounds, for noise beyond its rounds would
+        repeat rows or have none."""
         if rounds < 1:
             raise InputError(
                 f"rounds={rounds} must be at least 1; nothing is released in no rounds"
@@ -118,7 +119,7 @@ class Strategy(Explained, ABC):
         return self.gram_table(rounds)
 
     def gram_rows(self, rows: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        """G[rows], [R, rounds], over a run of so many rounds."""
+        """Whole rows of G, [R, rounds], in the order of `rows`, over a run of so many `rounds`."""
         columns = np.arange(rounds)
         first = np.minimum(rows[:, None], columns)
         second = np.maximum(rows[:, None], columns)

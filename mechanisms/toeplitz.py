@@ -30,7 +30,8 @@ class ToeplitzStrategy(Strategy):
 
     @abstractmethod
     def first_column(self, rounds: int) -> NDArray[np.float64]:
-        """c_0 .. c_(rounds-1), [rounds]; c_0 is positive."""
+        """The coefficients c_0 .. c_(rounds-1), [rounds]; c_0 is positive, and the first of them do
+        not depend on how many are asked for."""
 
     def inverse_first_column(self, rounds: int) -> NDArray[np.float64]:
         """Coefficients of C^-1, [rounds]: the power series of 1 / c, by forward substitution.
@@ -125,7 +126,8 @@ class ToeplitzStrategy(Strategy):
 
 
 class Toeplitz(ToeplitzStrategy):
-    """A Toeplitz strategy given by its coefficients; those beyond are zero."""
+    """A Toeplitz strategy given by its coefficients; those beyond are zero, so that it has as many
+    bands (BandToep, McKenna 2024)."""
 
     kind: Literal["toeplitz"] = "toeplitz"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Toeplitz, by its coefficients."""

@@ -53,7 +53,8 @@ class Best(NamedTuple):
     """Patterns of the left and the right part, and the left part's size; None of a single round."""
 
     def rounds(self) -> list[int]:
-        """The pattern, counted from the subtree's first round."""
+        """The rounds of the pattern, increasing, counted from the subtree's first round."""
+        # Patterns are joined from parts and seldom read, so that rounds are put together here.
         if self.parts is None:
             return [] if self.last == NO_ROUND else [self.last]
         left, right, half = self.parts
@@ -102,7 +103,13 @@ def _one_forest(rounds: int, is_completed: bool) -> Iterator[Subtree]:
 
 
 def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
-    """G, [rounds, rounds]: the number of nodes that have both rounds under them."""
+    """The Gram matrix G of a forest, [rounds, rounds]: the number of nodes that have both rounds
+    under them.
+
+    Args:
+        trees: of the forest.
+        rounds: size of G; at least the end of the last tree.
+    """
     G = np.zeros((rounds, rounds))
     for tree in trees:
         tree_end = tree.start + tree.real
@@ -203,7 +210,8 @@ class Tree(Strategy):
         ]
 
     def forest(self, rounds: int) -> list[Subtree]:
-        """Its trees over that many rounds."""
+        """Its trees after so many `rounds`: of every segment one where it is completed, else one
+        for each binary digit of its length."""
         return forest(self.segments(rounds))
 
     def is_quick_under_participation(self, rounds: int) -> bool:
@@ -221,7 +229,8 @@ class Tree(Strategy):
     def gram_entries(
         self, first: NDArray[np.int64], second: NDArray[np.int64], rounds: int
     ) -> NDArray[np.float64]:
-        """G[i, j] = number of nodes that have both rounds under them."""
+        """G[i, j] = number of nodes that have both rounds under them, for pairs `first` <= `second`
+        over so many `rounds`."""
         entries = np.zeros(np.broadcast_shapes(first.shape, second.shape))
         for tree in self.forest(rounds):
             is_inside = (first >= tree.start) & (second < tree.start + tree.real)
@@ -290,6 +299,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         size = 1 << height
         real = min(real, size)
         barred = max(barred, 0)
+        # No round is both free and real.
         if barred >= real:
             return ((NOBODY,),)
         key = (height, barred, real)
@@ -335,6 +345,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
             joined.pop()
         return tuple(_undominated(each, free) for each in joined)
 
+    # The trees of the forest are joined from left to right, as the halves of one tree are, but
+    # without a node above them.
     total: Frontier = ((NOBODY,),)
     for tree in trees:
         end = tree.start + tree.real

@@ -20,7 +20,8 @@ from mechanisms.triangular import MOST_ROUNDS, TriangularStrategy, lower_factor
 
 
 class TreeFull(TriangularStrategy):
-    """Tree aggregation with the full estimate, for a fixed number of rounds."""
+    """Tree aggregation with the full estimate, for a fixed number of rounds: the estimate of least
+    variance that the tree's noise allows."""
 
     kind: Literal["tree-full"] = "tree-full"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Binary tree, full decoder."""

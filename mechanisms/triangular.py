@@ -41,7 +41,7 @@ class TriangularStrategy(Strategy):
     @property
     @abstractmethod
     def matrix(self) -> NDArray[np.float64]:
-        """C, [N, N], lower triangular, read-only."""
+        """C, [N, N] float64, lower triangular with a positive diagonal, read-only."""
 
     @property
     def most_rounds(self) -> int:
@@ -130,7 +130,8 @@ class TriangularStrategy(Strategy):
 
     @cached_property
     def is_non_negative(self) -> bool:
-        """Whether no entry of C is below zero."""
+        """Whether no entry of C is below zero, so that aligned contributions are the worst of any
+        pattern."""
         return float(self.matrix.min()) >= 0.0
 
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
@@ -142,7 +143,7 @@ class TriangularStrategy(Strategy):
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
-        """From the columns of A C^-1, by forward substitution."""
+        """Squared row norms of A C^-1, [rounds], by forward substitution in blocks of columns."""
         # scipy takes 0.3 s to import, and most commands do not need it.
         from scipy.linalg import solve_triangular
 
@@ -192,8 +193,15 @@ class MatrixFile(TriangularStrategy):
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], file: str) -> Self:
-        """A strategy held in memory, to be saved (`mechanisms.files`) under the name `file`. Raises
-        InputError."""
+        """A strategy held in memory, to be saved (`mechanisms.files`).
+
+        Args:
+            matrix: C, [N, N], lower triangular with a positive diagonal.
+            file: the name that it will be saved under.
+
+        Raises:
+            InputError: the matrix breaks a rule, which the message names.
+        """
         tables = {"kind": cls.model_fields["kind"].default, "file": file}
         try:
             return cls.model_validate(tables, context={"matrix": matrix})

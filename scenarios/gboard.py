@@ -20,83 +20,100 @@ FOLDER = Path(__file__).resolve().parent / "gboard"
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A row of the tables. rounds_between: the printed MinS, rounds strictly between two
-    participations of a device. rho, epsilon (at delta 1e-10, where printed): of online tree
-    aggregation at the noise multiplier."""
+    """A row of the tables: how a model was trained, and its privacy as printed."""
 
     task: str
+    """NWP (next-word prediction) or OTF (on-the-fly rescoring)."""
     locale: str
+    """Language and country of the keyboard, such as en-GB."""
     population: int
+    """Devices of the locale, as printed."""
     rounds: int
+    """n, rounds that released a model."""
     report_goal: int
+    """Reports that closed a round."""
     timer_hours: float
+    """Participation timer."""
     rounds_between: int
+    """The printed MinS: rounds strictly between two participations of a device."""
     max_participations: int
+    """The printed MaxP: k."""
     noise_multiplier: float
+    """z of tree aggregation."""
     rho: float
+    """The printed zCDP of online tree aggregation at the noise multiplier."""
     epsilon: float | None
+    """Of the same at delta 1e-10; None where it is not printed."""
 
     @property
     def name(self) -> str:
-        """As on the command line: nwp-pt-BR."""
+        """The row's name as on the command line: task and locale, such as nwp-pt-BR."""
         return f"{self.task.lower()}-{self.locale}"
 
     @property
     def min_sep(self) -> int:
-        """The min-sep that a simulated run should have: the gap."""
+        """The min-sep that a simulated run should have: the gap, one more than the printed rounds
+        between."""
         return gap_of(self.rounds_between)
 
     @cached_property
     def file(self) -> Path:
-        """Its scenario."""
+        """The scenario file of this run, named by its row."""
         return FOLDER / f"{self.name.lower().replace('-', '_')}.toml"
 
 
 def published_runs() -> list[PublishedRun]:
-    """All rows, in the tables' order."""
+    """All rows of `gboard/published.csv`, in the tables' order: what Xu et al. 2023 print, and
+    nothing that is ours."""
     with (FOLDER / "published.csv").open(newline="", encoding="utf-8") as file:
-        return [
-            PublishedRun(
-                task=row["task"],
-                locale=row["locale"],
-                population=int(row["population"]),
-                rounds=int(row["rounds"]),
-                report_goal=int(row["report_goal"]),
-                timer_hours=float(row["timer_hours"]),
-                rounds_between=int(row["rounds_between"]),
-                max_participations=int(row["max_participations"]),
-                noise_multiplier=float(row["noise_multiplier"]),
-                rho=float(row["zcdp"]),
-                epsilon=float(row["epsilon_at_delta_1e-10"])
-                if row["epsilon_at_delta_1e-10"]
-                else None,
-            )
-            for row in csv.DictReader(file)
-        ]
+        return [_published_run(row) for row in csv.DictReader(file)]
 
 
 def select(names: str | None) -> list[PublishedRun]:
-    """The rows whose name or locale is among a comma-separated list; all for None. Raises
-    InputError for what is neither."""
+    """The published runs that are asked for, in the tables' order.
+
+    Args:
+        names: names or locales, separated by commas, in any case of letters; None for all.
+
+    Raises:
+        InputError: a name is neither, or there is none.
+    """
     runs = published_runs()
     if names is None:
         return runs
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
-        if not any(name.lower() in (run.name.lower(), run.locale.lower()) for run in runs):
-            known = ", ".join(
-                dict.fromkeys([*(run.locale for run in runs), *(run.name for run in runs)])
-            )
+        if not any(_is_called(run, name) for run in runs):
+            locales = [run.locale for run in runs]
+            # A locale has up to two rows, and is named once.
+            known = ", ".join(dict.fromkeys([*locales, *(run.name for run in runs)]))
             raise InputError(
                 f"rows: {name!r} is none of the published runs; the locales and rows are {known}"
             )
-    chosen = [
-        run
-        for run in runs
-        if any(name.lower() in (run.name.lower(), run.locale.lower()) for name in wanted)
-    ]
+    chosen = [run for run in runs if any(_is_called(run, name) for name in wanted)]
     if not chosen:
         raise InputError(
             "rows: the list is empty; name a locale such as en-GB, or leave it out for all rows"
         )
     return chosen
+
+
+def _is_called(run: PublishedRun, name: str) -> bool:
+    return name.lower() in (run.name.lower(), run.locale.lower())
+
+
+def _published_run(row: dict[str, str]) -> PublishedRun:
+    epsilon = row["epsilon_at_delta_1e-10"]
+    return PublishedRun(
+        task=row["task"],
+        locale=row["locale"],
+        population=int(row["population"]),
+        rounds=int(row["rounds"]),
+        report_goal=int(row["report_goal"]),
+        timer_hours=float(row["timer_hours"]),
+        rounds_between=int(row["rounds_between"]),
+        max_participations=int(row["max_participations"]),
+        noise_multiplier=float(row["noise_multiplier"]),
+        rho=float(row["zcdp"]),
+        epsilon=float(epsilon) if epsilon else None,
+    )

@@ -67,7 +67,14 @@ STOPPED = (
 
 
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
-    """Of a run of ours (scenario), or of an imported log (trace)."""
+    """What the figures of an audit rest on, a sentence each: those of every audit, then those of
+    this one.
+
+    Args:
+        scenario: of a run of ours; None for a log.
+        trace: an imported log, whose reading rests on assumptions of its own; None for a run of
+            ours.
+    """
     if trace is not None:
         first = f"Unit of privacy: one {trace.unit}, and all its updates."
         names = "The log names every participation, and no unit under two names."

@@ -59,15 +59,19 @@ class Claim(Table):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if (
-            self.rounds is not None
-            and self.min_sep is not None
-            and self.max_participations is not None
-        ):
-            MinSep(self.rounds, self.min_sep, self.max_participations)
+        rounds = self.rounds
+        min_sep = self.min_sep
+        max_participations = self.max_participations
+        if rounds is not None and min_sep is not None and max_participations is not None:
+            # Its constructor refuses limits that contradict each other.
+            MinSep(rounds, min_sep, max_participations)
         return self
 
 
 def read_claim(path: str | Path) -> Claim:
-    """Raises InputError, in one line that names every problem, for a file that is no claim."""
+    """The claim that a TOML file at `path` makes.
+
+    A mechanism that the claim names by a file is read too, from a path relative to the claim's.
+    Raises InputError, in one line that names every problem, for a file that is no claim.
+    """
     return read_table_file(Claim, path, "claim")

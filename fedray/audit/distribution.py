@@ -18,20 +18,25 @@ from mechanisms.triangular import TriangularStrategy
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 CURVE_STEPS = 200
 """Of the curve of rho over devices."""
-MOST_ENTRIES, MOST_SPANS = 16, 64
+MOST_ENTRIES = 16
+"""Entries of the frontier; were there more numbers of participations, neighbouring ones share an
+entry."""
+MOST_SPANS = 64
+"""Spans of an entry that are told."""
 MOST_BOUND = 2e8
 """Squares of the rounds, summed over the entries, of a frontier with a matrix: each entry takes 10
 s at 10,000 rounds."""
-"""Of the frontier, and of an entry's spans; were there more numbers of participations, neighbouring
-ones share an entry."""
 
 
 def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValues:
-    """Of every device, in order of device [P]; exact, or upper bounds where the strategy has
-    negative Gram entries."""
+    """The sensitivity of every device's own pattern, in order of device [P].
+
+    Values are exact, or upper bounds where the strategy has negative Gram entries.
+    """
     sensitivities = PatternSensitivities(strategy, patterns.committed_rounds)
     values = np.empty(patterns.counts.size)
     is_exact = np.empty(patterns.counts.size, np.bool_)
+    # Devices with equally many participations make one array of patterns, without padding.
     for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
         for places, rounds in patterns.with_count(count):
             found = sensitivities.of(rounds)
@@ -41,9 +46,11 @@ def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValue
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """share: of the devices that took part whose privacy is no worse than this."""
+    """What a share of the devices that took part got, or better: their sensitivity and the rho that
+    follows from it."""
 
     share: float
+    """Of the devices: those whose privacy is no worse than this; from 0 to 1."""
     sensitivity: float
     """What their sensitivities do not exceed, at clip norm 1."""
     rho: float
@@ -53,38 +60,40 @@ class Quantile:
 @dataclass(frozen=True, slots=True)
 class DevicePrivacy:
     """rho over the devices that took part. A device's rho protects that device as long as its
-    pattern is not its secret.
-
-    curve: rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 ..
-        CURVE_STEPS.
-    is_exact: False when some devices' values are upper bounds.
-    """
+    pattern is not its secret."""
 
     quantiles: tuple[Quantile, ...]
     """At a few shares of the devices, from the least."""
     curve: tuple[float, ...]
+    """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS."""
     mean_rho: float
     """Mean over the devices that took part."""
     is_exact: bool
+    """False when some devices' values are upper bounds."""
 
     @classmethod
     def of(cls, values: PatternValues, noise: Noise) -> "DevicePrivacy":
-        """From the devices' sensitivities; quantiles are values that devices have (the least with
-        at least that share below)."""
-        shares = np.concatenate([SHARES, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS])
+        """The distribution of rho, from the devices' sensitivities.
+
+        Quantiles are values that devices have: the least with at least that share below.
+        """
+        curve_shares = np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS
+        shares = np.concatenate([SHARES, curve_shares])
         places = np.maximum(np.ceil(shares * values.values.size).astype(int) - 1, 0)
+        # A partition, because the whole order of millions of devices is not needed.
         chosen = np.partition(values.values, np.unique(places))[places].tolist()
         rhos = [rho_of(released(noise, each)) for each in chosen]
-        quantiles = [
-            Quantile(share, each, rho)
-            for share, each, rho in zip(SHARES, chosen, rhos, strict=False)
-        ]
+        # The quantiles are the first of them, and the curve is the rest.
+        found = zip(SHARES, chosen, rhos, strict=False)
+        quantiles = [Quantile(share, sensitivity, rho) for share, sensitivity, rho in found]
         curve = tuple(rhos[len(SHARES) :])
+        # rho is proportional to the squared sensitivity (Bun and Steinke 2016).
         mean = float((values.values**2).mean()) * rho_of(released(noise, 1.0))
         return cls(tuple(quantiles), curve, mean, bool(values.is_exact.all()))
 
     def to_json(self) -> dict[str, Any]:
-        """Shares, sensitivities, rhos."""
+        """One JSON object: quantiles with shares, sensitivities and rhos, the mean, and whether all
+        are exact; without the curve."""
         rows = [
             {"share": each.share, "sensitivity": each.sensitivity, "rho": each.rho}
             for each in self.quantiles
@@ -99,7 +108,9 @@ class FrontierEntry:
     obey."""
 
     fewest: int
+    """Fewest participations of its devices."""
     most: int
+    """Most participations of its devices."""
     devices: int
     """How many devices have so many participations."""
     min_sep: int
@@ -107,6 +118,7 @@ class FrontierEntry:
     spans: tuple[int, ...]
     """Least rounds between the first and the last of 2, 3, .. consecutive participations."""
     sensitivity: Sensitivity
+    """Under (least gap, most)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +132,8 @@ class Frontier:
 
     @property
     def sensitivity(self) -> float:
-        """An upper bound of the trace's sensitivity."""
+        """An upper bound of the trace's sensitivity: the largest over the entries, since every
+        device is in one of them."""
         return max(entry.sensitivity.value for entry in self.entries)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,19 +162,20 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
     """
     n = patterns.committed_rounds
     counts = np.flatnonzero(np.bincount(patterns.counts))
-    most = (
-        max(1, min(MOST_ENTRIES, int(MOST_BOUND / n**2)))
-        if isinstance(strategy, TriangularStrategy)
-        else MOST_ENTRIES
-    )
-    groups = np.array_split(counts, min(most, counts.size))
+    most_entries = MOST_ENTRIES
+    if isinstance(strategy, TriangularStrategy):
+        # A matrix has no quick theorem: each entry costs n^2 products and more.
+        most_entries = max(1, min(MOST_ENTRIES, int(MOST_BOUND / n**2)))
+    groups = np.array_split(counts, min(most_entries, counts.size))
     entries = []
     for group in reversed(groups):
+        # All of the group obey the largest of its counts and the least of its gaps.
         fewest = int(group[0])
         most = int(group[-1])
         spans = _least_spans(patterns, fewest, most)
         least = spans[0] if spans else n
-        devices = int(((patterns.counts >= fewest) & (patterns.counts <= most)).sum())
+        is_in_group = (patterns.counts >= fewest) & (patterns.counts <= most)
+        devices = int(is_in_group.sum())
         sensitivity = strategy.participation_sensitivity(MinSep(n, least, most))
         entries.append(FrontierEntry(fewest, most, devices, least, spans, sensitivity))
     return Frontier(tuple(entries))
@@ -175,7 +189,8 @@ def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
     """
     spans = [patterns.committed_rounds] * min(most - 1, MOST_SPANS)
     counts = np.flatnonzero(np.bincount(patterns.counts))
-    for count in counts[(counts >= max(2, fewest)) & (counts <= most)].tolist():
+    is_in_group = (counts >= max(2, fewest)) & (counts <= most)
+    for count in counts[is_in_group].tolist():
         for _, rounds in patterns.with_count(count):
             for ahead in range(1, min(count - 1, MOST_SPANS) + 1):
                 spans[ahead - 1] = min(spans[ahead - 1], _least(rounds, ahead))
@@ -183,4 +198,6 @@ def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
 
 
 def _least(rounds: NDArray[np.int64], ahead: int) -> int:
-    return int((rounds[:, ahead:] - rounds[:, :-ahead]).min())
+    """The least span from a participation to the `ahead`-th after it, over patterns [Q, c]."""
+    spans = rounds[:, ahead:] - rounds[:, :-ahead]
+    return int(spans.min())

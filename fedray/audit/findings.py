@@ -30,7 +30,8 @@ rounded down are broken."""
 
 
 class Verdict(StrEnum):
-    """What the trace says of a statement."""
+    """What the trace says of a statement of a claim; the values are the words that reports
+    print."""
 
     HOLDS = "holds"
     TRACE_ONLY = "holds for this trace only"
@@ -51,7 +52,8 @@ PRIVACY_STATEMENTS = (*NOISE_STATEMENTS, *SPENT_STATEMENTS)
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A device, the rounds in question, and what they show."""
+    """A device, the rounds in question, and what they show: why somebody can check a finding by
+    hand."""
 
     device: str
     rounds: tuple[int, ...]
@@ -61,26 +63,28 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One statement of the claim.
+    """One statement of the claim, and what became of it.
 
-    claimed, found: the figure that is claimed and the true one; of a mechanism its kind. None where
-        it is not known.
-    should_say: what the claim would have had to say; empty where it holds, and where the trace does
-        not tell.
-    broken_by: how many there are that break it (pairs, devices); evidence has the worst, or the
-        binding one where it holds.
+    Statements are judged one by one, so that a claim may hold in part.
     """
 
     statement: str
+    """The key of the claim."""
     verdict: Verdict
     """What became of the statement."""
     claimed: float | str | None
+    """The figure that is claimed; of a mechanism its kind."""
     found: float | str | None
+    """The true figure, or the kind of the mechanism that was used; None where it is not known."""
     should_say: str
+    """What the claim would have had to say; empty where it holds, and where the trace does not
+    tell."""
     explanation: str
     """Why, in words."""
     broken_by: int = 0
+    """How many there are that break it: pairs, or devices."""
     evidence: tuple[Evidence, ...] = ()
+    """The worst of those that break it, or the binding one where it holds."""
 
     @property
     def evidence_note(self) -> str:
@@ -91,7 +95,8 @@ class Finding:
         return f"the {len(self.evidence)} worst of {self.broken_by:,} follow"
 
     def to_json(self) -> dict[str, Any]:
-        """As in `fedray audit --claim --json`."""
+        """One JSON object, a key per field and the note on evidence, as in `fedray audit --claim
+        --json`."""
         return {
             **asdict(self),
             "verdict": str(self.verdict),
@@ -106,14 +111,21 @@ class Summary:
     who does not hold."""
 
     verdict: Verdict
+    """The worst of them."""
     text: str
     """The verdict as a sentence."""
 
     @classmethod
     def of(cls, what: str, findings: Sequence[Finding]) -> "Summary | None":
-        """What: "privacy" or "participation". None where nothing of that kind is claimed."""
+        """The summary of one kind of statements; None where nothing of that kind is claimed.
+
+        Args:
+            what: "privacy" or "participation".
+            findings: those of that kind.
+        """
         if not findings:
             return None
+        # From the worst on. What cannot be checked says nothing against the others.
         order = (
             Verdict.BROKEN,
             Verdict.UNPROVEN,
@@ -122,16 +134,18 @@ class Summary:
             Verdict.UNCHECKED,
         )
         verdict = min((finding.verdict for finding in findings), key=order.index)
-        named = [finding.statement for finding in findings if finding.verdict is verdict]
-        unchecked = _listed(
-            [finding.statement for finding in findings if finding.verdict is Verdict.UNCHECKED]
-        )
+
+        def statements(with_verdict: Verdict) -> list[str]:
+            return [each.statement for each in findings if each.verdict is with_verdict]
+
+        named = statements(verdict)
+        unchecked = _listed(statements(Verdict.UNCHECKED))
         is_one = len(named) == 1
         match verdict:
+            case Verdict.HOLDS if unchecked:
+                text = f"holds as far as it can be checked ({unchecked} cannot)"
             case Verdict.HOLDS:
-                text = "holds" + (
-                    f" as far as it can be checked ({unchecked} cannot)" if unchecked else ""
-                )
+                text = "holds"
             case Verdict.UNCHECKED if set(named) == set(NOISE_STATEMENTS):
                 text = f"no rho or epsilon is claimed ({unchecked} cannot be checked)"
             case Verdict.UNCHECKED:
@@ -145,12 +159,16 @@ class Summary:
         return cls(verdict, f"{what}: {text}")
 
     def to_json(self) -> dict[str, str]:
-        """Verdict and sentence."""
+        """One JSON object: the verdict and the sentence, as `fedray audit --claim --json` prints
+        them."""
         return {"verdict": str(self.verdict), "text": self.text}
 
 
 def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    """Names in a sentence: a, b and c."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def check_claim(
@@ -196,11 +214,10 @@ def check_claim(
     incomplete = trace.incompleteness if isinstance(trace, ImportedTrace) else ""
     if incomplete:
         participation = [_not_refuted(finding, incomplete) for finding in participation]
-    basis = (
-        _basis(claim, trace, participation, limits)
-        if patterns.min_sep > 0
-        else _Basis(None, REPEATED)
-    )
+    # A device that contributed twice to a round is outside of what any (b, k) says.
+    basis = _Basis(None, REPEATED)
+    if patterns.min_sep > 0:
+        basis = _basis(claim, trace, participation, limits)
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
     spent = []
@@ -217,7 +234,9 @@ def check_claim(
 def _without_advice(finding: Finding) -> Finding:
     """A statement that holds need not say anything else; least of all what was observed, which
     nothing ensures."""
-    return replace(finding, should_say="") if finding.verdict is Verdict.HOLDS else finding
+    if finding.verdict is Verdict.HOLDS:
+        return replace(finding, should_say="")
+    return finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +251,11 @@ class _Subject:
         """With the numbers that the log has for the rounds, where they are others."""
         pattern = tuple(rounds)
         if isinstance(self.trace, ImportedTrace):
-            labels = [self.trace.round_label(each) for each in pattern[:12]]
-            if labels != [str(each) for each in pattern[:12]]:
-                shows += f" (in the log: {', '.join(labels)}{', ...' if len(pattern) > 12 else ''})"
+            first = pattern[:12]
+            labels = [self.trace.round_label(each) for each in first]
+            more = ", ..." if len(pattern) > len(first) else ""
+            if labels != [str(each) for each in first]:
+                shows += f" (in the log: {', '.join(labels)}{more})"
         return Evidence(self.name_of(device_id), pattern, shows)
 
 
@@ -266,21 +287,16 @@ def _basis(
     claimed = claimed_limits(claim.model_copy(update=broken), trace)
     limits = joined(enforced, claimed, trace.committed_rounds)
     rules = enforced.participation
-    if (
-        isinstance(trace, Trace)
-        and rules is not None
-        and limits.participation is not None
-        and limits.participation.rounds == rules.rounds
-    ):
-        # The rules are known, and what they do not ensure is no limit, however often it is claimed.
-        limits = enforced
     participation = limits.participation
     assert participation is not None
-    separation = (
-        "no device twice"
-        if participation.max_participations == 1
-        else f"min-sep {participation.min_sep:,}"
-    )
+    # Of a run of ours the rules are known, and what they do not ensure is no limit, however often
+    # it is claimed.
+    if isinstance(trace, Trace) and rules is not None and participation.rounds == rules.rounds:
+        limits = enforced
+        participation = rules
+    separation = f"min-sep {participation.min_sep:,}"
+    if participation.max_participations == 1:
+        separation = "no device twice"
     said = (
         f"{separation} and at most {participation.max_participations:,} participations in "
         f"{participation.rounds:,} rounds ({limits.reason})"
@@ -312,11 +328,9 @@ def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
         text = f"the run used another: {own.kind}"
     should_say = f"mechanism: the {own.kind} of the scenario"
     holds = used.noise_multiplier >= z
-    enough = (
-        "the run added at least as much noise"
-        if holds
-        else "the run added less noise than is claimed"
-    )
+    enough = "the run added at least as much noise"
+    if not holds:
+        enough = "the run added less noise than is claimed"
     noise = f"noise_multiplier = {used.noise_multiplier!r}"
     return [
         Finding("mechanism", _verdict(is_same), claimed.kind, own.kind, should_say, text),
@@ -326,15 +340,11 @@ def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
 
 def _check_rounds(claimed: int, patterns: Patterns) -> Finding:
     n = patterns.committed_rounds
-    holds = n <= claimed
-    text = (
-        "no more rounds were released than claimed"
-        if holds
-        else f"{n - claimed:,} more rounds were released than claimed"
-    )
-    return Finding(
-        "rounds", _verdict(holds), claimed, n, f"rounds = {n}", text, max(0, n - claimed)
-    )
+    more = max(0, n - claimed)
+    text = "no more rounds were released than claimed"
+    if more:
+        text = f"{more:,} more rounds were released than claimed"
+    return Finding("rounds", _verdict(not more), claimed, n, f"rounds = {n}", text, more)
 
 
 def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
@@ -351,17 +361,18 @@ def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
         if broken and gaps[place] >= claimed:
             break
         row = int(after[place])
-        device = int(patterns.device_ids[np.searchsorted(patterns.starts, row, side="right") - 1])
+        # The device whose rounds the row is among: the last that starts at it or before.
+        owner = np.searchsorted(patterns.starts, row, side="right") - 1
+        device = int(patterns.device_ids[owner])
         pair = int(patterns.rounds[row - 1]), int(patterns.rounds[row])
         evidence.append(subject.evidence(device, pair, f"{int(gaps[place])} rounds apart"))
-    text = (
-        f"{broken:,} of {gaps.size:,} pairs of consecutive participations are closer than claimed"
-        if broken
-        else "every two participations of a device are at least as far apart as claimed"
-    )
-    return Finding(
-        "min_sep", _verdict(not broken), claimed, b, f"min_sep = {b}", text, broken, tuple(evidence)
-    )
+    text = "every two participations of a device are at least as far apart as claimed"
+    if broken:
+        pairs = f"{broken:,} of {gaps.size:,} pairs of consecutive participations"
+        text = f"{pairs} are closer than claimed"
+    verdict = _verdict(not broken)
+    should_say = f"min_sep = {b}"
+    return Finding("min_sep", verdict, claimed, b, should_say, text, broken, tuple(evidence))
 
 
 def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
@@ -369,31 +380,23 @@ def _check_max_participations(claimed: int, subject: _Subject) -> Finding:
     k = patterns.max_participations
     broken = int((patterns.counts > claimed).sum())
     most = np.argsort(-patterns.counts, kind="stable")[: MOST_EVIDENCE if broken else 1]
-    starts = patterns.starts
-    evidence = [
-        subject.evidence(
-            int(patterns.device_ids[place]),
-            patterns.rounds[starts[place] : starts[place] + patterns.counts[place]].tolist(),
-            f"{int(patterns.counts[place])} participations",
-        )
-        for place in most.tolist()
-        if not broken or patterns.counts[place] > claimed
-    ]
-    text = (
-        f"{broken:,} {'device' if broken == 1 else 'devices'} took part more often"
-        if broken
-        else "no device took part more often"
-    )
-    return Finding(
-        "max_participations",
-        _verdict(not broken),
-        claimed,
-        k,
-        f"max_participations = {k}",
-        text,
-        broken,
-        tuple(evidence),
-    )
+    evidence = []
+    for place in most.tolist():
+        count = int(patterns.counts[place])
+        # The most frequent device binds a claim that holds, and else only devices that break it.
+        if broken and count <= claimed:
+            continue
+        start = patterns.starts[place]
+        rounds = patterns.rounds[start : start + count].tolist()
+        device_id = int(patterns.device_ids[place])
+        evidence.append(subject.evidence(device_id, rounds, f"{count} participations"))
+    text = "no device took part more often"
+    if broken:
+        text = f"{broken:,} {'device' if broken == 1 else 'devices'} took part more often"
+    verdict = _verdict(not broken)
+    should_say = f"max_participations = {k}"
+    found = tuple(evidence)
+    return Finding("max_participations", verdict, claimed, k, should_say, text, broken, found)
 
 
 def _check_timer(claimed: float, subject: _Subject) -> Finding:
@@ -410,35 +413,26 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
         least = min(least, float(seconds.min(initial=math.inf)))
         broken += int((seconds < 3600.0 * claimed).sum())
         for place in np.argsort(seconds, kind="stable")[:MOST_EVIDENCE].tolist():
-            worst.append(
-                (float(seconds[place]), int(devices[place]), tuple(rounds[place].tolist()))
-            )
+            pair = tuple(rounds[place].tolist())
+            worst.append((float(seconds[place]), int(devices[place]), pair))
     if math.isinf(least):
-        return Finding(
-            "timer_hours", Verdict.HOLDS, claimed, None, "any timer", "no device took part twice"
-        )
+        text = "no device took part twice"
+        return Finding("timer_hours", Verdict.HOLDS, claimed, None, "any timer", text)
+    # The worst of every part are among the worst of all; where none is too short, the least binds.
     worst.sort()
     chosen = [each for each in worst[:MOST_EVIDENCE] if each[0] < 3600.0 * claimed] or worst[:1]
     evidence = [
         subject.evidence(device, pair, f"{down(wait / 3600.0)} hours apart")
         for wait, device, pair in chosen
     ]
-    text = (
-        f"{broken:,} pairs of participations are closer in time"
-        if broken
-        else "no device took part again sooner"
-    )
+    text = "no device took part again sooner"
+    if broken:
+        text = f"{broken:,} pairs of participations are closer in time"
     hours = least / 3600.0
-    return Finding(
-        "timer_hours",
-        _verdict(not broken),
-        claimed,
-        hours,
-        f"timer_hours = {_plain(down(hours))}",
-        text,
-        broken,
-        tuple(evidence),
-    )
+    verdict = _verdict(not broken)
+    should_say = f"timer_hours = {_plain(down(hours))}"
+    found = tuple(evidence)
+    return Finding("timer_hours", verdict, claimed, hours, should_say, text, broken, found)
 
 
 def _check_spent(
@@ -461,9 +455,9 @@ def _check_spent(
     else:
         of_basis = figure(basis.sensitivity.value)
         bound = "" if basis.sensitivity.is_exact else "at most "
-        basis_text = (
-            f"{basis.said} give {bound}{_plain(up(of_basis))} ({basis.sensitivity.theorem})"
-        )
+        theorem = basis.sensitivity.theorem
+        basis_text = f"{basis.said} give {bound}{_plain(up(of_basis))} ({theorem})"
+    # A bound that is too large refutes nothing: only what a device surely spent breaks a claim.
     if of_basis <= most:
         verdict = Verdict.HOLDS
     elif of_trace > most:
@@ -474,9 +468,8 @@ def _check_spent(
         verdict = Verdict.TRACE_ONLY
     shown = of_basis if math.isfinite(of_basis) else of_trace
     text = f"{basis_text}; {trace_text}"
-    return Finding(
-        what, verdict, claimed, shown, f"{what} = {_plain(up(shown))}", text, 0, evidence
-    )
+    should_say = f"{what} = {_plain(up(shown))}"
+    return Finding(what, verdict, claimed, shown, should_say, text, 0, evidence)
 
 
 def _plain(decimals: str) -> str:

@@ -15,16 +15,19 @@ from mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """Privacy spent once `rounds` rounds had been released: their trace sensitivity, rho, epsilon.
-
-    sensitivity_is_exact: False marks an upper bound.
-    """
+    """Privacy spent once so many rounds had been released, as an audit of the trace so far would
+    have found."""
 
     rounds: int
+    """How many rounds."""
     sensitivity: float
+    """Of the trace over these rounds, at clip norm 1."""
     sensitivity_is_exact: bool
+    """False marks an upper bound."""
     rho: float
+    """zCDP of that sensitivity."""
     epsilon: float
+    """At the delta asked for."""
 
 
 def privacy_over_rounds(
@@ -41,8 +44,10 @@ def privacy_over_rounds(
     """
     n = patterns.committed_rounds
     ledger = []
+    # One table of G that grows with the rounds, so that all entries cost what the last one does.
     sensitivities = PatternSensitivities(strategy, n, most_rounds=n)
-    for rounds in np.unique(np.linspace(0, n, entries + 1).round().astype(int))[1:].tolist():
+    numbers = np.unique(np.linspace(0, n, entries + 1).round().astype(int))
+    for rounds in numbers[1:].tolist():
         sensitivities.grow(rounds)
         found = trace_sensitivity(strategy, patterns.before(rounds), sensitivities)
         event = released(noise, found.value)

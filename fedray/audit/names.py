@@ -20,7 +20,8 @@ class DeviceNames:
     """Whether devices of a log are called as the log calls them."""
 
     def of(self, device_id: int) -> str:
-        """What a device is called."""
+        """What the device `device_id` is called: its name in the log, or a hash of it where names
+        are not to be shown; its id in a run of ours."""
         name = self.trace.name_of(device_id)
         if self.is_shown or not isinstance(self.trace, ImportedTrace):
             return name

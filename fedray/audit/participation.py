@@ -18,31 +18,35 @@ more than 32 times."""
 
 @dataclass(frozen=True)
 class Patterns:
-    """Every participating device's rounds, device after device.
+    """Every participating device's rounds, device after device: P devices, A participations.
 
-    device_ids [P]: sorted. counts [P]: participations of each device, at least 1. rounds [A]: in
-    order of (device, round).
+    It is all that an audit needs of a trace: 4 bytes per participation and 16 per device.
     """
 
     committed_rounds: int
     """n: rounds that released a model."""
     device_ids: NDArray[np.uint64]
+    """Devices that took part at least once, [P], sorted."""
     counts: NDArray[np.int64]
+    """Participations of each device, [P], at least 1."""
     rounds: NDArray[np.uint32]
+    """Rounds of the participations, [A], in order of (device, round)."""
 
     @property
     def participations(self) -> int:
-        """Accepted updates, A."""
+        """Accepted updates in rounds that released a model, of all devices together: A."""
         return int(self.rounds.size)
 
     @property
     def max_participations(self) -> int:
-        """k: most participations of a device."""
+        """k: most participations of a device. A device that contributed twice to a round counts
+        both."""
         return int(self.counts.max())
 
     @cached_property
     def gaps(self) -> NDArray[np.int64]:
-        """Differences between consecutive rounds of a device, all devices together [A - P]."""
+        """Differences between consecutive rounds of a device, in rounds, all devices together [A -
+        P]; 1 for rounds that follow one another."""
         return self.gaps_and_places[0]
 
     @cached_property
@@ -51,11 +55,17 @@ class Patterns:
         is_first = np.zeros(self.rounds.size, np.bool_)
         is_first[self.starts] = True
         later = np.flatnonzero(~is_first)
-        return self.rounds[later].astype(np.int64) - self.rounds[later - 1], later
+        # Signed before the difference, which unsigned numbers would wrap.
+        later_rounds = self.rounds[later].astype(np.int64)
+        return later_rounds - self.rounds[later - 1], later
 
     @cached_property
     def min_sep(self) -> int:
-        """b: least gap; the number of committed rounds if nobody took part twice."""
+        """b: the least gap, in rounds.
+
+        It is the number of committed rounds if nobody took part twice, and 0 if a device
+        contributed twice to a round.
+        """
         # Where one device's rounds end and the next one's begin, a difference means nothing, and
         # unsigned numbers may wrap; the next line overwrites it.
         differences = self.rounds[1:] - self.rounds[:-1]
@@ -70,17 +80,18 @@ class Patterns:
     def with_count(self, count: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """(places among the devices [Q], patterns [Q, count]) of those with exactly that many
         participations, in parts."""
+        # Parts of about as many rounds each, whatever the count is.
         places = np.flatnonzero(self.counts == count)
         step = max(1, min(CHUNK, 32 * CHUNK // count))
         for start in range(0, places.size, step):
             chosen = places[start : start + step]
-            yield (
-                chosen,
-                self.rounds[self.starts[chosen][:, None] + np.arange(count)].astype(np.int64),
-            )
+            rows = self.starts[chosen][:, None] + np.arange(count)
+            yield chosen, self.rounds[rows].astype(np.int64)
 
     def before(self, round_index: int) -> "Patterns":
-        """The participations in rounds 0 .. round_index - 1; devices without any are left out."""
+        """The participations in rounds 0 .. `round_index` - 1, as they were when so many rounds had
+        been released; devices without any are left out."""
+        # Sums over each device's rounds; reduceat needs no loop over devices.
         kept = self.rounds < round_index
         counts = np.add.reduceat(kept.astype(np.int64), self.starts)
         some = counts > 0
@@ -88,8 +99,15 @@ class Patterns:
 
 
 def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
-    """The patterns of a trace. Raises TraceError if no round was committed, TraceCorrupt if its
-    rows break an invariant."""
+    """The patterns of a trace: accepted participations in rounds that released a model.
+
+    Args:
+        trace: read part by part; the patterns take 4 bytes per participation and 16 per device.
+
+    Raises:
+        TraceError: no round was committed.
+        TraceCorrupt: rows break an invariant of the format.
+    """
     if trace.committed_rounds == 0:
         raise TraceError(
             f"trace {str(trace.path)!r} has no committed round, so nothing was released; there is "
@@ -98,12 +116,12 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
     device_ids = []
     counts = []
     rounds = []
+    # Parts hold whole devices, in order, so what is found in each can be put together.
     for part in trace.accepted():
-        starts = np.flatnonzero(
-            np.concatenate([[True], part.device_ids[1:] != part.device_ids[:-1]])[
-                : part.device_ids.size
-            ]
-        )
+        is_other = part.device_ids[1:] != part.device_ids[:-1]
+        # The slice is for a part without rows, which has no first device.
+        is_first = np.concatenate([[True], is_other])[: part.device_ids.size]
+        starts = np.flatnonzero(is_first)
         device_ids.append(part.device_ids[starts])
         counts.append(np.diff(np.append(starts, part.device_ids.size)))
         rounds.append(part.rounds)

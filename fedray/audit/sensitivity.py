@@ -24,19 +24,19 @@ MOST_COMPARED = 256
 
 @dataclass(frozen=True, slots=True)
 class TraceSensitivity:
-    """At clip norm 1; no (b, k) that this trace obeys gives less. With a device and the
-    rounds that attain it.
+    """The sensitivity of a trace at clip norm 1, with a device and the rounds that attain it.
 
-    is_exact: False marks an upper bound, which only strategies with negative Gram entries can
-        leave.
+    No (b, k) that this trace obeys gives less.
     """
 
     value: float
     """The sensitivity, or an upper bound of it."""
     is_exact: bool
+    """False marks an upper bound, which only strategies with negative Gram entries can leave."""
     device_id: int
     """The device that attains it."""
     rounds: tuple[int, ...]
+    """The rounds of that device."""
 
 
 def trace_sensitivity(
@@ -52,7 +52,13 @@ def trace_sensitivity(
     device. Where no theorem gives it, every device is looked at.)
 
     Args:
+        strategy: the mechanism.
+        patterns: every device's rounds.
         sensitivities: of this strategy over the patterns' rounds, where there are some already.
+
+    Raises:
+        InputError: a device took part more often than is audited with a matrix, or the strategy has
+            fewer rounds.
     """
     n = patterns.committed_rounds
     b = patterns.min_sep
@@ -72,14 +78,14 @@ def trace_sensitivity(
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:
-                if strategy.participation_sensitivity(MinSep(n, b, int(count))).value <= best.value:
+                most_left = strategy.participation_sensitivity(MinSep(n, b, int(count)))
+                if most_left.value <= best.value:
                     break
             except SensitivityUnknown:
                 can_stop = False
         for places, rounds in patterns.with_count(int(count)):
-            best, certificates = _larger(
-                best, sensitivities, patterns.device_ids[places], rounds, certificates
-            )
+            device_ids = patterns.device_ids[places]
+            best, certificates = _larger(best, sensitivities, device_ids, rounds, certificates)
     return best
 
 
@@ -95,25 +101,26 @@ def _larger(
     found = sensitivities.of(rounds)
     if found.is_exact.all():
         place = int(found.values.argmax())
-        larger = TraceSensitivity(
-            float(found.values[place]), True, int(device_ids[place]), tuple(rounds[place].tolist())
-        )
-        return (larger if larger.value > best.value else best), certificates
+        value = float(found.values[place])
+        if value > best.value:
+            pattern = tuple(rounds[place].tolist())
+            best = TraceSensitivity(value, True, int(device_ids[place]), pattern)
+        return best, certificates
+    # From the largest bound down: as soon as one is no larger than what is known, none is.
     tried: set[tuple[int, ...]] = set()
     for place in np.argsort(-found.values, kind="stable").tolist():
-        if found.values[place] <= best.value:
+        bound = float(found.values[place])
+        if bound <= best.value:
             break
+        device_id = int(device_ids[place])
         pattern = tuple(rounds[place].tolist())
         if len(tried) == certificates:
-            best = TraceSensitivity(
-                float(found.values[place]), False, int(device_ids[place]), pattern
-            )
+            # The largest bound that is left bounds all the others too.
+            best = TraceSensitivity(bound, False, device_id, pattern)
             break
         if pattern not in tried:
             tried.add(pattern)
             exact = sensitivities.exact(rounds[place])
             if exact.value > best.value:
-                best = TraceSensitivity(
-                    exact.value, exact.is_exact, int(device_ids[place]), pattern
-                )
+                best = TraceSensitivity(exact.value, exact.is_exact, device_id, pattern)
     return best, certificates - len(tried)

@@ -48,20 +48,18 @@ class Statement:
         return f"<Statement of {shown(self.title)}: {len(self.lines)} lines>"
 
     def to_json(self) -> dict[str, Any]:
-        """The title and the lines."""
+        """One JSON object: the title, and the lines with what, what it says, and its evidence."""
         return {"title": self.title, "lines": [asdict(line) for line in self.lines]}
 
     def to_markdown(self) -> str:
-        """A document with one table."""
-        head = (
-            f"# Privacy statement: {_cell(self.title)}\n\n| | Statement | Evidence "
-            "|\n|---|---|---|\n"
-        )
-        rows = [
-            f"| {_cell(line.what)} | {_cell(line.says)} | {_cell(line.evidence)} |"
-            for line in self.lines
-        ]
-        return head + "\n".join(rows) + "\n"
+        """The statement as a Markdown document with one table: what, what it says, and on what
+        evidence."""
+        heading = f"# Privacy statement: {_cell(self.title)}"
+        lines = [heading, "", "| | Statement | Evidence |", "|---|---|---|"]
+        for line in self.lines:
+            cells = map(_cell, (line.what, line.says, line.evidence))
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines) + "\n"
 
 
 def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
@@ -86,23 +84,18 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
             f"trace {str(trace.path)!r} cannot support a statement: {audit.incompleteness} Import "
             "the whole log"
         )
-    broken = [
-        each
-        for each in audit.findings
-        if each.statement in NOISE_STATEMENTS and each.verdict is Verdict.BROKEN
-    ]
+    of_noise = [each for each in audit.findings if each.statement in NOISE_STATEMENTS]
+    broken = [each for each in of_noise if each.verdict is Verdict.BROKEN]
     if broken:
         raise InputError(
             f"the claim's {broken[0].statement} is not that of the run ({broken[0].explanation}), "
             "so there is no such statement "
             f"to make; it should say {broken[0].should_say}"
         )
+    # The strongest statement that can be made: the observed guarantee is of this run alone.
     mechanism = audit.mechanisms[0]
-    stated = next(
-        each
-        for each in (mechanism.enforced, mechanism.claimed, mechanism.observed)
-        if each.sensitivity is not None
-    )
+    by_strength = (mechanism.enforced, mechanism.claimed, mechanism.observed)
+    stated = next(each for each in by_strength if each.sensitivity is not None)
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
         *_setting(audit),
@@ -118,33 +111,27 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
 
 def _setting(audit: Audit) -> list[Line]:
     unit, adjacency, trust = audit.assumptions[:3]
-    is_ours = audit.scenario is not None
     by_trace = "how the trace is keyed: a row per device and round"
+    released = f"the model after each of {audit.rounds:,} rounds"
+    rounds_of = "committed rounds of the trace"
+    if audit.scenario is None:
+        rounds_of = "the rounds that the import names as released"
     return [
         Line("Unit of privacy", _after_colon(unit), by_trace),
         Line("Adjacency", _after_colon(adjacency), "the definition that the sensitivity uses"),
-        Line(
-            "What is released",
-            f"the model after each of {audit.rounds:,} rounds",
-            "committed rounds of the trace"
-            if is_ours
-            else "the rounds that the import names as released",
-        ),
+        Line("What is released", released, rounds_of),
         Line("Who is trusted", trust, "assumed; " + UNSEEN),
     ]
 
 
 def _mechanism(audit: Audit, mechanism: MechanismAudit) -> list[Line]:
     scenario = audit.scenario
-    source = (
-        "the scenario that was run"
-        if scenario is not None and mechanism.is_own
-        else "given to the audit"
-    )
+    source = "given to the audit"
+    if scenario is not None and mechanism.is_own:
+        source = "the scenario that was run"
     if audit.claim is not None:
-        source = "the claim" + (
-            "; compared with the scenario below" if scenario is not None else f"; {UNSEEN}"
-        )
+        checked = "compared with the scenario below" if scenario is not None else UNSEEN
+        source = f"the claim; {checked}"
     clip = f"{scenario.privacy.clip_norm:g}" if scenario is not None else "not known"
     if scenario is not None and scenario.count_noise is not None:
         clip += " at first; then it follows a quantile of the updates' norms"
@@ -178,16 +165,10 @@ def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -
 
 def _sampling(audit: Audit) -> Line:
     if audit.scenario is None:
-        return Line(
-            "Sampling",
-            "none is assumed, so nothing is amplified",
-            f"how devices were chosen {UNSEEN}",
-        )
-    return Line(
-        "Sampling",
-        "none is used: devices choose when they come, so nothing is amplified",
-        "the simulation's rules",
-    )
+        said = "none is assumed, so nothing is amplified"
+        return Line("Sampling", said, f"how devices were chosen {UNSEEN}")
+    said = "none is used: devices choose when they come, so nothing is amplified"
+    return Line("Sampling", said, "the simulation's rules")
 
 
 def _guarantee(mechanism: MechanismAudit, stated: Guarantee) -> list[Line]:
@@ -238,23 +219,21 @@ def _verdicts(audit: Audit) -> list[Line]:
 
 
 def _findings(audit: Audit, what: str) -> str:
+    is_privacy = what == "privacy"
     chosen = [
-        each
-        for each in audit.findings
-        if (each.statement in PRIVACY_STATEMENTS) == (what == "privacy")
+        each for each in audit.findings if (each.statement in PRIVACY_STATEMENTS) == is_privacy
     ]
     return "; ".join(f"{each.statement}: {each.verdict} ({each.explanation})" for each in chosen)
 
 
 def _limits(audit: Audit) -> list[Line]:
     training = audit.scenario.training if audit.scenario is not None else None
-    evaluation = (
-        ("held-out text of devices that are in no population", "the task's definition")
-        if training is not None and training.enabled
-        else ("no model was trained in this simulation", "the scenario")
-        if training is not None
-        else ("not known", UNSEEN)
-    )
+    if training is None:
+        evaluation = ("not known", UNSEEN)
+    elif training.enabled:
+        evaluation = ("held-out text of devices that are in no population", "the task's definition")
+    else:
+        evaluation = ("no model was trained in this simulation", "the scenario")
     return [
         Line("Tuning", "not accounted for, nor are other runs on the same devices", UNSEEN),
         Line("Evaluation data", *evaluation),

@@ -19,6 +19,9 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
     the seconds are those from the accepted report to the next check-in, which is what a timer
     rules. In a log they are the differences of the recorded times.
 
+    Args:
+        trace: whose waits; memory is that of one part.
+
     Returns:
         None for a log that was imported without times.
     """
@@ -30,14 +33,15 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
 def _of_run(trace: Trace) -> Waits:
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
-        is_participation = (columns["outcome"] == Outcome.ACCEPTED) & (
-            columns["round"] < trace.committed_rounds
-        )
-        rows = np.flatnonzero(is_participation)
+        is_accepted = columns["outcome"] == Outcome.ACCEPTED
+        # Reports accepted in a round that was abandoned later were never released.
+        is_released = columns["round"] < trace.committed_rounds
+        rows = np.flatnonzero(is_accepted & is_released)
         devices = columns["device_id"][rows]
         rounds = columns["round"][rows]
-        waits = columns["checkin_time"][rows][1:] - columns["report_time"][rows][:-1]
-        yield _same_device(waits, devices, rounds)
+        check_ins = columns["checkin_time"][rows]
+        reports = columns["report_time"][rows]
+        yield _same_device(check_ins[1:] - reports[:-1], devices, rounds)
 
 
 def _of_log(trace: ImportedTrace) -> Waits:
@@ -50,5 +54,7 @@ def _of_log(trace: ImportedTrace) -> Waits:
 def _same_device(
     waits: NDArray[np.float64], devices: NDArray[np.uint64], rounds: NDArray[np.uint32]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint32]]:
-    same = devices[1:] == devices[:-1]
-    return waits[same], devices[1:][same], np.column_stack([rounds[:-1], rounds[1:]])[same]
+    """Without the pairs of rows that are of two devices."""
+    is_same = devices[1:] == devices[:-1]
+    pairs = np.column_stack([rounds[:-1], rounds[1:]])
+    return waits[is_same], devices[1:][is_same], pairs[is_same]

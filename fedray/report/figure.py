@@ -25,7 +25,7 @@ room beyond the points."""
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis with a title, and how its values are shown."""
+    """An axis with a title, and how its values are shown, in plots and in words."""
 
     title: str
     """What is measured, with its unit."""
@@ -49,7 +49,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points (x, y) [m] under a name."""
+    """Points (x, y) [m] under a name; a line, steps, bars or points of a figure."""
 
     name: str
     """What the legend calls it."""
@@ -124,7 +124,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot: series over two axes, with marks."""
+    """A plot: series over two axes, with marks.
+
+    It is a value: the page's plot, the SVG file and the CSV file are made of the same one.
+    """
 
     name: str
     """The name of its files, and its id in the page."""
@@ -190,7 +193,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A value (z) at each of a grid of (x, y)."""
+    """A value (z) at each of a grid of (x, y), which is shown as a table of shaded cells."""
 
     name: str
     """The name of its files, and its id in the page."""
@@ -214,16 +217,18 @@ class Plane:
 
     @property
     def xs(self) -> list[float]:
-        """The columns' x, from the least."""
+        """The distinct x of the columns, from the least to the largest, as an axis has them."""
         return sorted({x for x, _ in self.values})
 
     @property
     def ys(self) -> list[float]:
-        """The rows' y, from the largest, as an axis has them."""
+        """The distinct y of the rows, from the largest to the least, as a vertical axis has
+        them."""
         return sorted({y for _, y in self.values}, reverse=True)
 
     def shade(self, value: float) -> float:
-        """0 for the least value, 1 for the largest; logarithmic if the axis is."""
+        """How dark the cell of a `value` is: 0 for the least value, 1 for the largest; logarithmic
+        if the axis is."""
         low = min(self.values.values())
         high = max(self.values.values())
         if low == high:

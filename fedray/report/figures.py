@@ -182,6 +182,7 @@ def metric_curve(
 
 def _metric_series(metric: Metric, line: MetricLine) -> Series:
     name = f"evaluation_{metric.name}"
+    # All seeds of a line have the same rounds, and are evaluated in the same ones.
     values = np.stack([columns[name] for columns in (line.columns, *line.others)])
     # NaN in rounds without an evaluation, and where a model has diverged.
     is_known = ~np.isnan(values).any(axis=0)
@@ -192,7 +193,8 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
 
 
 def participations_per_device(audit: Audit) -> Figure:
-    """Devices by number of participations, of those of the `audit` that took part at all."""
+    """Devices by number of participations: a bar for each number that occurs, of the devices of the
+    `audit` that took part at all."""
     histogram = audit.participation_histogram()
     x = np.array(list(histogram), np.float64)
     y = np.array(list(histogram.values()), np.float64)

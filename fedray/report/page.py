@@ -48,8 +48,18 @@ def write_report(trace: Trace | ImportedTrace, audit: Audit, out: str | Path) ->
 
 
 def write_page(content: str, out: str | Path) -> Path:
-    """Writes a page to `out`, whole or not at all; its path. Raises InputError when it cannot be
-    written."""
+    """Writes a page, whole or not at all.
+
+    Args:
+        content: HTML.
+        out: the file.
+
+    Returns:
+        The file's absolute path.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     path = Path(os.path.abspath(out))
     if not path.name or path.is_dir():
         raise InputError(f"report {str(out)!r} is a directory; name a file in it")
@@ -58,22 +68,17 @@ def write_page(content: str, out: str | Path) -> Path:
 
 
 def render(trace: Trace | ImportedTrace, audit: Audit) -> str:
-    """The page of a trace and its audit as text."""
+    """The page of a `trace` and its `audit` as text: one HTML document that loads nothing."""
     from fedray.report.figures import figures_of
 
-    return render_audit(
-        audit.to_json_in_full(), figures_of(trace, audit), _about(trace), _statement(trace, audit)
-    )
+    figures = figures_of(trace, audit)
+    statement = _statement(trace, audit)
+    return render_audit(audit.to_json_in_full(), figures, _about(trace), statement)
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a page says of its trace, beside the audit.
-
-    run: what the mechanism was run with, by name. outcomes: selected devices by what became of
-        them; empty for a log.
-    integrity: what protects the trace against damage, a sentence.
-    """
+    """What a page says of its trace, beside the audit."""
 
     title: str
     """Heading of the page."""
@@ -86,10 +91,13 @@ class About:
     packages: dict[str, str]
     """Versions of packages that made the trace, by name."""
     run: dict[str, Any]
+    """What the mechanism was run with, by name; empty for a log."""
     outcomes: dict[str, int]
+    """Selected devices by what became of them; empty for a log."""
     scenario_toml: str | None
     """The scenario as TOML; None for a log."""
     integrity: str
+    """What protects the trace against damage, a sentence."""
 
 
 def _about(trace: Trace | ImportedTrace) -> About:
@@ -124,11 +132,8 @@ def _about(trace: Trace | ImportedTrace) -> About:
 def _statement(trace: Trace | ImportedTrace, audit: Audit) -> list[dict[str, str]]:
     """The lines; none where there is no noise, or where the claim that they would state does not
     hold."""
-    if (
-        not audit.mechanisms
-        or audit.mechanisms[0].noise_multiplier is None
-        or not audit.claim_holds
-    ):
+    has_noise = bool(audit.mechanisms) and audit.mechanisms[0].noise_multiplier is not None
+    if not has_noise or not audit.claim_holds:
         return []
     return privacy_statement(trace, audit).to_json()["lines"]
 
@@ -162,6 +167,11 @@ def render_audit(
         shown.append(tables.devices_table(audit["device_privacy"]))
     if audit["frontier"] is not None:
         shown.append(tables.frontier_table(audit["frontier"]))
+    mechanism = None
+    mechanism_note = ""
+    if used is not None:
+        mechanism = _mechanism_table(used, about)
+        mechanism_note = _mechanism_note(used, about, bool(audit["findings"]))
     return _render(
         "page.html.j2",
         figures,
@@ -174,10 +184,8 @@ def render_audit(
         audit_json=_script_safe(audit),
         findings=tables.findings_table(audit["findings"]),
         evidence=tables.evidence_table(audit["findings"]),
-        mechanism=_mechanism_table(used, about) if used is not None else None,
-        mechanism_note=_mechanism_note(used, about, bool(audit["findings"]))
-        if used is not None
-        else "",
+        mechanism=mechanism,
+        mechanism_note=mechanism_note,
         tables=shown,
         outcomes=tables.outcomes_table(about.outcomes) if about.outcomes else None,
         scenario_toml=about.scenario_toml,
@@ -221,7 +229,11 @@ def render_reproduction(
 
 
 def reproduction_figures(results: list[dict[str, Any]]) -> list[Shown]:
-    """The figures of reproduced runs."""
+    """The figures of reproduced runs: min-sep and rho, observed beside published.
+
+    Args:
+        results: documents of the runs.
+    """
     from fedray.report.figures import observed_beside_published
 
     seen = "For the (min-sep, max participations) seen."
@@ -267,6 +279,8 @@ def render_study(
 
 
 def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
+    # Names of users' files and scenarios stand in the page, so everything is escaped; a name that
+    # is not defined is a bug, and not an empty text.
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedray.report", "."),
         autoescape=True,
@@ -275,16 +289,14 @@ def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
-    environment.globals |= {
-        name: getattr(tables, name) for name in ("epsilon", "fine", "shown_min_sep", "style_of")
-    }
+    used_by_templates = ("epsilon", "fine", "shown_min_sep", "style_of")
+    environment.globals |= {name: getattr(tables, name) for name in used_by_templates}
+    # NaN is no JSON, and a browser would refuse the whole page's data for one of them.
+    by_name = {figure.name: _for_script(figure) for figure in figures}
+    figures_json = json.dumps(by_name, allow_nan=False)
     return environment.get_template(template).render(
         figures=[_for_template(figure) for figure in figures],
-        packed_figures=_packed(
-            json.dumps(
-                {figure.name: _for_script(figure) for figure in figures}, allow_nan=False
-            ).encode()
-        ),
+        packed_figures=_packed(figures_json.encode()),
         packed_plotly=_packed_plotly(),
         **values,
     )
@@ -309,14 +321,17 @@ def _for_script(figure: Shown) -> dict[str, Any]:
 
 @cache
 def _packed_plotly() -> str:
-    return _packed((resources.files("fedray.report") / "vendor" / PLOTLY_FILE).read_bytes())
+    file = resources.files("fedray.report") / "vendor" / PLOTLY_FILE
+    return _packed(file.read_bytes())
 
 
 def _packed(content: bytes) -> str:
     """As the page's script unpacks it: gzip in base64, less than half of the size."""
+    # Without a time, so that the same page has the same bytes.
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def _script_safe(document: Any) -> str:
     """JSON that cannot end the script element it stands in."""
+    # "</script" within a string would; the escape is the same string to JSON.
     return json.dumps(document, allow_nan=False).replace("<", "\\u003c")

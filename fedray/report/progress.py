@@ -58,6 +58,7 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
                 bar.update(task, description=data_text(progress))
                 return
             state.take(progress)
+            # rich would cut the description in the middle of a figure.
             taken = _width_of_columns(state, console.width, bar.tasks[0].elapsed or 0.0)
             parts = _fitting(state.parts(), console.width - taken)
             description = "  ".join(parts)
@@ -72,7 +73,8 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
 
 
 def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:
-    """A listener that tells two others."""
+    """A listener that tells two others of everything that it is told, the `first` before the
+    `second`."""
 
     def tell(progress: HowFar) -> None:
         first(progress)
@@ -101,6 +103,8 @@ class _State:
         now = time.monotonic()
         kind = type(progress)
         begun, done_then = self._begun.setdefault(kind, (now, done))
+        # Simulation and training have paces of their own; what was done before a resumed run's
+        # first word does not count.
         if done > done_then:
             left = progress.count - done
             self._seconds_left[kind] = left * (now - begun) / (done - done_then)
@@ -200,9 +204,12 @@ class _PlainLines:
 
 def _width_of_columns(state: _State, width: int, elapsed_seconds: float) -> int:
     """Characters that the other columns of the bar take, with a space after each."""
+    spinner = 1
     counts = 2 * len(str(state.count)) + 1
+    # From a day on the elapsed time is written with its days.
     clock = 7 if elapsed_seconds < 86_400 else 16
-    return 1 + 1 + len("round") + 1 + counts + 1 + (BAR + 1 if width >= WIDE else 0) + 1 + clock
+    bar = BAR + 1 if width >= WIDE else 0
+    return spinner + 1 + len("round") + 1 + counts + 1 + bar + 1 + clock
 
 
 def _fitting(parts: list[str], width: int) -> list[str]:

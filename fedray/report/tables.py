@@ -66,19 +66,22 @@ class PageTable:
 
 
 def parameters_table(parameters: dict[str, Any]) -> PageTable:
-    """What a mechanism, or what was run, is made of: a row per parameter, exactly."""
+    """What a mechanism, or what was run, is made of: a row per parameter, with its value unrounded.
+
+    Args:
+        parameters: values by name; those that are None or empty have no row.
+    """
     given = {name: value for name, value in parameters.items() if value not in (None, [], ())}
-    return PageTable(
-        "",
-        [
-            ["parameter", "value"],
-            *([name.replace("_", " "), _exactly(value)] for name, value in given.items()),
-        ],
-    )
+    rows = [[name.replace("_", " "), _exactly(value)] for name, value in given.items()]
+    return PageTable("", [["parameter", "value"], *rows])
 
 
 def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
-    """Every guarantee of every mechanism: a row each."""
+    """Every guarantee of every mechanism, a row each: limits, sensitivity and privacy, rounded up.
+
+    Args:
+        mechanisms: `mechanisms` of an audit's document.
+    """
     heading = [
         "guarantee",
         "mechanism",
@@ -93,6 +96,7 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
     rows = [heading]
     styles = []
     for mechanism in mechanisms:
+        # The limits of the observed pattern stand beside it, as they are what a rule could enforce.
         seen, *others = mechanism["guarantees"]
         named = [
             ("observed", seen),
@@ -148,7 +152,11 @@ def _guarantee_cells(guarantee: dict[str, Any]) -> list[str]:
 
 
 def utility_table(audit: dict[str, Any]) -> PageTable:
-    """Mechanisms by the error of their prefix sums at equal rho."""
+    """Mechanisms by the error of their prefix sums at equal rho, the least first.
+
+    Args:
+        audit: the document, as `Audit.to_json_in_full` gives it.
+    """
     heading = [
         "mechanism",
         "rms error",
@@ -186,7 +194,11 @@ def utility_table(audit: dict[str, Any]) -> PageTable:
 
 
 def findings_table(findings: Sequence[dict[str, Any]]) -> PageTable:
-    """What became of every statement of a claim: verdict first."""
+    """What became of every statement of a claim: verdict first, then what was claimed and found.
+
+    Args:
+        findings: `findings` of an audit's document.
+    """
     heading = ["verdict", "statement", "claimed", "found", "should say", "because"]
     rows = [
         [
@@ -207,7 +219,8 @@ def findings_table(findings: Sequence[dict[str, Any]]) -> PageTable:
 
 
 def style_of(verdict: str) -> str:
-    """The style of a verdict: `holds`, `broken`, or `open` for what is neither."""
+    """The style class of a `verdict` in the page: `holds`, `broken`, or `open` for what is
+    neither."""
     return verdict if verdict in ("holds", "broken") else "open"
 
 
@@ -224,7 +237,11 @@ def _found(statement: str, value: float | str | None) -> str:
 
 
 def evidence_table(findings: Sequence[dict[str, Any]]) -> PageTable:
-    """The devices and rounds that the verdicts rest on."""
+    """The devices and rounds that the verdicts rest on.
+
+    Args:
+        findings: `findings` of an audit's document.
+    """
     rows = [["statement", "device", "rounds", "shows"]]
     notes = []
     for each in findings:
@@ -243,7 +260,11 @@ def evidence_table(findings: Sequence[dict[str, Any]]) -> PageTable:
 
 
 def statement_table(statement: Sequence[dict[str, str]]) -> PageTable:
-    """The privacy statement: a row per line, with what it rests on."""
+    """The privacy statement: a row per line, with what it rests on.
+
+    Args:
+        statement: lines of `Statement.to_json`.
+    """
     rows = [
         ["what", "says", "evidence"],
         *([each["what"], each["says"], each["evidence"]] for each in statement),
@@ -256,7 +277,11 @@ def statement_table(statement: Sequence[dict[str, str]]) -> PageTable:
 
 
 def devices_table(device_privacy: dict[str, Any]) -> PageTable:
-    """rho over devices, at a few shares."""
+    """rho over devices, at a few shares of those that took part.
+
+    Args:
+        device_privacy: as `DevicePrivacy.to_json` gives it.
+    """
     rows = [["share of devices", "sensitivity at most", "rho at most"]]
     rows += [
         [f"{100 * each['share']:g} %", fine(each["sensitivity"]), fine(each["rho"])]
@@ -271,7 +296,11 @@ def devices_table(device_privacy: dict[str, Any]) -> PageTable:
 
 
 def frontier_table(frontier: dict[str, Any]) -> PageTable:
-    """Devices by number of participations, with the limits that all of a row obey."""
+    """Devices by number of participations, with the limits that all of a row obey.
+
+    Args:
+        frontier: as `Frontier.to_json` gives it.
+    """
     heading = [
         "participations",
         "devices",
@@ -280,20 +309,7 @@ def frontier_table(frontier: dict[str, Any]) -> PageTable:
         "sensitivity",
         "is",
     ]
-    rows = [
-        [
-            str(each["most"])
-            if each["fewest"] == each["most"]
-            else f"{each['fewest']} to {each['most']}",
-            f"{each['devices']:,}",
-            "none (k = 1)" if each["most"] == 1 else f"{each['min_sep']:,}",
-            (", ".join(map(str, each["spans"][:12])) + (", ..." if len(each["spans"]) > 12 else ""))
-            or "-",
-            fine(each["sensitivity"]),
-            "exact" if each["is_exact"] else "bound",
-        ]
-        for each in frontier["entries"]
-    ]
+    rows = [_frontier_cells(each) for each in frontier["entries"]]
     note = (
         "All devices of a row obey its own min-sep and participations, so the sensitivity of the "
         "trace is at most "
@@ -302,8 +318,29 @@ def frontier_table(frontier: dict[str, Any]) -> PageTable:
     return PageTable("By number of participations", [heading, *rows], note)
 
 
+def _frontier_cells(entry: dict[str, Any]) -> list[str]:
+    participations = str(entry["most"])
+    if entry["fewest"] != entry["most"]:
+        participations = f"{entry['fewest']} to {entry['most']}"
+    spans = ", ".join(map(str, entry["spans"][:12]))
+    if len(entry["spans"]) > 12:
+        spans += ", ..."
+    return [
+        participations,
+        f"{entry['devices']:,}",
+        "none (k = 1)" if entry["most"] == 1 else f"{entry['min_sep']:,}",
+        spans or "-",
+        fine(entry["sensitivity"]),
+        "exact" if entry["is_exact"] else "bound",
+    ]
+
+
 def outcomes_table(counts: dict[str, int]) -> PageTable:
-    """What became of the selected devices."""
+    """What became of the selected devices: how many, and which share of them, by outcome.
+
+    Args:
+        counts: by outcome.
+    """
     total = max(1, sum(counts.values()))
     rows = [[name, f"{count:,}", f"{100 * count / total:.1f} %"] for name, count in counts.items()]
     return PageTable("Selected devices", [["outcome", "devices", "share"], *rows])
@@ -319,7 +356,11 @@ class PlaneCell:
 
 
 def plane_rows(plane: Plane) -> list[tuple[str, list[PlaneCell]]]:
-    """(y, cells) from the top."""
+    """The rows of a plane's table, from the top: the row's y, and a cell for each x.
+
+    Args:
+        plane: what is shown.
+    """
     rows = []
     for y in plane.ys:
         values = [plane.values.get((x, y)) for x in plane.xs]
@@ -334,12 +375,13 @@ def plane_rows(plane: Plane) -> list[tuple[str, list[PlaneCell]]]:
 
 
 def fine(value: float | None) -> str:
-    """rho, a sensitivity or an error, rounded up."""
+    """A `value` of rho, of a sensitivity or of an error, rounded up to FINE_DECIMALS, so that what
+    is shown is never better than the truth."""
     return "-" if value is None else up(value, FINE_DECIMALS)
 
 
 def epsilon(value: float | None) -> str:
-    """Epsilon, rounded up."""
+    """A `value` of epsilon, rounded up, so that what is shown is never better than the truth."""
     return "-" if value is None else up(value, EPSILON_DECIMALS)
 
 

@@ -79,6 +79,7 @@ def trained_figures(trained: TrainedRun) -> list[Shown]:
 
 
 def _train_loss(columns: dict[str, Any]) -> Figure:
+    # Where no device trained the loss is NaN, and the step is left out.
     losses = columns["train_loss"].astype(np.float64)
     is_known = np.isfinite(losses)
     return Figure(

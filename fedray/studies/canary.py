@@ -53,18 +53,23 @@ _TOO_LONG = 10.0
 
 
 class Aggregates(Protocol):
-    """What is tested: server.aggregator.ModelAggregator."""
+    """What is tested: an object with what `server.aggregator.ModelAggregator` does in a round."""
 
     def start(self, parameters: NDArray[np.float32]) -> Any:
-        """Takes the initial parameters [D]."""
+        """Takes the initial `parameters` [D], once, before the first round."""
         ...
 
     def add(self, total: NDArray[np.int64]) -> None:
-        """Adds a sum [P] of encoded updates to that of the round."""
+        """Adds a sum of encoded updates to that of the round.
+
+        Args:
+            total: integers [P], as the encoding lays them out.
+        """
         ...
 
     def release(self) -> Any:
-        """The noised sum of the next round, [D], as a tensor."""
+        """The noised sum of the round, [D], as a tensor on any device; the next `add` belongs to
+        the next round."""
         ...
 
 
@@ -74,34 +79,44 @@ Clips = Callable[[NDArray[np.float32], float], tuple[NDArray[np.float64], Any]]
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """claimed_mu: s / z of the pattern. expected_mu: what the released rounds can show of it. mu,
-    mu_low, mu_high: measured, with a confidence interval (normal approximation, thousands of
-    degrees of freedom). signal, noise: measured over expected.
+    """What canaries showed of an aggregator, beside what theory says.
 
-    mu_p: of the expected mu, two-sided. noise_p: of the round whose noise is least like it should
-    be; independence_p: of the two rounds most alike; both corrected.
+    p-values of one round among many, or of one pair, have Bonferroni's correction.
     """
 
     mechanism: str
     """Kind of the mechanism."""
     rounds: int
+    """n, rounds that were released."""
     coordinates: int
     """Of the model; half of them have a canary."""
     pattern: tuple[int, ...]
+    """Rounds in which the canaries took part."""
     noise_multiplier: float
     """z of the run's sums of updates."""
     claimed_mu: float
+    """s / z of the pattern, s its sensitivity."""
     expected_mu: float
+    """What the released rounds can show of it."""
     mu: float
+    """Measured: the distinguishability of the best linear test."""
     mu_low: float
+    """Lower end of mu's confidence interval (normal approximation, thousands of degrees of
+    freedom)."""
     mu_high: float
+    """Upper end of it."""
     mu_p: float
+    """p-value of the expected mu, two-sided."""
     signal: float
+    """The size of the signal, measured over expected."""
     noise: float
+    """The size of the noise, measured over expected."""
     noise_p: float
+    """p-value of the round whose noise is least like it should be."""
     worst_round: int
     """The round of noise_p."""
     independence_p: float
+    """p-value of the two rounds that are most alike."""
     worst_pair: tuple[int, int]
     """The rounds of independence_p."""
 
@@ -114,12 +129,16 @@ class CanaryResult:
 
     @property
     def covers(self) -> bool:
-        """Whether the interval holds the expected mu."""
+        """Whether the confidence interval of mu holds the expected mu; one in a hundred does not
+        although nothing is wrong."""
         return self.mu_low <= self.expected_mu <= self.mu_high
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, in words; empty when nothing is."""
+        """What is wrong, in words; empty when nothing is.
+
+        A figure counts as wrong when its p-value is below ALARM.
+        """
         problems = []
         if self.mu_p < ALARM:
             much = "more" if self.mu > self.expected_mu else "less"
@@ -142,7 +161,8 @@ class CanaryResult:
         return problems
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
+        """One JSON object: a key per field, the confidence of the interval, whether it covers, and
+        the problems."""
         return {
             **asdict(self),
             "confidence": CONFIDENCE,
@@ -218,11 +238,12 @@ def check_aggregator(
             f"privacy.encoding.kind={scenario.privacy.encoding.kind!r}: devices add the noise, and "
             "canaries check that of the server; take secagg or fixed_point"
         )
-    released = _released(
-        scenario, pattern, rounds, coordinates, aggregator or _real_aggregator, clip or _real_clip()
-    )
+    tested = aggregator or _real_aggregator
+    clips = clip or _real_clip()
+    released = _released(scenario, pattern, rounds, coordinates, tested, clips)
     strategy = scenario.privacy.mechanism
     z = scenario.update_noise_multiplier
+    # Whitening: the released noise is z norm M Z, of covariance proportional to M M' = L L'.
     M = reference.noise_map(strategy, rounds)
     L = np.linalg.cholesky(M @ M.T)
     clip_norm = scenario.privacy.clip_norm
@@ -237,40 +258,42 @@ def check_aggregator(
     answers = shift @ W / expected_mu
     with_canary = answers[: coordinates // 2]
     without = answers[coordinates // 2 :]
+    # Student's pooled variance: both halves have the same noise.
     freedom = with_canary.size + without.size - 2
-    spread = math.sqrt(
-        (
-            with_canary.var(ddof=1) * (with_canary.size - 1)
-            + without.var(ddof=1) * (without.size - 1)
-        )
-        / freedom
-    )
+    squares_with = with_canary.var(ddof=1) * (with_canary.size - 1)
+    squares_without = without.var(ddof=1) * (without.size - 1)
+    spread = math.sqrt((squares_with + squares_without) / freedom)
+    # Checked before mu, which would be divided by it.
     if spread < NO_NOISE:
         raise RunFailed(
             f"the aggregator adds no noise at all: {coordinates} coordinates gave the same answer "
             "to the best test; find out why "
             "before anything is trained"
         )
-    mu = float(with_canary.mean() - without.mean()) / spread
+    difference = float(with_canary.mean() - without.mean())
+    mu = difference / spread
+    # The error of a standardised difference: that of the two means, and that of the spread.
     error = math.sqrt(1 / with_canary.size + 1 / without.size + mu**2 / (2 * freedom))
+    # Two-sided: too much noise is as much of a bug as too little.
     mu_p = 2.0 * float(stats.norm.sf(abs(mu - expected_mu) / error))
     reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
     silent = W[:, coordinates // 2 :]
     noise_p, worst_round = _least_alike(silent)
     independence_p, worst_pair = _most_alike(silent)
+    claimed = pattern_sensitivity(strategy, np.array(pattern), rounds)
     return CanaryResult(
         mechanism=strategy.kind,
         rounds=rounds,
         coordinates=coordinates,
         pattern=pattern,
         noise_multiplier=z,
-        claimed_mu=pattern_sensitivity(strategy, np.array(pattern), rounds).value / z,
+        claimed_mu=claimed.value / z,
         expected_mu=expected_mu,
         mu=mu,
         mu_low=mu - reach,
         mu_high=mu + reach,
         mu_p=mu_p,
-        signal=float(with_canary.mean() - without.mean()) / expected_mu,
+        signal=difference / expected_mu,
         noise=float(np.sqrt((silent**2).mean())),
         noise_p=noise_p,
         worst_round=worst_round,
@@ -306,6 +329,8 @@ def _released(
 
 def _with_room(scenario: Scenario, coordinates: int) -> Scenario:
     """The scenario with full noise, and with a report goal that no sum of canaries exceeds."""
+    # Integer sums are sized by the goal, and all canaries of a round come at once. A sampled
+    # cohort would get its share of the noise alone.
     goal = max(scenario.rounds.report_goal, coordinates // 2)
     tables = {
         "training": scenario.training.model_copy(update={"cohort_sample": goal}),
@@ -325,6 +350,7 @@ def _canaries(
     for start in range(0, coordinates // 2, _GROUP):
         places = np.arange(start, min(start + _GROUP, coordinates // 2))
         updates = np.zeros((places.size, coordinates), np.float32)
+        # Too long, so that the clipping is tested as well.
         updates[np.arange(places.size), places] = _TOO_LONG * clip_norm
         factors, _ = clip(updates, clip_norm)
         yield ClippedUpdates(round_index, places.astype(np.uint64), updates, factors)
@@ -336,6 +362,7 @@ def _least_alike(silent: NDArray[np.float64]) -> tuple[float, int]:
     law = stats.chi2(silent.shape[1])
     p = 2.0 * np.minimum(law.cdf(squares), law.sf(squares))
     worst = int(p.argmin())
+    # Bonferroni: the least of n p-values, times n.
     return min(1.0, float(p[worst]) * p.size), worst
 
 
@@ -343,6 +370,7 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
     """(p-value, rounds) of the two rounds with the largest correlation; 1 for a single round."""
     if len(silent) < 2:
         return 1.0, (0, 0)
+    # Their means are known to be zero, so nothing is subtracted.
     unit = silent / np.linalg.norm(silent, axis=1, keepdims=True)
     correlations = unit @ unit.T
     np.fill_diagonal(correlations, 0.0)
@@ -352,8 +380,9 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
     size = silent.shape[1]
     # Student's t has size - 1 degrees of freedom, and not size - 2, because the means are known.
     statistic = r * math.sqrt((size - 1) / (1.0 - r * r))
+    p = 2.0 * float(stats.t.sf(statistic, size - 1))
     pairs = len(silent) * (len(silent) - 1) / 2
-    return min(1.0, 2.0 * float(stats.t.sf(statistic, size - 1)) * pairs), (first, second)
+    return min(1.0, p * pairs), (first, second)
 
 
 def _binding_pattern(
@@ -372,7 +401,8 @@ def _binding_pattern(
             "rounds.count="
             f"{scenario.rounds.count}; give the scenario that was run"
         )
-    return trace_sensitivity(scenario.privacy.mechanism, patterns).rounds, patterns.committed_rounds
+    binding = trace_sensitivity(scenario.privacy.mechanism, patterns)
+    return binding.rounds, patterns.committed_rounds
 
 
 def _real_aggregator(scenario: Scenario) -> Aggregates:

@@ -25,12 +25,14 @@ PUBLISHED_GOAL = 6500
 
 @dataclass(frozen=True, slots=True)
 class FittedRun:
-    """One simulated run of the search. min_sep: the gap; None where the run starved, which counts
-    as too small, and the number of rounds where no device came twice, which counts as too large."""
+    """One simulated run of the search: the value that was tried, and the participation that came of
+    it."""
 
     value: float
     """What the key was set to."""
     min_sep: int | None
+    """The gap; None where the run starved, which counts as too small, and the number of rounds
+    where no device came twice, which counts as too large."""
     max_participations: int | None
     """k; None where the run starved."""
 
@@ -40,21 +42,27 @@ class FittedRun:
         return self.max_participations is not None and self.max_participations > 1
 
     def to_json(self) -> dict[str, Any]:
-        """min_sep is null where no device took part twice."""
+        """One JSON object; min_sep is null where no device took part twice, and where the run
+        starved."""
         return {**asdict(self), "min_sep": self.min_sep if self.has_min_sep else None}
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The value whose run came nearest, its run, and all runs in order. target: the min-sep (gap)
-    that was observed."""
+    """The value whose run came nearest, and all runs that were tried.
+
+    It may be further off than the tolerance, where the search ended before; `relative_error` says
+    how far.
+    """
 
     key: str
     """The key of the scenario that was fitted."""
     target: int
+    """The min-sep (gap) that was observed."""
     best: FittedRun
     """The run whose min-sep came nearest."""
     runs: tuple[FittedRun, ...]
+    """All runs, in the order in which they were tried."""
 
     def __repr__(self) -> str:
         return (
@@ -64,12 +72,13 @@ class Fit:
 
     @property
     def relative_error(self) -> float:
-        """Of the best run's min-sep."""
+        """The best run's min-sep over the one that was observed, minus 1."""
         assert self.best.min_sep is not None
         return self.best.min_sep / self.target - 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """As in `fedray fit --json`."""
+        """One JSON object, as `fedray fit --json` prints it: the best run, all runs, and the
+        relative error."""
         return {
             "key": self.key,
             "target": self.target,
@@ -123,21 +132,19 @@ def fit_min_sep(
     runs: list[FittedRun] = []
 
     def try_value(value: float) -> FittedRun:
-        run = _run(
-            smaller.with_overrides(f"{key}={value!r}", "training.enabled=false"), value, placement
-        )
+        tried = smaller.with_overrides(f"{key}={value!r}", "training.enabled=false")
+        run = _run(tried, value, placement)
         runs.append(run)
         if on_run is not None:
             on_run(run)
         return run
 
     def is_near(run: FittedRun) -> bool:
-        return (
-            run.has_min_sep
-            and run.min_sep is not None
-            and abs(run.min_sep / min_sep - 1.0) <= tolerance
-        )
+        if not run.has_min_sep or run.min_sep is None:
+            return False
+        return abs(run.min_sep / min_sep - 1.0) <= tolerance
 
+    # min-sep grows with the key, so its largest value tells whether there is any solution.
     low, high = RANGES[key]
     top = try_value(high)
     if not is_near(top) and (top.min_sep is None or top.min_sep < min_sep):
@@ -156,11 +163,10 @@ def fit_min_sep(
             above = run
         else:
             below = run
-    compared = [
-        (abs(run.min_sep - min_sep), run)
-        for run in runs
-        if run.has_min_sep and run.min_sep is not None
-    ]
+    compared = []
+    for run in runs:
+        if run.has_min_sep and run.min_sep is not None:
+            compared.append((abs(run.min_sep - min_sep), run))
     if not compared:
         raise FitFailed(
             f"min_sep={min_sep} is out of reach: at no {key} that was tried did a device take part "
@@ -229,12 +235,13 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
     if below.min_sep is None:
         guess = above.value * target / above.min_sep
     else:
-        slope = (
-            math.log(above.value / below.value) / math.log(above.min_sep / below.min_sep)
-            if above.min_sep > below.min_sep
-            else 1.0
-        )
+        slope = 1.0
+        if above.min_sep > below.min_sep:
+            value_ratio = above.value / below.value
+            min_sep_ratio = above.min_sep / below.min_sep
+            slope = math.log(value_ratio) / math.log(min_sep_ratio)
         guess = below.value * (target / below.min_sep) ** slope
+    # Off the ends of the bracket, where a run would tell next to nothing new.
     margin = (above.value / below.value) ** 0.02
     return round(min(max(guess, below.value * margin), above.value / margin), 4)
 
@@ -244,6 +251,7 @@ def scaled(scenario: Scenario, scale: float) -> Scenario:
     Raises InputError for smaller goals below 20."""
     if not 0 < scale <= 1:
         raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
+    # The timer stays: devices per report goal, and so the rounds between, are what they were.
     if scale == 1:
         return scenario.with_overrides("training.enabled=false")
     goal = round(scenario.rounds.report_goal * scale)

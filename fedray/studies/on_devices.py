@@ -46,7 +46,10 @@ TRAINED_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices that have something in common, and how a model does on them."""
+    """Devices that have something in common, and how a model does on them.
+
+    Statistics are over devices, each of which counts once.
+    """
 
     by: str
     """What they have in common: "all", "participations", "trained" or "zone"."""
@@ -63,7 +66,8 @@ class DeviceGroup:
 
     @property
     def label(self) -> str:
-        """What it is called in tables."""
+        """What the group is called in tables: "all", a count, counts from and to, or a time zone as
+        "UTC+1"."""
         if self.by == "all":
             return "all"
         if self.by == "zone":
@@ -73,7 +77,8 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class OnDevices:
-    """How a trained model does on the devices of its population."""
+    """How a trained model does on the devices of its population: on all, and by participation and
+    time zone."""
 
     trained: TrainedRun
     """The run whose final model it is."""
@@ -91,7 +96,7 @@ class OnDevices:
     """What a reader has to know, in sentences."""
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object; what is not known is null."""
+        """One JSON object, as `fedray evaluate --json` prints it; what is not known is null."""
         return {
             "path": str(self.trained.path),
             "trace_digest": self.trained.trace_digest,
@@ -150,19 +155,21 @@ def evaluate_on_devices(
         scenario.demand_trust_of_training()
     draws = _Draws(scenario, found, devices)
     chosen = draws.groups()
+    # Groups overlap, and a device is measured once for all of them.
     device_ids = np.unique(np.concatenate([ids for _, _, _, ids in chosen]))
+    # One trainer in this process: a few thousand devices are measured in seconds.
     (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), 1.0)
     measures = trainer.measure_devices(run.parameters(), device_ids, examples).result()
     values = _values(measures, run.task_metrics)
-    groups = tuple(
-        _group(by, low, high, np.isin(measures.device_ids, ids), values)
-        for by, low, high, ids in chosen
-    )
+    groups = []
+    for by, low, high, ids in chosen:
+        is_in = np.isin(measures.device_ids, ids)
+        groups.append(_group(by, low, high, is_in, values))
     notes = (*NOTES, TRAINED_NOTE) if scenario.trains_a_sample else NOTES
     return OnDevices(
         trained=run,
         metrics=run.task_metrics,
-        groups=groups,
+        groups=tuple(groups),
         sample=devices,
         most_examples=examples,
         without_data=int(device_ids.size - measures.device_ids.size),
@@ -199,14 +206,18 @@ class _Draws:
     def _by_count(
         self, by: str, device_ids: NDArray[np.uint64], counts: NDArray[np.int64]
     ) -> Iterator[_Chosen]:
+        """Those with none, then those with so many; the largest count is one that occurs."""
         yield by, 0.0, 0.0, self._of_population(by, device_ids)
+        # A draw per group at an address of its own, so that groups do not depend on one another.
         for low, high in _bins(int(counts.max(initial=0))):
             own = device_ids[(counts >= low) & (counts <= high)]
             generator = self._generator(by, low)
             drawn = generator.choice(own, min(own.size, self._sample), replace=False)
-            yield by, float(low), float(counts[counts <= high].max()), np.sort(drawn)
+            largest = counts[counts <= high].max()
+            yield by, float(low), float(largest), np.sort(drawn)
 
     def _by_zone(self, device_ids: NDArray[np.uint64]) -> Iterator[_Chosen]:
+        # Of the uniform sample, so that zones have the devices that they have in the population.
         zones = Zones.of(self._scenario)
         offsets = zones.offsets[zones_on(zones, device_ids)]
         for offset in np.unique(offsets).tolist():
@@ -216,6 +227,7 @@ class _Draws:
         """A uniform sample, sorted, of the devices that joined before the last round closed, less
         those in `without`. (`joined_before` may count two more than have joined.)"""
         wanted = min(self._sample, self._joined - without.size)
+        # Twice as many as are wanted, as some of them are in `without`; more if that was too few.
         size = min(self._joined, 2 * wanted)
         while True:
             # Anew from the same address: a larger draw of ranks is uniform by itself.
@@ -247,6 +259,7 @@ def _values(
     values = {}
     for metric in metrics:
         numerators, weights = measures.sums[metric.name].T
+        # Division by no weight is what NaN stands for here.
         with np.errstate(all="ignore"):
             ratios = np.where(weights > 0, numerators / weights, np.nan)
             values[metric.name] = np.exp(ratios) if metric.is_exponential else ratios
@@ -260,31 +273,33 @@ def _group(
     is_in: NDArray[np.bool_],
     values: Mapping[str, NDArray[np.float64]],
 ) -> DeviceGroup:
+    """A group's means and quantiles over its devices; devices without a value do not count."""
     means = {}
     quantiles = {}
     for name, column in values.items():
         own = column[is_in]
         own = own[~np.isnan(own)]
+        mean = float(own.mean()) if own.size else np.nan
         error = float(own.std(ddof=1) / np.sqrt(own.size)) if own.size > 1 else np.nan
-        means[name] = (float(own.mean()) if own.size else np.nan, error)
+        means[name] = (mean, error)
         found = np.quantile(own, QUANTILES) if own.size else np.full(len(QUANTILES), np.nan)
         quantiles[name] = tuple(found.tolist())
     return DeviceGroup(by, low, high, int(is_in.sum()), means, quantiles)
 
 
 def _group_json(group: DeviceGroup) -> dict[str, Any]:
+    metrics = {}
+    for name, (mean, error) in group.means.items():
+        metrics[name] = {
+            "value": finite_or_none(mean),
+            "standard_error": finite_or_none(error),
+            "quantiles": [finite_or_none(each) for each in group.quantiles[name]],
+        }
     return {
         "by": group.by,
         "label": group.label,
         "low": group.low,
         "high": group.high,
         "devices": group.devices,
-        "metrics": {
-            name: {
-                "value": finite_or_none(mean),
-                "standard_error": finite_or_none(error),
-                "quantiles": [finite_or_none(each) for each in group.quantiles[name]],
-            }
-            for name, (mean, error) in group.means.items()
-        },
+        "metrics": metrics,
     }

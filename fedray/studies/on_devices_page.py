@@ -26,7 +26,11 @@ _WORDS = {
 
 
 def on_devices_page(found: OnDevices) -> str:
-    """The page of the trained run, with its model on devices."""
+    """The page of the trained run, with its model on devices before the run's own figures.
+
+    Args:
+        found: what was measured.
+    """
     document = found.to_json()
     tables = [
         PageTable(table.title, table.rows, " ".join(found.notes))
@@ -53,6 +57,7 @@ def _figure(metric: Metric, by: str, groups: list[DeviceGroup]) -> Figure:
     x = np.array([group.low for group in groups], np.float64)
     quantiles = np.array([group.quantiles[metric.name] for group in groups])
     means, errors = np.array([group.means[metric.name] for group in groups]).T
+    # Groups have hundreds of devices, so that the mean is about normal.
     half = NORMAL_95 * errors
     spread: dict[str, Any] = {"low": quantiles[:, 0], "high": quantiles[:, -1]}
     return Figure(

@@ -21,7 +21,8 @@ mean."""
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
-    """The mean of a sample, with its interval."""
+    """The mean of a sample of independent values, with Student's interval at the confidence asked
+    for."""
 
     mean: float
     """Of the values; NaN if there are none, or if one is not finite."""
@@ -34,7 +35,8 @@ class MeanInterval:
 
     @property
     def is_from_zero(self) -> bool:
-        """Whether the interval is known and does not hold zero."""
+        """Whether the interval is known and does not hold zero, so that the sign of the mean is
+        more than chance at its confidence."""
         return self.low > 0 or self.high < 0
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +62,8 @@ def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> Me
     mean = math.fsum(sample) / count
     if count < 2:
         return MeanInterval(mean, count, math.nan, math.nan)
-    variance = math.fsum((value - mean) ** 2 for value in sample) / (count - 1)
+    squares = math.fsum((value - mean) ** 2 for value in sample)
+    variance = squares / (count - 1)
     quantile = float(stats.t.ppf((1 + confidence) / 2, count - 1))
     half = quantile * math.sqrt(variance / count)
     return MeanInterval(mean, count, mean - half, mean + half)
@@ -79,4 +82,5 @@ def paired_difference(
         confidence: of the interval, above 0 and below 1.
     """
     common = sorted(values.keys() & baseline.keys())
-    return mean_interval((values[seed] - baseline[seed] for seed in common), confidence)
+    differences = [values[seed] - baseline[seed] for seed in common]
+    return mean_interval(differences, confidence)

@@ -71,7 +71,10 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PlanTarget:
-    """What a plan must meet, and how it is judged."""
+    """What a plan must meet, and how it is judged.
+
+    Raises InputError for an impossible value.
+    """
 
     epsilon: float
     """Most epsilon."""
@@ -108,7 +111,8 @@ class PlanTarget:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A report goal with a timer, as simulated."""
+    """A report goal with a timer, as simulated, and the limits and privacy that are planned with
+    it."""
 
     report_goal: int
     """Reports that close a round."""
@@ -149,29 +153,30 @@ class Candidate:
 
     @property
     def starves(self) -> bool:
-        """Whether a run of a seed could not commit its rounds."""
+        """Whether a run of a seed could not commit its rounds, for want of devices."""
         return bool(self.note)
 
     @property
     def is_full_size(self) -> bool:
-        """Whether the whole population was simulated."""
+        """Whether the whole population was simulated, and not a smaller one."""
         return self.scale == 1.0
 
     def meets(self, target: PlanTarget) -> bool:
-        """Whether epsilon is no more than asked for."""
+        """Whether epsilon is known and no more than the `target` asks for."""
         return self.epsilon is not None and self.epsilon <= target.epsilon
 
     def updates(self, rounds: int) -> int:
-        """The cost: accepted device updates."""
+        """The cost of a run of so many `rounds`: accepted device updates, of all devices
+        together."""
         return rounds * self.report_goal
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """best: the answer, confirmed at full size; None if nothing meets the target. warnings: what
-    the reader must know of it."""
+    """What was found: the best candidate, and all that were simulated on the way."""
 
     target: PlanTarget
+    """What was asked for."""
     scenario: Scenario
     """Everything but report goal and timer."""
     seeds: int
@@ -179,9 +184,11 @@ class Plan:
     scale: float
     """Size of the simulations of the search; 1: the whole population."""
     best: Candidate | None
+    """The answer, confirmed at full size; None if nothing meets the target."""
     candidates: tuple[Candidate, ...]
     """All that were simulated, in order of timer, goal and scale."""
     warnings: tuple[str, ...] = ()
+    """What the reader must know of the answer, in sentences."""
 
     def __repr__(self) -> str:
         found = "nothing meets it"
@@ -194,28 +201,22 @@ class Plan:
     def least_of_timers(self) -> dict[float, Candidate | None]:
         """Of each timer the candidate of the least goal that meets the target: at full size where
         one was simulated."""
-        found: dict[float, Candidate | None] = dict.fromkeys(
-            each.timer_hours for each in self.candidates
-        )
+        timers = [each.timer_hours for each in self.candidates]
+        found: dict[float, Candidate | None] = dict.fromkeys(timers)
         for hours in found:
             all_of_it = [each for each in self.candidates if each.timer_hours == hours]
-            short = max(
-                (
-                    each.report_goal
-                    for each in all_of_it
-                    if each.is_full_size and not each.meets(self.target)
-                ),
-                default=0,
-            )
-            meeting = [
-                each for each in all_of_it if each.meets(self.target) and each.report_goal > short
-            ]
+            meeting = [each for each in all_of_it if each.meets(self.target)]
+            failing = [each for each in all_of_it if not each.meets(self.target)]
+            # What fell short at full size refutes smaller goals that small simulations let pass.
+            refuted = max((each.report_goal for each in failing if each.is_full_size), default=0)
+            meeting = [each for each in meeting if each.report_goal > refuted]
             full = [each for each in meeting if each.is_full_size]
             found[hours] = min(full or meeting, key=lambda each: each.report_goal, default=None)
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
+        """One JSON object, as `fedray plan --json` prints it: the target, the answer, every
+        candidate, and the least goal of each timer."""
         rounds = self.scenario.rounds.count
 
         def entry(candidate: Candidate) -> dict[str, Any]:
@@ -268,15 +269,11 @@ def make_plan(
     """
     _check(scenario, timers, seeds, scale)
     least = max(1, math.ceil(LEAST_NOISE_MULTIPLIER / target.noise_per_report))
-    most = int(
-        min(
-            MOST_OF_THE_DEVICES
-            * scenario.device_ids
-            * scenario.usable_share
-            / scenario.rounds.over_selection,
-            MOST_NOISE_MULTIPLIER / target.noise_per_report,
-        )
-    )
+    # No round can select more devices than there are, nor can the noise be larger than is allowed.
+    selectable = MOST_OF_THE_DEVICES * scenario.device_ids * scenario.usable_share
+    most_of_devices = selectable / scenario.rounds.over_selection
+    most_of_noise = MOST_NOISE_MULTIPLIER / target.noise_per_report
+    most = int(min(most_of_devices, most_of_noise))
     if least > most:
         raise InputError(
             f"population.devices={scenario.population.devices}: no report goal from {least:,} to "
@@ -284,15 +281,11 @@ def make_plan(
             "or the noise per report"
         )
     placement = placement or Placement()
+    # The cluster is joined here, once for all simulations, so that they need no address.
     with cluster(placement) if placement.backend == "ray" else contextlib.nullcontext():
-        planner = _Planner(
-            scenario,
-            target,
-            seeds,
-            scale,
-            replace(placement, address=None),
-            on_progress or (lambda _: None),
-        )
+        tell = on_progress or (lambda _: None)
+        joined = replace(placement, address=None)
+        planner = _Planner(scenario, target, seeds, scale, joined, tell)
         start = _first_goal(scenario, target, least, most)
         searches = {hours: _Search(least, most, start) for hours in timers}
         planner.search(searches)
@@ -300,31 +293,30 @@ def make_plan(
     candidates = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
-    warnings = (
-        []
-        if scale >= LEAST_SCALE
-        else [
+    warnings = _warnings(scale, best, least)
+    return Plan(target, scenario, seeds, scale, best, tuple(candidates), tuple(warnings))
+
+
+def _warnings(scale: float, best: Candidate | None, least: int) -> list[str]:
+    warnings = []
+    if scale < LEAST_SCALE:
+        warnings.append(
             f"The search was simulated at {scale:g} of the size. Below {LEAST_SCALE:g} min-seps "
-            "may be several per cent off; only "
-            "what was run at full size can be relied on."
-        ]
-    )
-    if (
-        best is not None
-        and best.days
-        and best.enforced_days
-        and best.enforced_days > (1 + SLOWER) * best.days
-    ):
+            "may be several per cent off; only what was run at full size can be relied on."
+        )
+    if best is None:
+        return warnings
+    if best.days and best.enforced_days and best.enforced_days > (1 + SLOWER) * best.days:
         warnings.append(
             f"With the planned limits as rules the run takes {best.enforced_days:.1f} days instead "
             f"of {best.days:.1f}."
         )
-    if best is not None and best.report_goal == least:
+    if best.report_goal == least:
         warnings.append(
             f"Report goal {least:,} is the least that this noise per report allows, so that no "
             "smaller one was tried."
         )
-    return Plan(target, scenario, seeds, scale, best, tuple(candidates), tuple(warnings))
+    return warnings
 
 
 def planned_scenario(
@@ -338,10 +330,10 @@ def planned_scenario(
         target: names delta and the buffers of the mechanism.
         best: the candidate.
     """
+    # As overrides, so that what is planned is read and checked as a user's own keys are.
     strategy = _mechanism(_limits(scenario.rounds.count, best), target.buffers)
-    table = ", ".join(
-        f"{name} = {_toml(value)}" for name, value in strategy.model_dump(mode="json").items()
-    )
+    parameters = strategy.model_dump(mode="json")
+    table = ", ".join(f"{name} = {_toml(value)}" for name, value in parameters.items())
     sample = min(scenario.training.cohort_sample, best.report_goal)
     separation = best.planned_min_sep or scenario.participation.round_separation
     planned = scenario.with_overrides(
@@ -385,11 +377,11 @@ class _Planner:
     def search(self, searches: "dict[float, _Search]") -> None:
         """Goes on with all timers at once until each knows its least goal, or that there is
         none."""
-        while asked := [
-            (hours, goal)
-            for hours, search in searches.items()
-            if (goal := search.next_goal()) is not None
-        ]:
+        while True:
+            wanted = {hours: search.next_goal() for hours, search in searches.items()}
+            asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
+            if not asked:
+                return
             runs = [
                 self._run_of(goal, hours, seed, self._scale)
                 for hours, goal in asked
@@ -397,8 +389,10 @@ class _Planner:
             ]
             truths = dict(run_tasks(simulated, runs, self._placement))
             for place, (hours, goal) in enumerate(asked):
-                found = [truths[place * self._seeds + seed] for seed in range(self._seeds)]
-                candidate = self._judged(goal, hours, _scale_of(goal, self._scale), found, None)
+                first = place * self._seeds
+                found = [truths[first + seed] for seed in range(self._seeds)]
+                scale = _scale_of(goal, self._scale)
+                candidate = self._judged(goal, hours, scale, found, None)
                 searches[hours].learn(goal, candidate.meets(self._target), candidate.starves)
 
     def confirm(self, searches: "dict[float, _Search]") -> Candidate | None:
@@ -406,17 +400,12 @@ class _Planner:
 
         One that falls short is tried again with a larger goal, as far as its timer allows.
         """
-        proposals = {
-            hours: min(meeting, key=lambda each: each.report_goal)
-            for hours in searches
-            if (
-                meeting := [
-                    each
-                    for each in self.candidates
-                    if each.timer_hours == hours and each.meets(self._target)
-                ]
-            )
-        }
+        meeting = [each for each in self.candidates if each.meets(self._target)]
+        proposals: dict[float, Candidate] = {}
+        for hours in searches:
+            of_timer = [each for each in meeting if each.timer_hours == hours]
+            if of_timer:
+                proposals[hours] = min(of_timer, key=lambda each: each.report_goal)
         for _ in range(MOST_CONFIRMATIONS):
             if not proposals:
                 return None
@@ -425,17 +414,15 @@ class _Planner:
                 return proposal
             goal = proposal.report_goal
             self._tell(f"goal {goal:,}, timer {hours:g} h: at full size")
-            found = [
-                truth
-                for _, truth in run_tasks(
-                    simulated, [self._run_of(goal, hours, 0, 1.0)], self._placement
-                )
-            ]
+            run = self._run_of(goal, hours, 0, 1.0)
+            found = [truth for _, truth in run_tasks(simulated, [run], self._placement)]
             full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets(self._target):
                 full = self._with_rules(full)
                 if not full.starves:
                     return full
+            # What small simulations let pass may fall short at full size, where the least gap is
+            # the smallest of more devices.
             larger = _larger_goal(full, self._target)
             if larger is None or not searches[hours].allows(larger):
                 del proposals[hours]
@@ -450,16 +437,13 @@ class _Planner:
             f"goal {full.report_goal:,}, timer {full.timer_hours:g} h: at full size, with the "
             "planned limits as rules"
         )
-        run = planned_scenario(self._scenario, self._target, full)[0].with_overrides(
-            "training.enabled=false"
-        )
+        planned = planned_scenario(self._scenario, self._target, full)[0]
+        run = planned.with_overrides("training.enabled=false")
         ((_, truth),) = run_tasks(simulated, [run], self._placement)
         participation = truth.participation
-        seen = (
-            participation.min_sep
-            if participation is not None and participation.max_participations > 1
-            else None
-        )
+        seen = None
+        if participation is not None and participation.max_participations > 1:
+            seen = participation.min_sep
         # A run with a note did not come about as asked, so it meets no target.
         if truth.note:
             judged = replace(full, note=truth.note, rho=None, epsilon=None)
@@ -487,6 +471,7 @@ class _Planner:
     ) -> Candidate:
         """What simulations of one size say of a goal. before: smaller simulations, whose spread and
         participations count too."""
+        # z grows with the goal, so that the signal-to-noise ratio of a round stays the same.
         n = self._scenario.rounds.count
         target = self._target
         z = target.noise_per_report * goal
@@ -494,25 +479,25 @@ class _Planner:
         participations = [truth.participation for truth in found if truth.participation is not None]
         notes = [truth.note for truth in found if truth.note]
         guessed = max(1, min(n, over))
+        guessed_limits = MinSep(n, guessed, -(-n // guessed))
+        guessed_sensitivity = _sensitivity(guessed_limits, target.buffers)
+        min_seps = [
+            each.min_sep if each.max_participations > 1 else None for each in participations
+        ]
         candidate = Candidate(
             report_goal=goal,
             timer_hours=hours,
             noise_multiplier=z,
             scale=scale,
             population_over_goal=over,
-            min_seps=tuple(
-                each.min_sep if each.max_participations > 1 else None for each in participations
-            ),
+            min_seps=tuple(min_seps),
             max_participations=tuple(each.max_participations for each in participations),
-            guessed_epsilon=_epsilon(
-                _sensitivity(MinSep(n, guessed, -(-n // guessed)), target.buffers), z, target.delta
-            ),
+            guessed_epsilon=_epsilon(guessed_sensitivity, z, target.delta),
             note=notes[0] if notes else "",
         )
         if not notes:
-            candidate = _with_limits(
-                candidate, n, self._seeds, before, self._scenario.participation
-            )
+            rules = self._scenario.participation
+            candidate = _with_limits(candidate, n, self._seeds, before, rules)
             limits = _limits(n, candidate)
             sensitivity = _sensitivity(limits, target.buffers)
             candidate = replace(
@@ -523,13 +508,12 @@ class _Planner:
                 epsilon=_epsilon(sensitivity, z, target.delta),
             )
         self.candidates.append(candidate)
-        shown = (
-            "starves"
-            if notes
-            else "no guarantee"
-            if candidate.epsilon is None
-            else f"epsilon {up(candidate.epsilon, 2)}"
-        )
+        if notes:
+            shown = "starves"
+        elif candidate.epsilon is None:
+            shown = "no guarantee"
+        else:
+            shown = f"epsilon {up(candidate.epsilon, 2)}"
         self._tell(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {shown}")
         return candidate
 
@@ -543,26 +527,33 @@ class _Search:
         self._least = least
         self._most = most
         self._first = first
-        self._low, self._high, self._starving = 0, 0, 0
-        """Largest goal that failed; smallest that met the target; smallest that starved. 0 for
-        none."""
+        self._low = 0
+        """Largest goal that failed; 0 for none."""
+        self._high = 0
+        """Smallest goal that met the target; 0 for none."""
+        self._starving = 0
+        """Smallest goal that starved; 0 for none."""
 
     def next_goal(self) -> int | None:
-        """None when it is found, or there is none."""
+        """The goal to simulate next; None when the least one is found, or when there is none."""
         top = self._high or self._starving
         if not self._low and not top:
             return self._first
         if not self._low:
-            return max(self._least, round(top / GROWTH)) if top > self._least else None
+            smaller = max(self._least, round(top / GROWTH))
+            return smaller if top > self._least else None
         if not top:
-            return min(self._most, round(self._low * GROWTH)) if self._low < self._most else None
+            larger = min(self._most, round(self._low * GROWTH))
+            return larger if self._low < self._most else None
         near = PRECISION if self._high else NEAR_STARVING
         if top <= self._low * (1 + near) or top - self._low < 2:
             return None
+        # Bisection of the logarithm, as precision is relative.
         return round(math.sqrt(self._low * top))
 
     def learn(self, goal: int, meets: bool, starves: bool) -> None:
-        """What became of a goal."""
+        """Takes what became of a `goal`: whether it `meets` the target, and whether its run
+        `starves`."""
         if meets:
             self._high = goal
         elif starves and not self._high:
@@ -572,7 +563,8 @@ class _Search:
             self._low = goal
 
     def allows(self, goal: int) -> bool:
-        """Whether a goal is possible and not known to starve."""
+        """Whether a `goal` is possible for the population, and not known to starve at this
+        timer."""
         return goal <= self._most and not 0 < self._starving <= goal
 
 
@@ -609,10 +601,10 @@ def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -
     devices = scenario.population.devices
 
     def meets(goal: int) -> bool:
-        most_participations = math.ceil(n / max(1, min(n, devices // goal)))
-        epsilon = _epsilon(
-            2.0 * math.sqrt(most_participations), target.noise_per_report * goal, target.delta
-        )
+        guessed_min_sep = max(1, min(n, devices // goal))
+        most_participations = math.ceil(n / guessed_min_sep)
+        guessed_sensitivity = 2.0 * math.sqrt(most_participations)
+        epsilon = _epsilon(guessed_sensitivity, target.noise_per_report * goal, target.delta)
         return epsilon is not None and epsilon <= target.epsilon
 
     # Larger goals starve, and finding that out takes long.
@@ -627,11 +619,8 @@ def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -
 def _best(proposals: dict[float, Candidate]) -> tuple[float, Candidate]:
     """Of goals that are the least, to the search's precision, the fastest."""
     least = min(each.report_goal for each in proposals.values())
-    near = {
-        hours: each
-        for hours, each in proposals.items()
-        if each.report_goal <= least * (1 + PRECISION)
-    }
+    most = least * (1 + PRECISION)
+    near = {hours: each for hours, each in proposals.items() if each.report_goal <= most}
     return min(near.items(), key=lambda item: (item[1].days or 0.0, item[1].report_goal))
 
 
@@ -640,6 +629,8 @@ def _larger_goal(full: Candidate, target: PlanTarget) -> int | None:
     faster."""
     if full.starves:
         return None
+    # At least one per cent, so that the search goes on; at most half as much again, as a goal that
+    # is too large starves.
     ratio = math.inf if full.epsilon is None else (full.epsilon / target.epsilon) ** 2
     return math.ceil(full.report_goal * min(1.5, max(1.01, ratio)))
 
@@ -656,26 +647,30 @@ def _with_limits(
     no further than the rules of the scenario allow."""
     from scipy import stats
 
+    # A run in which nobody came twice says that min-sep is at least as long as the run.
     known = np.array([rounds if each is None else each for each in candidate.min_seps], float)
+    # One run at full size has no spread of its own; that of the smaller ones stands for it.
     deviation = before.deviation if before is not None else None
     if deviation is None:
         deviation = max(float(known.std(ddof=1)), LEAST_DEVIATION) / float(known.mean())
-    factor = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1)) * math.sqrt(
-        1.0 + 1.0 / known.size
-    )
-    seen = {
-        *candidate.max_participations,
-        *(before.max_participations if before is not None else ()),
-    }
+    # A prediction interval: one more run deviates by itself, and the mean of those seen does too.
+    quantile = float(stats.t.ppf(1.0 - MISS_PROBABILITY, seeds - 1))
+    factor = quantile * math.sqrt(1.0 + 1.0 / known.size)
+    seen = set(candidate.max_participations)
+    if before is not None:
+        seen.update(before.max_participations)
     if seen == {1}:
         return replace(
             candidate, planned_min_sep=None, planned_max_participations=1, deviation=deviation
         )
-    min_sep = max(1, math.floor(min(known.mean() * (1.0 - factor * deviation), known.min())))
+    predicted = known.mean() * (1.0 - factor * deviation)
+    min_sep = max(1, math.floor(min(predicted, known.min())))
     most = max(seen) + (len(seen) > 1)
+    # What the rules ensure anyway need not be planned for.
     if rules is not None:
         min_sep = max(min_sep, rules.round_separation)
         most = min(most, rules.max_participations or most)
+    # No more participations than have room at that separation.
     most = min(most, -(-rounds // min_sep))
     return replace(
         candidate, planned_min_sep=min_sep, planned_max_participations=most, deviation=deviation

@@ -38,6 +38,7 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
         return files
     best = plan.best
     scenario, strategy = planned_scenario(plan.scenario, plan.target, best)
+    # What the scenario enforces, so that `fedray audit --claim` can confirm it for a run.
     participation = scenario.participation
     claim = {
         "mechanism": MECHANISM_FILE,
@@ -68,7 +69,8 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
 
 
 def plan_sentence(plan: Plan) -> str:
-    """The plan in words."""
+    """The answer of a `plan` in words: goal, timer, noise and days, or that nothing meets the
+    target."""
     best = plan.best
     rounds = plan.scenario.rounds
     if best is None:
@@ -114,7 +116,8 @@ def _rules_words(best: Candidate) -> str:
 
 
 def pace_words(plan: Plan) -> str:
-    """How fast rounds were allowed to follow one another."""
+    """How fast rounds of a `plan` were allowed to follow one another, and what that means for
+    min-sep; a part of a sentence."""
     minutes = plan.scenario.rounds.min_minutes_between
     if minutes is None:
         return (
@@ -126,7 +129,12 @@ def pace_words(plan: Plan) -> str:
 
 
 def plan_page(plan: Plan, command: str) -> str:
-    """The page of a plan."""
+    """The page of a plan as text.
+
+    Args:
+        plan: what was found.
+        command: the command line that found it, which the page shows.
+    """
     target = plan.target
     scenario = plan.scenario
     document = plan.to_json()

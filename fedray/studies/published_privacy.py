@@ -21,38 +21,40 @@ TREE_NOTE = (
 @dataclass(frozen=True, slots=True)
 class PublishedPrivacy:
     """rho and epsilon of a published row from its rounds, min-sep, max participations and noise
-    multiplier alone.
-
-    min_sep: the gap. exact_rho: unrounded; epsilon: at delta 1e-10, by PLD of the rho that is
-    printed, since the printed epsilons are those of rounded rhos; None where none is printed.
-    """
+    multiplier alone."""
 
     name: str
     """Of the row, such as nwp-en-GB."""
     rounds: int
     """n: rounds of the run."""
     min_sep: int
+    """The gap, one more than the printed rounds between."""
     max_participations: int
     """k: as printed."""
     squared_sensitivity: float
     """Of tree aggregation under (b, k), at clip norm 1."""
     exact_rho: float
+    """Computed, unrounded."""
     published_rho: float
     """As printed."""
     epsilon: float | None
+    """At delta 1e-10, of the rho that is printed, since the printed epsilons are those of rounded
+    rhos; None where none is printed."""
     published_epsilon: float | None
     """As printed, at delta 1e-10; None where none is printed."""
 
     @property
     def agrees(self) -> bool:
-        """To every digit that is printed."""
-        rho = f"{self.exact_rho:.2f}" == f"{self.published_rho:.2f}"
-        return rho and (
-            self.epsilon is None or f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
-        )
+        """Whether what is computed agrees with what is printed, to every digit that is printed."""
+        if f"{self.exact_rho:.2f}" != f"{self.published_rho:.2f}":
+            return False
+        if self.epsilon is None:
+            return True
+        return f"{self.epsilon:.2f}" == f"{self.published_epsilon:.2f}"
 
     def to_json(self) -> dict[str, Any]:
-        """As in `fedray reproduce gboard-privacy --json`."""
+        """One JSON object, as `fedray reproduce gboard-privacy --json` prints it: a key per field,
+        and whether they agree."""
         return {**asdict(self), "agrees": self.agrees}
 
 

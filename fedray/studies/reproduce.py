@@ -16,41 +16,40 @@ from scenarios.gboard import PublishedRun, select
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a run. observed: None where there is none, such as the min-sep of a run in
-    which no device came twice. published: None where it is not."""
+    """One figure of a run, as simulated and as printed."""
 
     observed: float | None
+    """In the simulation; None where there is none, such as the min-sep of a run in which no device
+    came twice."""
     published: float | None
+    """As printed; None where it is not."""
 
     @property
     def relative_difference(self) -> float | None:
-        """observed / published - 1."""
-        return (
-            None
-            if self.published is None or self.observed is None
-            else self.observed / self.published - 1.0
-        )
+        """observed / published - 1; None where one of them is not known."""
+        if self.published is None or self.observed is None:
+            return None
+        return self.observed / self.published - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReproducedRun:
-    """One row.
-
-    min_sep: the gap; the published one is converted by `gap_of`. rho and epsilon are of tree
-    aggregation for the observed (min-sep, max participations), as the paper reports them; trace_rho
-    is exact for the trace. wall_seconds: simulation, without the audit.
-    """
+    """One row of the tables, simulated by its scenario and audited with tree aggregation."""
 
     name: str
     """Of the row, such as nwp-en-GB."""
     reach: float
     """Share of the population that the task can use."""
     min_sep: Figure
+    """The gap; the published one is converted by `gap_of`."""
     max_participations: Figure
     """k: most rounds of one device."""
     rho: Figure
+    """zCDP of tree aggregation for (min-sep, max participations), as the paper reports it."""
     epsilon: Figure
+    """Epsilon of the same, at delta 1e-10."""
     trace_rho: float
+    """zCDP of tree aggregation, exact for the simulated trace."""
     days: float
     """Simulated time to the last commit."""
     ended: str
@@ -58,9 +57,11 @@ class ReproducedRun:
     digest: str
     """The trace's digest."""
     wall_seconds: float
+    """Of the simulation, without the audit."""
 
     def to_json(self) -> dict[str, Any]:
-        """As in `fedray reproduce --json`."""
+        """One JSON object, as `fedray reproduce --json` prints it: a key per field, and relative
+        differences."""
         document = asdict(self)
         for name in ("min_sep", "max_participations", "rho", "epsilon"):
             document[name]["relative_difference"] = getattr(self, name).relative_difference
@@ -89,9 +90,8 @@ def reproduce_gboard(
     results = []
     for published in select(rows):
         with tempfile.TemporaryDirectory(prefix="fedray-reproduce-") as folder:
-            results.append(
-                _reproduce(published, overrides, (out or Path(folder)) / published.name, placement)
-            )
+            trace_path = (out or Path(folder)) / published.name
+            results.append(_reproduce(published, overrides, trace_path, placement))
         if on_row is not None:
             on_row(results)
     return results
@@ -108,14 +108,16 @@ def _reproduce(
 ) -> ReproducedRun:
     scenario = Scenario.from_toml(published.file, overrides)
     trace = simulate(scenario, placement, trace_path)
+    # The published runs used the tree, whatever the scenario's own mechanism is.
     audit = audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
+    min_sep = audit.min_sep if audit.max_participations > 1 else None
     # A run of ours always has a noise multiplier, and so a rho.
     assert tree.observed.rho is not None
     return ReproducedRun(
         name=published.name,
         reach=scenario.population.reach,
-        min_sep=Figure(audit.min_sep if audit.max_participations > 1 else None, published.min_sep),
+        min_sep=Figure(min_sep, published.min_sep),
         max_participations=Figure(audit.max_participations, published.max_participations),
         rho=Figure(tree.observed_limits.rho, published.rho),
         epsilon=Figure(tree.observed_limits.epsilon, published.epsilon),

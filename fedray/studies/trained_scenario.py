@@ -19,6 +19,7 @@ def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
         ScenarioError: this release does not read it.
     """
     tables = trained.document["scenario"]
+    # A mechanism's matrix lies in the trace alone, everything else in the trained run too.
     digest = tables["privacy"]["mechanism"].get("sha256", "")
     has_matrix = bool(digest) and (trace.path / f"{digest}.npy").exists()
     directory: Path = trace.path if has_matrix else trained.path

@@ -43,7 +43,11 @@ run."""
 
 
 def has_checkpoint(partial: Path) -> bool:
-    """Whether there is a checkpoint to go on from."""
+    """Whether a directory has a checkpoint to go on from; that it is whole is not looked at.
+
+    Args:
+        partial: the directory of what is being made.
+    """
     try:
         return any((partial / CHECKPOINTS).glob("*.npz"))
     except OSError:
@@ -67,15 +71,24 @@ class Checkpoints:
         """Those written or taken up by this process, oldest first."""
 
     def save(self, state: Mapping[str, NDArray]) -> None:
-        """Writes a checkpoint. Raises RunFailed; the checkpoints before stay whole then."""
+        """Writes the next checkpoint, and removes those beyond the last two.
+
+        Args:
+            state: arrays by name.
+
+        Raises:
+            RunFailed: it cannot be written; the checkpoints before stay whole.
+        """
         folder = self._partial / CHECKPOINTS
         make_folder(folder)
         head = json.dumps({"version": VERSION, "run": self.run, "notes": self.notes}).encode()
         content = npz_bytes({"head": np.frombuffer(head, np.uint8), **state})
         number = _number(self._files[-1]) + 1 if self._files else 0
-        file = folder / f"{number:06d}-{hashlib.sha256(content).hexdigest()[:16]}.npz"
+        digest = hashlib.sha256(content).hexdigest()
+        file = folder / f"{number:06d}-{digest[:16]}.npz"
         write_whole(file, content, f"a checkpoint in {str(self._partial)!r}")
         self._files = [*self._files, file][-GENERATIONS:]
+        # Only once the new one is on the disk: until then the old ones are all there is.
         for other in set(folder.iterdir()) - set(self._files):
             with contextlib.suppress(OSError):
                 other.unlink()
@@ -93,6 +106,7 @@ class Checkpoints:
         """
         folder = self._partial / CHECKPOINTS
         reasons: list[str] = []
+        # By the number in the name: times of files do not survive a copy.
         for file in sorted(folder.glob("*.npz"), key=_number, reverse=True):
             try:
                 state, notes = self._read(file)
@@ -139,7 +153,8 @@ class Checkpoints:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder of a partial directory, durably. Raises RunFailed."""
+    """Makes a `folder` of a partial directory, unless it is there, and brings its name to the disk.
+    Raises RunFailed."""
     try:
         if not folder.is_dir():
             folder.mkdir()
@@ -152,7 +167,8 @@ def make_folder(folder: Path) -> None:
 
 
 def prefixed(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """The state of one part, as it stands in the state of the whole: see `under`."""
+    """The `state` of one part with a `prefix` before each name, as it stands in the state of the
+    whole: see `under`."""
     return {f"{prefix}{name}": each for name, each in state.items()}
 
 
@@ -162,14 +178,16 @@ def under(prefix: str, state: Mapping[str, NDArray]) -> dict[str, NDArray]:
 
 
 def npz_bytes(arrays: Mapping[str, NDArray]) -> bytes:
-    """Named arrays as the content of an .npz file."""
+    """Named `arrays` as the content of an .npz file, so that its digest can be taken before it is
+    written."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
 
 
 def check_digest(file: Path, sha256: str) -> None:
-    """Raises CheckpointError unless a file's SHA-256 begins with `sha256`."""
+    """Raises CheckpointError unless the SHA-256 of a `file`, in hexadecimal, begins with `sha256`;
+    an empty one fits no file."""
     try:
         with file.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -184,7 +202,8 @@ def check_digest(file: Path, sha256: str) -> None:
 
 
 def load_npz(file: Path, sha256: str) -> dict[str, NDArray]:
-    """The arrays of a file whose SHA-256 begins with `sha256`. Raises CheckpointError."""
+    """The arrays of a `file` whose SHA-256 begins with `sha256`, by name; nothing is unpickled.
+    Raises CheckpointError."""
     check_digest(file, sha256)
     try:
         with np.load(file, allow_pickle=False) as arrays:

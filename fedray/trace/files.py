@@ -36,7 +36,8 @@ DAMAGE = (
 
 
 def check_name(path: Path) -> None:
-    """Raises TraceError for a path that is no text: Parquet's library opens no file there."""
+    """Raises TraceError for a `path` that is no text, such as one with bytes that are not UTF-8:
+    Parquet's library opens no file there."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -47,8 +48,16 @@ def check_name(path: Path) -> None:
 
 
 def check_file(file: Path, schema: pa.Schema, rows: int | None) -> None:
-    """Raises TraceCorrupt unless the file is there with the schema's columns and, if given, so many
-    rows."""
+    """Checks a Parquet file by its footer alone, which is quick however large the file is.
+
+    Args:
+        file: its path.
+        schema: columns that it must have, and no others, in this order.
+        rows: how many it must have; None for any number.
+
+    Raises:
+        TraceCorrupt: the file is missing or damaged, or has other columns or rows.
+    """
     with _opened(file, schema) as parquet:
         found_rows = parquet.metadata.num_rows
     if rows is not None and found_rows != rows:
@@ -65,15 +74,26 @@ def read_columns(
     names: Iterable[str] | None = None,
     codes: Codes = NO_CODES,
 ) -> dict[str, NDArray]:
-    """Some columns, or all, in the schema's order; page checksums and values verified. `codes` has
-    the names of dictionary columns.
+    """Some columns, or all, in the schema's order; page checksums and values verified.
 
-    Raises TraceCorrupt, for nulls too where the schema has none, and unless there are `rows` rows,
-    where that is given.
+    Args:
+        file: a Parquet file.
+        schema: columns that it must have.
+        rows: how many it must have; None for any number.
+        names: columns that are read; None for all.
+        codes: for columns of text, the texts that may occur; a text's place is its code.
+
+    Returns:
+        Arrays by name; NaN stands for null.
+
+    Raises:
+        TraceCorrupt: the file is missing or damaged, has other columns or rows, or has a null where
+            the schema has none.
     """
-    wanted = (
-        schema.names if names is None else [name for name in schema.names if name in set(names)]
-    )
+    wanted = schema.names
+    if names is not None:
+        chosen = set(names)
+        wanted = [name for name in schema.names if name in chosen]
     with _opened(file, schema) as parquet:
         table = parquet.read(columns=wanted)
         # The full validation finds codes beyond their dictionary, and text that is not UTF-8.
@@ -96,9 +116,8 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             found = parquet.schema_arrow
-            if found.names != schema.names or not all(
-                a.equals(b) for a, b in zip(found.types, schema.types, strict=True)
-            ):
+            # Types alone, since nullability and metadata differ between writers.
+            if found.names != schema.names or found.types != schema.types:
                 raise TraceCorrupt(
                     f"{file} has columns {shown(found.names)}, a trace of this release has "
                     f"{schema.names}; take it again"
@@ -116,8 +135,9 @@ def _opened(file: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
 
 
 def read_ahead(read: Callable[[_Part], _Read], parts: Sequence[_Part]) -> Iterator[_Read]:
-    """What `read` makes of each part, in order; on two threads, at most READ_AHEAD parts ahead, so
-    that memory stays bounded."""
+    """What `read` makes of each of the `parts`, in order; on two threads, at most READ_AHEAD parts
+    ahead, so that memory stays bounded."""
+    # Parquet's decoding and our digests release the GIL, so that threads help.
     with ThreadPoolExecutor(2) as pool:
         pending: deque[Future[_Read]] = deque()
         try:
@@ -128,6 +148,7 @@ def read_ahead(read: Callable[[_Part], _Read], parts: Sequence[_Part]) -> Iterat
             while pending:
                 yield pending.popleft().result()
         finally:
+            # Whoever stops early does not wait for parts that nobody will look at.
             for future in pending:
                 future.cancel()
 
@@ -147,10 +168,12 @@ def _codes(chunk: pa.DictionaryArray, file: Path, names: tuple[str, ...]) -> NDA
             f"{file}: a value among {shown(found)} is not one of {list(names)}; take the trace "
             "from its source again"
         )
-    return np.array([names.index(name) for name in found], np.uint8)[chunk.indices.to_numpy()]
+    # A writer may order a dictionary as it likes; codes are places in our list.
+    codes = np.array([names.index(name) for name in found], np.uint8)
+    return codes[chunk.indices.to_numpy()]
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """What an `error` says, in one line: messages of libraries often go on for several."""
     lines = str(error).splitlines()
     return lines[0][:200] if lines else type(error).__name__

@@ -78,12 +78,8 @@ TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=Fa
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of the log that were left out, by the reason; one of them, its device by a hash of the
-    name.
-
-    may_be_participation: whether figures of the trace would be other ones if these rows were
-        participations after all.
-    """
+    """Rows of the log that were left out for one reason, and one of them, as run.json records
+    them."""
 
     reason: str
     """Why, in words."""
@@ -92,10 +88,18 @@ class LeftOut:
     example: str
     """One of them, its device by a hash of its name."""
     may_be_participation: bool = True
+    """Whether figures of the trace would be other ones if these rows were participations after
+    all."""
 
 
 class ImportedTrace:
-    """An imported trace, opened. Raises TraceError, TraceCorrupt or TraceVersion."""
+    """A trace of somebody's own log, opened. It is read as a `Trace` is, and audited alike.
+
+    Raises:
+        TraceError: the directory is none of an import.
+        TraceCorrupt: a file is missing, damaged, changed, or breaks an invariant of the format.
+        TraceVersion: another release of fedray wrote it.
+    """
 
     def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path
@@ -107,7 +111,10 @@ class ImportedTrace:
     def open(cls, path: str | Path, verify: bool = True) -> Self:
         """Opens and validates: version, every file present, schemas, row counts.
 
-        verify: whether run.json and, as it is read, everything else must have its recorded digest.
+        Args:
+            path: the directory.
+            verify: whether run.json and, as it is read, everything else must have its recorded
+                digest.
         """
         directory = Path(path)
         run = read_document(directory)
@@ -193,12 +200,12 @@ class ImportedTrace:
         return f"<ImportedTrace {shown(str(self.path))}: {rows:,} rows, digest {self.digest[:12]}>"
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: run.json without its list of parts."""
+        """One JSON object, run.json without its list of parts, and the path."""
         return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
 
     @property
     def digest(self) -> str:
-        """Digest of the columns, as recorded; `verify` recomputes it."""
+        """Digest of the columns of all parts, as recorded in run.json; `verify` recomputes it."""
         return self.run["digest"]
 
     @property
@@ -208,7 +215,7 @@ class ImportedTrace:
 
     @property
     def committed_rounds(self) -> int:
-        """Rounds that released something, as the importer was told."""
+        """Rounds that released a model: n of every mechanism, as the importer was told."""
         return self.run["rounds"]
 
     @property
@@ -251,17 +258,18 @@ class ImportedTrace:
 
     @property
     def filtered_rows(self) -> int:
-        """Rows that did not meet the conditions (`where`), and so are no participations."""
+        """How many rows of the log did not meet the conditions (`where`), and so are no
+        participations."""
         return self.run.get("filtered_rows", 0)
 
     @property
     def device_columns(self) -> list[str]:
-        """Columns of the log that together name a device."""
-        return (
-            self.run["device_columns"]
-            if "device_columns" in self.run
-            else [str(self.run.get("device_column"))]
-        )
+        """Columns of the log that together name a device: the unit of privacy is one combination of
+        their values."""
+        if "device_columns" in self.run:
+            return self.run["device_columns"]
+        # Earlier imports took one column, under another key.
+        return [str(self.run.get("device_column"))]
 
     @property
     def unit(self) -> str:
@@ -294,9 +302,8 @@ class ImportedTrace:
                 f"Only rows with {conditions} are participations; {self.filtered_rows:,} other "
                 "rows are none."
             )
-        repeated = run.get(
-            "repeated_rows", sum(each.rows for each in self.left_out if each.reason == REPEATED)
-        )
+        of_earlier = sum(each.rows for each in self.left_out if each.reason == REPEATED)
+        repeated = run.get("repeated_rows", of_earlier)
         if repeated and self.repeats == "once":
             found.append(
                 f"{repeated:,} rows repeat another row's device and round; they are records of the "
@@ -318,7 +325,9 @@ class ImportedTrace:
             found.append(
                 f"Times of rounds are those of the rounds file: {times['rounds_file_form']}."
             )
-        return (*found, *([self.incompleteness] if not self.is_complete else []))
+        if not self.is_complete:
+            found.append(self.incompleteness)
+        return tuple(found)
 
     def _numbering_assumption(self) -> str:
         numbering = self.run.get("numbering")
@@ -350,7 +359,7 @@ class ImportedTrace:
         )
 
     def round_label(self, round_index: int) -> str:
-        """What the log calls a round."""
+        """What the log calls the round that is `round_index` here: its number there, as text."""
         if "rounds_digest" not in self.run:
             return str(round_index)
         return str(int(self._log_rounds["log_round"][round_index]))
@@ -367,6 +376,7 @@ class ImportedTrace:
         if self.run.get("times") is None:
             return None
         columns = self._log_rounds
+        # fmin and fmax pass over NaN where the other of the two is known.
         earliest = np.fmin(columns["first_time"], columns["listed_time"])
         latest = np.fmax(columns["last_time"], columns["listed_time"])
         return _filled(earliest, -np.inf), _filled(latest[::-1], np.inf)[::-1]
@@ -413,6 +423,7 @@ class ImportedTrace:
         end = part["end_device"]
         distinct = device_ids, rounds
         if self.repeats == "each":
+            # The invariant is of distinct rows: a device may contribute to a round several times.
             is_first = np.ones(rounds.size, np.bool_)
             is_first[1:] = (device_ids[1:] != device_ids[:-1]) | (rounds[1:] != rounds[:-1])
             distinct = device_ids[is_first], rounds[is_first]
@@ -420,7 +431,12 @@ class ImportedTrace:
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
-        """What the log calls a device; in quotes, escaped, where that cannot be printed."""
+        """What the log calls the device `device_id`; in quotes, escaped, where that cannot be
+        printed.
+
+        One row group of the names is read each time, which is quick for the few devices that a
+        report names.
+        """
         file = self._names_file
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
@@ -489,7 +505,9 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
 
 def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
     """Times [n]; in place of NaN the last one that is known, or `before`."""
-    places = np.maximum.accumulate(np.where(np.isnan(times), 0, np.arange(1, times.size + 1)))
+    # The place of the last known time up to each; 0, that of `before`, where there is none.
+    known_places = np.where(np.isnan(times), 0, np.arange(1, times.size + 1))
+    places = np.maximum.accumulate(known_places)
     return np.concatenate([[before], times])[places]
 
 
@@ -499,7 +517,12 @@ def _schema(part: dict[str, Any]) -> pa.Schema:
 
 
 def name_text(value: object) -> str:
-    """What the log calls a device, as text; in quotes, escaped, where that cannot be printed."""
+    """What the log calls a device, as text.
+
+    Args:
+        value: of the log's column; bytes are shown in hexadecimal, and what cannot be printed in
+            quotes, escaped.
+    """
     name = value.hex() if isinstance(value, bytes) else str(value)
     return name if name.isprintable() else repr(name)
 
@@ -515,12 +538,15 @@ def hashed_name(value: object, devices_digest: str) -> str:
         value: the name.
         devices_digest: of the trace's list of devices; the key of the hash.
     """
+    # BLAKE2b takes keys of up to 64 bytes.
     key = devices_digest.encode()[:64]
-    return f"#{hashlib.blake2b(name_text(value).encode(), key=key, digest_size=6).hexdigest()}"
+    name = name_text(value).encode()
+    return f"#{hashlib.blake2b(name, key=key, digest_size=6).hexdigest()}"
 
 
 def file_digest(file: Path) -> str:
-    """SHA-256 of a file's bytes. Raises TraceCorrupt."""
+    """SHA-256 of a `file`'s bytes, in hexadecimal, read in pieces. Raises TraceCorrupt if it cannot
+    be read."""
     try:
         with file.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
@@ -529,17 +555,28 @@ def file_digest(file: Path) -> str:
 
 
 def imported_digest(device_ids: NDArray[np.uint64], rounds: NDArray[np.uint32]) -> str:
-    """Digest of one part's columns."""
+    """Digest of one part's columns, `device_ids` [A] and `rounds` [A], as `columns_digest`."""
     return columns_digest({"device_id": device_ids, "round": rounds})
 
 
 def times_digest(times: NDArray[np.float64]) -> str:
-    """Digest of one part's times."""
+    """Digest of one part's `times` [A], seconds, as `columns_digest`; apart from that of the other
+    columns, because only audits of timers read times."""
     return columns_digest({"time": times})
 
 
 def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:
-    """A trace of either kind, by what its run.json says it is; `verify` as for both."""
+    """A trace of either kind, by what its run.json says it is.
+
+    Args:
+        path: the directory.
+        verify: whether what is read must have its recorded digests.
+
+    Raises:
+        TraceError: the directory is none of a trace.
+        TraceCorrupt: a file is missing, damaged or changed.
+        TraceVersion: another release of fedray wrote it.
+    """
     document = read_document(Path(path))
     if document.get("format") == IMPORT_FORMAT:
         return ImportedTrace.open(path, verify)

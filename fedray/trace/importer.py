@@ -156,9 +156,11 @@ def import_log(
         for batch in _sorted(staged, sorting, memory_mebibytes):
             parts.add(batch)
             on_progress(f"{parts.rows:,} of {source.rows - source.filtered_rows:,} rows sorted")
+        # Neither belongs to the trace, and both may be as large as the log.
         staged.unlink()
         shutil.rmtree(sorting, ignore_errors=True)
         entries = parts.finish()
+        # Only the sort brings repeated rows together, so this cannot be refused earlier.
         if parts.repeated and repeats == "refuse":
             raise InputError(
                 f"log {str(log)!r} has {parts.repeated:,} rows of {REPEATED} (such as "
@@ -328,7 +330,8 @@ class _Ranks:
             self._table[numbers - numbers[0]] = np.arange(numbers.size)
 
     def of(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """[N], of numbers [N] that are all among them."""
+        """The places [N] of some of the numbers, in any order; all of them must be among those that
+        were given."""
         if self._table is None:
             return np.searchsorted(self._numbers, numbers).astype(np.uint32)
         return self._table[numbers - self._numbers[0]]
@@ -374,7 +377,7 @@ class _Parts:
         self._pending_names: list[pa.Array] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next rows [B]."""
+        """Takes the next rows [B], which follow those before in order of (device, round, time)."""
         if not batch.num_rows:
             return
         names = batch.column(0)
@@ -396,6 +399,7 @@ class _Parts:
             number = int(self._log_rounds[ours[place]])
             self.example = self.example or Example(names[place], str(number))
             self.repeated += int(is_again.sum())
+        # Devices are numbered in order of their names: the first row of each raises the number.
         ids = self.devices - 1 + np.cumsum(is_new)
         self.devices = int(ids[-1]) + 1
         self.rows += len(names)
@@ -408,6 +412,7 @@ class _Parts:
             columns.append(seconds)
             np.minimum.at(self._first_times, ours, seconds)
             np.maximum.at(self._last_times, ours, seconds)
+        # Times sort last, so that of repeated rows the earliest stays.
         if not self._keeps_repeats:
             columns = [column[~is_again] for column in columns]
         self._pending.append(tuple(columns))
@@ -416,7 +421,7 @@ class _Parts:
             self._write_parts(is_last=False)
 
     def finish(self) -> list[dict[str, Any]]:
-        """The entries of the parts."""
+        """Writes what is left, and returns the entries of all parts for run.json."""
         if self._pending:
             self._write_parts(is_last=True)
         self._write_names(is_last=True)
@@ -463,6 +468,7 @@ class _Parts:
             columns = [column[end:] for column in columns]
         if is_last and columns[0].size:
             self._write_part(columns)
+        # A copy, because a slice would keep the whole array alive.
         self._pending = [tuple(column.copy() for column in columns)]
         self._pending_rows = columns[0].size
 

@@ -28,33 +28,29 @@ def check_rounds(columns: dict[str, NDArray], source: str) -> None:
     Raises:
         TraceCorrupt: if a round breaks them.
     """
-    committed = columns["state"] == 0
-    expected = np.concatenate([[0], np.cumsum(committed)[:-1]]) if committed.size else np.empty(0)
+    is_committed = columns["state"] == 0
+    # An attempt's number is that of the commits before it.
+    expected = np.empty(0)
+    if is_committed.size:
+        expected = np.concatenate([[0], np.cumsum(is_committed)[:-1]])
+    counts_commits = (columns["round"] == expected).all()
+    _demand(bool(counts_commits), source, "round numbers do not count committed rounds from 0")
+    opened = columns["opened"]
+    started = columns["started"]
+    closed = columns["closed"]
+    is_in_order = (opened <= started).all() and (started <= closed).all()
+    closes_in_order = (np.diff(closed) >= 0).all()
     _demand(
-        bool((columns["round"] == expected).all()),
-        source,
-        "round numbers do not count committed rounds from 0",
+        bool(is_in_order and closes_in_order), source, "opened, started, closed are out of order"
     )
-    in_order = (columns["opened"] <= columns["started"]).all() and (
-        columns["started"] <= columns["closed"]
-    ).all()
-    _demand(
-        bool(in_order and (np.diff(columns["closed"]) >= 0).all()),
-        source,
-        "opened, started, closed are out of order",
-    )
-    nested = (columns["accepted"] <= columns["reported"]).all() and (
-        columns["reported"] <= columns["selected"]
-    ).all()
-    _demand(bool(nested), source, "accepted, reported and selected are not nested")
-    _demand(
-        bool((columns["accepted"][~committed] == 0).all()),
-        source,
-        "an abandoned attempt accepts devices",
-    )
-    _demand(
-        bool((columns["accepted"][committed] > 0).all()), source, "a committed round accepts nobody"
-    )
+    accepted = columns["accepted"]
+    reported = columns["reported"]
+    is_nested = (accepted <= reported).all() and (reported <= columns["selected"]).all()
+    _demand(bool(is_nested), source, "accepted, reported and selected are not nested")
+    accepts_nobody = (accepted[~is_committed] == 0).all()
+    _demand(bool(accepts_nobody), source, "an abandoned attempt accepts devices")
+    accepts_somebody = (accepted[is_committed] > 0).all()
+    _demand(bool(accepts_somebody), source, "a committed round accepts nobody")
 
 
 def check_rows(
@@ -76,10 +72,12 @@ def check_rows(
     times = columns["checkin_time"]
     if not device_ids.size:
         return
-    later = (device_ids[1:] > device_ids[:-1]) | (
-        (device_ids[1:] == device_ids[:-1]) & (times[1:] >= times[:-1])
-    )
-    _demand(bool(later.all()), source, "rows are not sorted by device_id and checkin_time")
+    is_next_device = device_ids[1:] > device_ids[:-1]
+    is_same_device = device_ids[1:] == device_ids[:-1]
+    is_later = times[1:] >= times[:-1]
+    is_sorted = is_next_device | (is_same_device & is_later)
+    _demand(bool(is_sorted.all()), source, "rows are not sorted by device_id and checkin_time")
+    # Sorted ids lie within the part if the first and the last do.
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
     _demand(
@@ -122,12 +120,9 @@ def check_accepted(
         source,
         f"a row names round {int(rounds.max())}, but {count} were committed",
     )
-    same = device_ids[1:] == device_ids[:-1]
-    _demand(
-        bool((rounds[1:][same] > rounds[:-1][same]).all()),
-        source,
-        "a device's accepted rounds do not increase",
-    )
+    is_same = device_ids[1:] == device_ids[:-1]
+    increases = rounds[1:][is_same] > rounds[:-1][is_same]
+    _demand(bool(increases.all()), source, "a device's accepted rounds do not increase")
 
 
 def check_totals(

@@ -9,8 +9,11 @@ from fedray.trace.trained import TRAINING, TRAINING_FILE, TrainedRun
 
 
 def is_trained_run(path: str | Path) -> bool:
-    """Whether a directory is a trained run by itself, and not a trace."""
-    return (Path(path) / TRAINING_FILE).exists() and not (Path(path) / RUN_FILE).exists()
+    """Whether the directory `path` is a trained run by itself, and not a trace, which may hold one
+    too."""
+    directory = Path(path)
+    is_trace = (directory / RUN_FILE).exists()
+    return (directory / TRAINING_FILE).exists() and not is_trace
 
 
 def open_trained(path: str | Path, verify: bool = True) -> TrainedRun:
@@ -52,6 +55,7 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
         around = trained.path.resolve().parent
         if not (around / RUN_FILE).exists():
             return None
+        # A run may have been moved into another trace by hand, which is then not its own.
         found = Trace.open(around)
         return found if found.digest == trained.trace_digest else None
     trace = given if isinstance(given, Trace) else Trace.open(given)

@@ -42,22 +42,27 @@ _COMPUTE: Any = pc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLayout:
-    """How a log is written, and what its columns are. Raises InputError.
+    """How a log is written, and what its columns are.
 
-    devices: columns that together name a device. time: column, and time_unit of its numbers, if
-    given. where: conditions "COLUMN=VALUE" of the rows that are participations; several of one
-    column mean any of them. delimiter: between CSV's columns.
+    Raises InputError for columns that are named twice, and for a delimiter or condition that cannot
+    be read.
     """
 
     devices: tuple[str, ...]
+    """Columns that together name a device."""
     round: str
     """Column of the round."""
     time: str | None = None
+    """Column of the time; None for a log without times."""
     time_unit: str | None = None
+    """Unit of times that are numbers; None where it can be told from them."""
     where: tuple[str, ...] = ()
+    """Conditions "COLUMN=VALUE" of the rows that are participations; several of one column mean any
+    of them."""
     file_format: str | None = None
     """csv or parquet; None: by the suffix."""
     delimiter: str | None = None
+    """What stands between CSV's columns; None for a comma."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -75,25 +80,21 @@ class LogLayout:
             raise InputError(
                 f"delimiter={self.delimiter!r} must be one character, such as ';' or tab"
             )
-        wrong = next(
-            (
-                each
-                for each in self.where
-                if not each.partition("=")[1] or not each.partition("=")[0]
-            ),
-            None,
-        )
-        if wrong is not None:
-            raise InputError(f"where={wrong!r} must be COLUMN=VALUE, such as outcome=accepted")
+        for each in self.where:
+            column, equals, _ = each.partition("=")
+            if not equals or not column:
+                raise InputError(f"where={each!r} must be COLUMN=VALUE, such as outcome=accepted")
 
     @property
     def separator(self) -> str:
-        """The delimiter itself."""
+        """The character that the delimiter names: a comma unless one is given, and a tab for
+        "tab"."""
         return _DELIMITERS.get(self.delimiter or ",", self.delimiter or ",")
 
     @property
     def conditions(self) -> dict[str, list[str]]:
-        """The values that each column of `where` may have."""
+        """The values that each column of `where` may have; rows that have one of them in every
+        column are participations."""
         found: dict[str, list[str]] = {}
         for each in self.where:
             column, _, value = each.partition("=")
@@ -102,36 +103,35 @@ class LogLayout:
 
     @property
     def columns(self) -> dict[str, str]:
-        """All columns that are read, by the argument that names them first."""
+        """All columns that are read, each with the argument that names it first."""
         named = dict.fromkeys(self.conditions, "where")
         if self.time is not None:
             named[self.time] = "time_column"
         named[self.round] = "round_column"
-        return {
-            **dict.fromkeys(self.devices, "device_column"),
-            **{k: v for k, v in named.items() if k not in self.devices},
-        }
+        of_devices = dict.fromkeys(self.devices, "device_column")
+        others = {column: named[column] for column in named if column not in self.devices}
+        return {**of_devices, **others}
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row of the log; round: as it is shown."""
+    """A row of the log, by which a message shows what it means; the first one of its kind."""
 
     device: pa.Scalar
     """The log's value, which may be missing."""
     round: str
+    """The round as it is shown."""
 
     def __str__(self) -> str:
         """For whoever is at the log, who has to find the row."""
         return f"device {shown_value(self.device)}, round {self.round}"
 
     def hashed(self, devices_digest: str) -> str:
-        """For the trace, which may be read by others."""
+        """The row for the trace, which may be read by others: the device by a hash under the key
+        `devices_digest`."""
         device = self.device.as_py()
-        return (
-            f"device {'missing' if device is None else hashed_name(device, devices_digest)}, "
-            f"round {self.round}"
-        )
+        name = "missing" if device is None else hashed_name(device, devices_digest)
+        return f"device {name}, round {self.round}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +146,25 @@ class Unused:
     """One of them."""
 
     def recorded(self, devices_digest: str, may_be_participation: bool = True) -> LeftOut:
-        """As the trace has it."""
-        return LeftOut(
-            self.reason, self.rows, self.example.hashed(devices_digest), may_be_participation
-        )
+        """As the trace has it, the example's device by a hash that is salted with
+        `devices_digest`."""
+        example = self.example.hashed(devices_digest)
+        return LeftOut(self.reason, self.rows, example, may_be_participation)
 
 
 class Log:
     """A log's participations, batch by batch; what is none is counted in `left_out`, by reason, or
-    in `filtered_rows`."""
+    in `filtered_rows`.
+
+    Args:
+        path: a file, or a directory of files of one format, which are read in order of their names.
+        layout: what the columns are.
+        numbering: hears of all round numbers, and says which are taken.
+        on_progress: hears how many rows were read.
+
+    Raises:
+        InputError: the files or the columns are not there, or of a type that cannot be read.
+    """
 
     def __init__(
         self,
@@ -171,11 +181,10 @@ class Log:
         self.out_of_range = 0
         """Rows whose round is none of the rounds that were told."""
         self.first_second = np.inf
-        self.times = (
-            None
-            if layout.time is None
-            else TimeReader(f"column {layout.time!r} of log {shown_path(path)}", layout.time_unit)
-        )
+        self.times: TimeReader | None = None
+        if layout.time is not None:
+            where = f"column {layout.time!r} of log {shown_path(path)}"
+            self.times = TimeReader(where, layout.time_unit)
         self._on_progress = on_progress
         self._files = _files(path)
         self._format = _format_of(self._files[0], layout.file_format)
@@ -188,13 +197,18 @@ class Log:
         self._met: dict[str, list[str]] = {column: [] for column in layout.conditions}
         """A few values that columns of conditions have, for the case that no row is taken."""
         fields = [pa.field("device", self._device_type()), pa.field("round", numbering.type)]
-        self.schema = pa.schema(
-            [*fields, *([pa.field("time", pa.float64())] if layout.time is not None else [])]
-        )
+        if layout.time is not None:
+            fields.append(pa.field("time", pa.float64()))
+        self.schema = pa.schema(fields)
 
     def stage(self, file: Path) -> None:
-        """Writes the participations to a Parquet file. Raises InputError for what cannot be read,
-        RunFailed for a full disk."""
+        """Writes the participations to a Parquet `file`, from which they are sorted.
+
+        Raises:
+            InputError: the log cannot be read.
+            RunFailed: the disk is full or fails.
+        """
+        # lz4, because the file is read once and removed; names seldom repeat, so no dictionary.
         try:
             with pq.ParquetWriter(
                 file, self.schema, compression="lz4", use_dictionary=False
@@ -210,15 +224,15 @@ class Log:
             ) from None
 
     def no_row_taken(self) -> str:
-        """Why there is nothing, where a condition leaves no row; else empty."""
+        """Why there is nothing, where the conditions leave no row: what their columns have instead.
+        Empty where some row is left."""
         if not self.rows or self.filtered_rows < self.rows:
             return ""
         met = []
         for column, wanted in self.layout.conditions.items():
-            some = [
-                *map(repr, self._met[column][:MOST_MET]),
-                *(["..."] if len(self._met[column]) > MOST_MET else []),
-            ]
+            some = [repr(value) for value in self._met[column][:MOST_MET]]
+            if len(self._met[column]) > MOST_MET:
+                some.append("...")
             met.append(
                 f"column {column!r} has {', '.join(some)}, and {' or '.join(map(repr, wanted))} is "
                 "wanted"
@@ -230,11 +244,13 @@ class Log:
         )
 
     def _checked_columns(self) -> dict[str, pa.DataType]:
+        """The columns that are read with their types, by the first file; the others must agree."""
         file = self._files[0]
         given = self.layout.columns
         schema = (
             self._csv(file, []).schema if self._format == "csv" else _parquet(file).schema_arrow
         )
+        # pyarrow decodes the names only when they are asked for.
         try:
             names = schema.names
         except UnicodeError as error:
@@ -250,6 +266,7 @@ class Log:
                     "rename one of them"
                 )
             if column not in names:
+                # A single column is what a file with another delimiter looks like.
                 hint = (
                     f" (read as parted by {self.layout.separator!r}; delimiter=',' tells another)"
                     if len(names) == 1
@@ -281,6 +298,7 @@ class Log:
             for file in self._files:
                 yield from self._csv(file, list(self._types))
             return
+        # CSV is text everywhere; files of Parquet have types that may differ from file to file.
         for file in self._files:
             with _parquet(file) as parquet:
                 schema = parquet.schema_arrow
@@ -306,21 +324,22 @@ class Log:
             ) from None
 
     def _where(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that meet the conditions."""
+        """The rows that meet the conditions. Values are compared as text, so that a number or a
+        truth value is written as in the file."""
         taken = np.ones(batch.num_rows, np.bool_)
         for column, values in self.layout.conditions.items():
             found = _decoded(batch.column(column)).cast(pa.string())
             met = self._met[column]
-            if len(met) <= MOST_MET:
+            # One more than are named, so that the message knows whether there are others.
+            room = MOST_MET + 1 - len(met)
+            if room > 0:
                 shown = ("" if each is None else each[:60] for each in found.unique().to_pylist())
-                met += [each for each in dict.fromkeys(shown) if each not in met][
-                    : MOST_MET + 1 - len(met)
-                ]
-            allowed = (
-                [value.lower() for value in values]
-                if pa.types.is_boolean(_plain(self._types[column]))
-                else values
-            )
+                unknown = [each for each in dict.fromkeys(shown) if each not in met]
+                met += unknown[:room]
+            # pyarrow writes booleans as true and false, people also as True and False.
+            is_boolean = pa.types.is_boolean(_plain(self._types[column]))
+            allowed = [value.lower() for value in values] if is_boolean else values
+            # Null counts as empty text, so that COLUMN= asks for rows without a value.
             is_allowed = _COMPUTE.is_in(_COMPUTE.fill_null(found, ""), pa.array(allowed))
             taken &= is_allowed.to_numpy(zero_copy_only=False)
         if taken.all():
@@ -347,11 +366,8 @@ class Log:
             return pa.int64()
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return pa.string()
-        if (
-            pa.types.is_binary(kind)
-            or pa.types.is_large_binary(kind)
-            or pa.types.is_fixed_size_binary(kind)
-        ):
+        is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        if is_bytes or pa.types.is_fixed_size_binary(kind):
             return pa.binary()
         raise InputError(
             f"device_column={name!r} is of type {kind}; devices are whole numbers, strings or bytes"
@@ -365,15 +381,15 @@ class Log:
         has_name = devices.is_valid().to_numpy(zero_copy_only=False)
         if not pa.types.is_integer(devices.type):
             has_name &= _has_content(devices)
+        has_round = rounds.is_valid().to_numpy(zero_copy_only=False)
         limit = self.numbering.limit
-        beyond = (
-            f"have a round beyond rounds-1={limit - 1}"
-            if self.numbering.how == AS_THEY_ARE
-            else "have a round beyond 10^18"
-        )
+        beyond = "have a round beyond 10^18"
+        if self.numbering.how == AS_THEY_ARE:
+            beyond = f"have a round beyond rounds-1={limit - 1}"
+        # A row is counted under the first of these that it fails.
         checks = (
             ("have no device", ~has_name),
-            ("have no round", ~rounds.is_valid().to_numpy(zero_copy_only=False)),
+            ("have no round", ~has_round),
             ("have a round that is no whole number", ~is_whole),
             ("have a negative round", numbers < 0),
             (beyond, numbers >= limit),
@@ -388,10 +404,9 @@ class Log:
         staged, is_released = self.numbering.staged(numbers[is_valid])
         if is_released is not None:
             is_valid[is_valid] = is_released
-        columns = [
-            devices,
-            *([_decoded(batch.column(self.layout.time))] if self.layout.time is not None else []),
-        ]
+        columns = [devices]
+        if self.layout.time is not None:
+            columns.append(_decoded(batch.column(self.layout.time)))
         if not is_valid.all():
             kept = pa.array(np.flatnonzero(is_valid))
             columns = [column.take(kept) for column in columns]
@@ -413,14 +428,14 @@ class Log:
             each.validate(full=True)
         if len(found) == 1:
             return found[0]
-        parts = [
-            _COMPUTE.if_else(pa.array(_has_content(each)), each, pa.scalar(None, kind))
-            for each in found
-        ]
-        escaped = [
-            _COMPUTE.replace_substring(_COMPUTE.replace_substring(each, "\\", "\\\\"), "|", "\\|")
-            for each in parts
-        ]
+        # A device needs all its parts: joined with a missing one, the whole is missing. Escaping
+        # keeps ("a|b", "c") and ("a", "b|c") apart.
+        missing = pa.scalar(None, kind)
+        escaped = []
+        for each in found:
+            part = _COMPUTE.if_else(pa.array(_has_content(each)), each, missing)
+            part = _COMPUTE.replace_substring(part, "\\", "\\\\")
+            escaped.append(_COMPUTE.replace_substring(part, "|", "\\|"))
         return _COMPUTE.binary_join_element_wise(*escaped, "|")
 
     def _leave_out(
@@ -428,15 +443,24 @@ class Log:
     ) -> None:
         first = int(places[0])
         before = self.left_out.get(reason)
-        example = before.example if before else Example(devices[first], shown_value(rounds[first]))
-        self.left_out[reason] = Unused(
-            reason, (before.rows if before else 0) + int(places.size), example
-        )
+        if before is not None:
+            rows = before.rows + int(places.size)
+            self.left_out[reason] = Unused(reason, rows, before.example)
+            return
+        example = Example(devices[first], shown_value(rounds[first]))
+        self.left_out[reason] = Unused(reason, int(places.size), example)
 
 
 def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
     """The rounds that a file lists, in order of release: one per line, or a CSV or Parquet file.
-    Raises InputError."""
+
+    Args:
+        file: its path.
+        layout: of the log, whose columns of round and time the file may have too.
+
+    Raises:
+        InputError: the file is not there, cannot be read, or is no such list.
+    """
     if not file.is_file():
         raise InputError(
             f"rounds_file={str(file)!r} is not there; name a file that lists the rounds that "
@@ -448,12 +472,9 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
         else:
             table = plain_list(file) or open_csv(file, [], layout.separator).read_all()
             # Left alone, pyarrow would guess the types, and lose the offsets of times.
-            text = {name: pa.string() for name in table.column_names}
-            table = (
-                table
-                if table.schema.types == list(text.values())
-                else open_csv(file, list(text), layout.separator).read_all()
-            )
+            names = list(dict.fromkeys(table.column_names))
+            if table.schema.types != [pa.string()] * len(names):
+                table = open_csv(file, names, layout.separator).read_all()
     except _DAMAGE as error:
         # Names of columns that are not UTF-8 raise here too.
         raise InputError(
@@ -463,7 +484,14 @@ def read_rounds_file(file: Path, layout: LogLayout) -> ReleasedRounds:
 
 
 def open_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CSVStreamingReader:
-    """Reads columns as text; all of them, of any type, where none are named."""
+    """Opens a CSV file to be read block by block.
+
+    Args:
+        file: its path; compression follows from the suffix.
+        columns: those that are read, as text; where none are named, all, of the types that pyarrow
+            guesses.
+        separator: between columns.
+    """
     return arrow_csv.open_csv(
         file,
         read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES),
@@ -478,18 +506,19 @@ def open_csv(file: Path, columns: Sequence[str], separator: str) -> arrow_csv.CS
 
 
 def shown_path(path: Path) -> str:
-    """A path for messages; what is not UTF-8 in it is escaped."""
+    """A `path` in quotes, for messages; what is not UTF-8 in it is escaped."""
     return repr(str(path))
 
 
 def shown_value(value: pa.Scalar) -> str:
-    """A value of a log for messages, cut to 60 characters."""
+    """A `value` of a log for messages, cut to 60 characters; bytes in hexadecimal, and "missing"
+    for null."""
     plain = value.as_py()
-    return (
-        "missing"
-        if plain is None
-        else repr(plain.hex() if isinstance(plain, bytes) else plain)[:60]
-    )
+    if plain is None:
+        return "missing"
+    if isinstance(plain, bytes):
+        plain = plain.hex()
+    return repr(plain)[:60]
 
 
 def _parquet(file: Path) -> pq.ParquetFile:
@@ -512,7 +541,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def _has_content(column: pa.Array) -> np.ndarray:
     """[N]: which are neither missing nor empty."""
-    return _COMPUTE.fill_null(_COMPUTE.binary_length(column), 0).to_numpy(zero_copy_only=False) > 0
+    lengths = _COMPUTE.fill_null(_COMPUTE.binary_length(column), 0)
+    return lengths.to_numpy(zero_copy_only=False) > 0
 
 
 def _whole_numbers(rounds: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -525,17 +555,18 @@ def _whole_numbers(rounds: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]
             rounds = _COMPUTE.min_element_wise(
                 rounds, pa.scalar(largest, pa.uint64()), skip_nulls=False
             )
-        return _COMPUTE.fill_null(rounds.cast(pa.int64()), -1).to_numpy(
-            zero_copy_only=False
-        ), np.ones(len(rounds), np.bool_)
+        numbers = _COMPUTE.fill_null(rounds.cast(pa.int64()), -1)
+        all_whole = np.ones(len(rounds), np.bool_)
+        return numbers.to_numpy(zero_copy_only=False), all_whole
     if pa.types.is_floating(kind):
-        values = _COMPUTE.fill_null(rounds.cast(pa.float64()), -1.0).to_numpy(zero_copy_only=False)
-        is_whole = (
-            np.isfinite(values) & (values == np.trunc(values)) & (np.abs(values) <= LONGEST_EXACT)
-        )
+        filled = _COMPUTE.fill_null(rounds.cast(pa.float64()), -1.0)
+        values = filled.to_numpy(zero_copy_only=False)
+        is_exact = np.isfinite(values) & (np.abs(values) <= LONGEST_EXACT)
+        is_whole = is_exact & (values == np.trunc(values))
         return np.where(is_whole, values, -1.0).astype(np.int64), is_whole
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         trimmed = _COMPUTE.fill_null(_COMPUTE.utf8_trim_whitespace(rounds), "-1")
+        # 18 digits fit int64 whatever they are.
         is_whole = _COMPUTE.match_substring_regex(trimmed, r"^-?[0-9]{1,18}$")
         numbers = _COMPUTE.if_else(is_whole, trimmed, "-1").cast(pa.int64())
         return numbers.to_numpy(zero_copy_only=False), is_whole.to_numpy(zero_copy_only=False)
@@ -550,9 +581,8 @@ def _files(path: Path) -> list[Path]:
             f"log {shown_path(path)} is not there; name a CSV or Parquet file, or a directory of "
             "them"
         )
-    found = sorted(
-        file for file in path.rglob("*") if file.suffix.lower() in _FORMATS and file.is_file()
-    )
+    named = [file for file in path.rglob("*") if file.suffix.lower() in _FORMATS]
+    found = sorted(file for file in named if file.is_file())
     kinds = Counter(_FORMATS[file.suffix.lower()] for file in found)
     if not found:
         raise InputError(

@@ -27,11 +27,13 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRounds:
-    """The rounds that released a model, as a file lists them. numbers [n] int64, distinct; seconds
-    [n], if the file has times."""
+    """The rounds that released a model, as a file lists them: those that are not listed released
+    nothing."""
 
     numbers: NDArray[np.int64]
+    """The log's numbers of the rounds, [n], distinct, in order of release."""
     seconds: NDArray[np.float64] | None
+    """When each was released, [n], not decreasing; None if the file has no times."""
     form: str
     """What the times are, in words."""
 
@@ -66,7 +68,11 @@ class Numbering:
                 f"rounds={rounds}, but the rounds file lists {released.numbers.size:,}; leave "
                 "the number out"
             )
-        self.how = BY_RANK if has_ranks else BY_LIST if released is not None else AS_THEY_ARE
+        self.how = AS_THEY_ARE
+        if has_ranks:
+            self.how = BY_RANK
+        elif released is not None:
+            self.how = BY_LIST
         self.released = released
         self.unreleased_rows = 0
         """Rows in rounds that the list does not have."""
@@ -79,15 +85,17 @@ class Numbering:
 
     @property
     def type(self) -> pa.DataType:
-        """Of what `staged` returns."""
+        """The type of the numbers that `staged` returns: 64 bits for those of the log, 32 for
+        ours."""
         return pa.int64() if self.how == BY_RANK else pa.uint32()
 
     @property
     def limit(self) -> int:
-        """No round of the log has this number, or one above."""
-        return (
-            self._rounds if self.how == AS_THEY_ARE and self._rounds is not None else LARGEST_NUMBER
-        )
+        """The bound of round numbers: rows with this number, or one above, are refused as beyond
+        any round."""
+        if self.how == AS_THEY_ARE and self._rounds is not None:
+            return self._rounds
+        return LARGEST_NUMBER
 
     def staged(self, numbers: NDArray[np.int64]) -> tuple[NDArray, NDArray[np.bool_] | None]:
         """(numbers to be sorted by, which rows released something; None for all), of a log's
@@ -95,6 +103,7 @@ class Numbering:
         if self.how != BY_LIST:
             self._seen = _union(self._seen, numbers)
             return (numbers if self.how == BY_RANK else numbers.astype(np.uint32)), None
+        # The minimum is for numbers above all that are listed, which have no place.
         places = np.minimum(np.searchsorted(self._sorted, numbers), self._sorted.size - 1)
         is_released = self._sorted[places] == numbers
         if not is_released.all():
@@ -135,7 +144,8 @@ class Numbering:
 
     @property
     def empty_rounds(self) -> int:
-        """Listed rounds in which nobody of this log took part."""
+        """How many of the listed rounds nobody of this log took part in; they released a model all
+        the same, and count."""
         return self.released.numbers.size - self._seen.size if self.released is not None else 0
 
     @property
@@ -144,11 +154,12 @@ class Numbering:
         return _listed(self._unreleased[:MOST_SHOWN].tolist(), self._unreleased.size)
 
     def missing(self) -> list[int]:
-        """The first of 0 .. rounds-1 that do not occur."""
+        """The first few of the rounds 0 .. rounds-1 in which the log has no participation, for
+        messages."""
         assert self._rounds is not None
-        return np.setdiff1d(np.arange(min(self._rounds, self._seen.size + MOST_SHOWN)), self._seen)[
-            :MOST_SHOWN
-        ].tolist()
+        # Of so many first numbers at least MOST_SHOWN are missing, if as many are at all.
+        first = np.arange(min(self._rounds, self._seen.size + MOST_SHOWN))
+        return np.setdiff1d(first, self._seen)[:MOST_SHOWN].tolist()
 
 
 def read_released(
@@ -273,6 +284,5 @@ def _union(known: NDArray[np.int64], numbers: NDArray) -> NDArray[np.int64]:
 
 
 def _listed(some: list[int], count: int) -> str:
-    return ", ".join(map(str, some[:MOST_SHOWN])) + (
-        f", ... {count:,} in all" if count > MOST_SHOWN else ""
-    )
+    shown = ", ".join(map(str, some[:MOST_SHOWN]))
+    return f"{shown}, ... {count:,} in all" if count > MOST_SHOWN else shown

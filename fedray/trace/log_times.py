@@ -38,8 +38,12 @@ _COMPUTE: Any = pc
 
 
 class TimeReader:
-    """Reads one column of times, batch by batch. unit: of numbers, where it is known. Raises
-    InputError."""
+    """Reads one column of times, batch by batch. Raises InputError for what cannot be told.
+
+    Args:
+        where: what messages call the column.
+        unit: of numbers, one of UNITS; None where it is not known.
+    """
 
     def __init__(self, where: str, unit: str | None) -> None:
         if unit is not None and unit not in UNITS:
@@ -52,7 +56,12 @@ class TimeReader:
         """What the times are, in words; empty before the first row."""
 
     def seconds(self, column: pa.Array) -> NDArray[np.float64]:
-        """[N] float64: since 1970-01-01 UTC, or as the numbers count."""
+        """The times of a `column` [N] as seconds, float64: since 1970-01-01 UTC, or as the numbers
+        count.
+
+        The first column that is read settles the form, which all later ones must have. Raises
+        InputError.
+        """
         if not len(column):
             return np.empty(0)
         if column.null_count:
@@ -65,9 +74,9 @@ class TimeReader:
         if pa.types.is_timestamp(kind):
             return self._of_timestamps(column, "timestamps")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            return self._of_numbers(
-                column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-            )
+            # Unsafe casts round: nanoseconds since 1970 need more digits than float64 has.
+            numbers = column.cast(pa.float64(), safe=False)
+            return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
         raise InputError(f"{self._where} is of type {kind}, which has no times. {ACCEPTED}")
@@ -79,11 +88,14 @@ class TimeReader:
             except pa.ArrowException as error:
                 raise self._refused(first_line(error)) from None
             return self._of_numbers(numbers.to_numpy(zero_copy_only=False))
-        if _COMPUTE.min(_COMPUTE.binary_length(text)).as_py() <= len("2026-03-01"):
+        # pyarrow would take a date for its midnight, up to a day away from the truth.
+        shortest = _COMPUTE.min(_COMPUTE.binary_length(text)).as_py()
+        if shortest <= len("2026-03-01"):
             raise self._refused("a date without a time of day, or none at all")
         text = _COMPUTE.replace_substring_regex(text, r" ?UTC$", "Z")
         problem = ""
-        for kind in (self._text_type,) if self._text_type is not None else (_WITH_OFFSET, _WITHOUT):
+        kinds = (_WITH_OFFSET, _WITHOUT) if self._text_type is None else (self._text_type,)
+        for kind in kinds:
             try:
                 found = text.cast(kind)
             except pa.ArrowException as error:
@@ -99,22 +111,21 @@ class TimeReader:
                 f"{self._where} has {what}, whose unit is known; time_unit={self._unit!r} is for "
                 "numbers, leave it out"
             )
-        self.form = (
-            f"{what} in UTC"
-            if column.type.tz
-            else f"{what} without an offset from UTC, taken as UTC"
-        )
-        return column.cast(pa.int64()).to_numpy(zero_copy_only=False) / _TICKS[column.type.unit]
+        self.form = f"{what} without an offset from UTC, taken as UTC"
+        if column.type.tz:
+            self.form = f"{what} in UTC"
+        ticks = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return ticks / _TICKS[column.type.unit]
 
     def _of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         if not np.isfinite(values).all():
             raise self._refused("a number that is not finite")
         if self._unit is None:
-            units = [
-                unit
-                for unit, per_second in UNITS.items()
-                if EARLIEST <= values[0] / per_second <= LATEST
-            ]
+            # The ranges of 2000 to 2100 in the four units are apart, so that at most one fits.
+            units = []
+            for unit, per_second in UNITS.items():
+                if EARLIEST <= values[0] / per_second <= LATEST:
+                    units.append(unit)
             if not units:
                 raise self._refused(
                     f"{values[0]:.15g}, which is a Unix time of 2000 to 2100 in no unit; say what "
@@ -149,16 +160,15 @@ def shown_range(first: float, last: float) -> tuple[str, str]:
     if not EARLIEST <= first <= last <= LATEST:
         return f"{first:.15g} s", f"{last:.15g} s"
     microseconds = [round(1e6 * each) for each in (first, last)]
-    step = next(
-        step for step in (1_000_000, 1_000, 1) if all(each % step == 0 for each in microseconds)
-    )
-    timespec = {1_000_000: "seconds", 1_000: "milliseconds", 1: "microseconds"}[step]
+    timespec = "microseconds"
+    for length, name in ((1_000_000, "seconds"), (1_000, "milliseconds")):
+        if all(each % length == 0 for each in microseconds):
+            timespec = name
+            break
+    # Whole microseconds are added to 1970, because fromtimestamp would round a float.
     start = datetime.datetime.fromtimestamp(0, datetime.UTC)
-    shown = [
-        (start + datetime.timedelta(microseconds=each)).isoformat(timespec=timespec)
-        for each in microseconds
-    ]
-    return shown[0], shown[1]
+    moments = [start + datetime.timedelta(microseconds=each) for each in microseconds]
+    return moments[0].isoformat(timespec=timespec), moments[1].isoformat(timespec=timespec)
 
 
 def _is_number(text: str) -> bool:

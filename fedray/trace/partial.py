@@ -69,6 +69,7 @@ class Lock:
     ends."""
 
     def __init__(self, partial: Path) -> None:
+        # "a" makes the file if need be, and truncates nothing of a process that is at work.
         self._file = (partial / LOCK_FILE).open("a")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,7 +81,7 @@ class Lock:
             ) from None
 
     def release(self) -> None:
-        """Lets go."""
+        """Lets go; the file of the lock stays, because another process may wait for it."""
         self._file.close()
 
 
@@ -117,6 +118,7 @@ class PartialDirectory:
         self._lock: Lock | None = None
         output = str(directory)
         try:
+            # File systems take names of 255 bytes, and ours get endings.
             if len(os.fsencode(self.directory.name)) > 200:
                 raise OSError("its name is longer than 200 bytes")
             if os.path.lexists(self.directory) and not _is_plain_and_empty(self.directory):
@@ -164,22 +166,30 @@ class PartialDirectory:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not (self._is_kept or (self.can_be_resumed and not self._is_discarded)):
+        is_kept_to_resume = self.can_be_resumed and not self._is_discarded
+        if not (self._is_kept or is_kept_to_resume):
             self._remove()
         self._release()
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint to go on from, so that a failure leaves the directory as it
+        is."""
         return has_checkpoint(self.partial)
 
     def discard(self) -> None:
-        """There is nothing to go on for: no checkpoint is kept."""
+        """Says that there is nothing to go on for: what was written is removed at the end,
+        checkpoints too."""
         self._is_kept = False
         self._is_discarded = True
 
     def save_content(self, name: str, content: bytes) -> None:
-        """Writes a file that the scenario names, under the name of its content."""
+        """Writes a file that the scenario names.
+
+        Args:
+            name: made of its digest, so that equal files are one.
+            content: its bytes.
+        """
         self._write(name, content)
 
     def publish(self, document: Mapping[str, Any]) -> Path:
@@ -187,8 +197,10 @@ class PartialDirectory:
 
         Returns its path. Raises RunFailed; what was written is then kept.
         """
+        # The document is written last: a directory that has it is whole, whatever its name.
         whole = {**document, DOCUMENT_DIGEST: document_digest(document)}
-        self._write(self._document_file, (json.dumps(whole, indent=1) + "\n").encode())
+        text = json.dumps(whole, indent=1) + "\n"
+        self._write(self._document_file, text.encode())
         self._is_kept = True
         try:
             if self.directory.exists():
@@ -245,6 +257,7 @@ class PartialDirectory:
             raise InputError(f"{needs}, which is there and is no plain directory; {remedy}")
         if (partial / self._document_file).exists():
             raise InputError(f"{needs}, which holds a finished trace; rename it or {remedy}")
+        # A process that was stopped between making the directory and its mark left a lock alone.
         is_empty = all(
             path.name == LOCK_FILE and not path.lstat().st_size for path in partial.iterdir()
         )

@@ -17,8 +17,8 @@ PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions, without importing anything; a package that is not installed is left
-    out."""
+    """Installed versions of what may change a result, by name of the package, without importing
+    anything; a package that is not installed is left out."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

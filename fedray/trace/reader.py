@@ -47,17 +47,22 @@ from fedray.trace.trained import METRICS_FILE, OLD_METRIC_SCHEMA, OLD_METRICS, T
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPart:
-    """Participations of one part: accepted rows of committed rounds, sorted by (device, round); [A]
-    each."""
+    """Participations of one part: accepted rows of committed rounds, sorted by (device, round)."""
 
     device_ids: NDArray[np.uint64]
-    """Who took part, in order."""
+    """Who took part, [A], in order."""
     rounds: NDArray[np.uint32]
-    """In which committed round."""
+    """In which committed round, [A]."""
 
 
 class Trace:
-    """A trace directory, opened. Raises TraceError, TraceCorrupt or TraceVersion."""
+    """A trace directory, opened; its columns are read when they are asked for, and checked then.
+
+    Raises:
+        TraceError: the directory is none of a trace.
+        TraceCorrupt: a file is missing, damaged, changed, or breaks an invariant of the format.
+        TraceVersion: another release of fedray wrote it.
+    """
 
     def __init__(self, path: Path, run: dict[str, Any], verify: bool = True) -> None:
         self.path = path
@@ -70,7 +75,9 @@ class Trace:
         """Opens and validates: versions, every file present and whole, schemas, row counts, the
         rounds' invariants.
 
-        verify: whether run.json and, as it is read, every column must have its recorded digest.
+        Args:
+            path: the directory.
+            verify: whether run.json and, as it is read, every column must have its recorded digest.
         """
         directory = Path(path)
         trace = cls(directory, _read_run(directory, verify), verify)
@@ -87,12 +94,13 @@ class Trace:
         return f"<Trace {shown(str(self.path))}: {run['ended']}, digest {self.digest[:12]}>"
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object: run.json without its list of parts."""
+        """One JSON object: run.json without its list of parts, and the path."""
         return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
 
     @property
     def digest(self) -> str:
-        """Digest of the result columns, as recorded; `verify` recomputes it."""
+        """Digest of the result columns, as recorded in run.json; `verify` recomputes it. Runs with
+        the same digest had the same participations."""
         return self.run["digest"]
 
     @property
@@ -102,12 +110,12 @@ class Trace:
 
     @property
     def scenario(self) -> dict[str, Any]:
-        """The scenario's tables."""
+        """The scenario's tables, as the run was given them, with every default filled in."""
         return self.run["scenario"]
 
     @cached_property
     def committed_rounds(self) -> int:
-        """Rounds that released something: n of every mechanism."""
+        """Rounds that released a model: n of every mechanism. Abandoned attempts do not count."""
         return int((self.rounds["state"] == 0).sum())
 
     @cached_property
@@ -133,20 +141,22 @@ class Trace:
 
     @cached_property
     def trained(self) -> TrainedRun | None:
-        """The model that `fedray run` learned from this trace; None if none was trained."""
+        """The model that `fedray run` learned from this trace, opened; None if none was trained."""
         directory = self.path / TRAINING
         return TrainedRun.open(directory, self._verify) if directory.exists() else None
 
     @cached_property
     def metrics(self) -> dict[str, NDArray] | None:
-        """Columns of the training metrics, or None if no model was trained."""
+        """Columns of the training metrics by name, a row per committed round; None if no model was
+        trained."""
         if self.run["schema_version"] > LAST_VERSION_WITH_METRICS:
             return self.trained.metrics if self.trained is not None else None
         # Traces of the first version that is read have no digest of their metrics.
         is_known = "metrics_digest" in self.run
-        if self.run.get("metrics_digest") is None and (
-            is_known or not (self.path / METRICS_FILE).exists()
-        ):
+        has_metrics = self.run.get("metrics_digest") is not None
+        if not is_known:
+            has_metrics = (self.path / METRICS_FILE).exists()
+        if not has_metrics:
             return None
         columns = read_columns(self.path / METRICS_FILE, OLD_METRIC_SCHEMA)
         if self._verify and is_known:
@@ -155,7 +165,8 @@ class Trace:
 
     @property
     def task_metrics(self) -> tuple[Metric, ...]:
-        """The held-out metrics among `metrics`; none if no model was trained."""
+        """The held-out metrics among `metrics`: names, units, and which values are better; none if
+        no model was trained."""
         if self.metrics is None:
             return ()
         return OLD_METRICS if self.trained is None else self.trained.task_metrics
@@ -163,6 +174,7 @@ class Trace:
     def accepted(self) -> Iterator[AcceptedPart]:
         """Participations, part by part in order of device; every device is in one part only. Checks
         invariants 4 to 6."""
+        # Invariant 6 is of all parts together, so it is checked once the last one was read.
         count = self.committed_rounds
         rows_per_round = np.zeros(count, np.int64)
         for accepted in read_ahead(self._accepted_of, self.run["parts"]):
@@ -176,47 +188,38 @@ class Trace:
         rounds = columns["round"][chosen]
         device_ids = columns["device_id"][chosen]
         file = str(self.path / part["file"])
-        check_accepted(
-            device_ids,
-            rounds,
-            part["first_device"],
-            part["end_device"],
-            self.committed_rounds,
-            file,
-        )
+        first = part["first_device"]
+        end = part["end_device"]
+        check_accepted(device_ids, rounds, first, end, self.committed_rounds, file)
         return AcceptedPart(device_ids, rounds)
 
     def name_of(self, device_id: int) -> str:
-        """What the source calls a device: here its id."""
+        """What the source calls the device `device_id`: here the id itself, as text."""
         return str(device_id)
 
     def columns(self, part: int) -> dict[str, NDArray]:
-        """All columns of one part's rows; outcomes as codes, NaN for no report. Checks invariant
-        4."""
+        """All columns of the rows of one `part`, by name; outcomes as codes, NaN for no report.
+        Rows are sorted by device and check-in. Checks invariant 4."""
         entry = self.run["parts"][part]
         columns = self._columns_of(entry, PARTICIPATION_SCHEMA.names)
+        # Rows of abandoned attempts bear the number of the next commit, which may never come.
         last_round = int(self.rounds["round"].max(initial=0))
-        check_rows(
-            columns,
-            entry["first_device"],
-            entry["end_device"],
-            last_round,
-            str(self.path / entry["file"]),
-        )
+        file = str(self.path / entry["file"])
+        check_rows(columns, entry["first_device"], entry["end_device"], last_round, file)
         return columns
 
     def outcome_counts(self) -> dict[str, int]:
-        """Selected devices by outcome."""
+        """How many selected devices had each outcome, in committed and abandoned rounds together,
+        by the outcome's name."""
         counts = np.zeros(len(OUTCOMES), np.int64)
         for part in self.run["parts"]:
-            counts += np.bincount(
-                self._columns_of(part, ("outcome",))["outcome"], minlength=len(OUTCOMES)
-            )
+            codes = self._columns_of(part, ("outcome",))["outcome"]
+            counts += np.bincount(codes, minlength=len(OUTCOMES))
         return dict(zip(OUTCOMES, counts.tolist(), strict=True))
 
     def verify(self) -> None:
-        """Recomputes every digest from the columns, read or not. Raises TraceCorrupt at the first
-        that differs."""
+        """Recomputes every digest from the columns, read or not, and reads every file of a trained
+        model. Raises TraceCorrupt at the first that differs."""
         check_document(self.run, self.path)
         parts = self.run["parts"]
         for index, part in enumerate(parts):
@@ -230,24 +233,20 @@ class Trace:
     def _columns_of(self, part: dict[str, Any], names: Sequence[str]) -> dict[str, NDArray]:
         """Columns of a part, each with its recorded digest; of a trace without those, the digest of
         all is checked."""
+        # Without digests of single columns, all columns are needed to check any of them.
         recorded: dict[str, str] | None = part.get("columns")
         wanted = PARTICIPATION_SCHEMA.names if self._verify and recorded is None else names
-        columns = read_columns(
-            self.path / part["file"],
-            PARTICIPATION_SCHEMA,
-            part["rows"],
-            wanted,
-            codes={"outcome": OUTCOMES},
-        )
+        file = self.path / part["file"]
+        codes = {"outcome": OUTCOMES}
+        columns = read_columns(file, PARTICIPATION_SCHEMA, part["rows"], wanted, codes=codes)
         if not self._verify:
             return columns
         if recorded is None:
             self._demand(columns_digest(columns) == part["digest"], part["file"])
             return columns
         for name, column in columns.items():
-            self._demand(
-                column_digest(name, column) == recorded.get(name), f"{part['file']}, column {name}"
-            )
+            has_digest = column_digest(name, column) == recorded.get(name)
+            self._demand(has_digest, f"{part['file']}, column {name}")
         return columns
 
     def _demand(self, has_digest: bool, where: str) -> None:
@@ -279,7 +278,12 @@ def integrity(is_verified: bool, has_document_digest: bool) -> str:
 
 
 def read_document(directory: Path) -> dict[str, Any]:
-    """The document run.json of a trace's directory. Raises TraceError, TraceCorrupt."""
+    """The document run.json of a trace's directory, of any format and version.
+
+    Raises:
+        TraceError: there is no such directory, or no run.json in it.
+        TraceCorrupt: it cannot be read.
+    """
     file = directory / RUN_FILE
     check_name(directory)
     if not directory.is_dir():
@@ -306,7 +310,12 @@ def read_document(directory: Path) -> dict[str, Any]:
 
 
 def check_document(run: dict[str, Any], directory: Path) -> None:
-    """Raises TraceCorrupt if run.json records a digest of itself and has another."""
+    """Raises TraceCorrupt if run.json records a digest of itself and has another.
+
+    Args:
+        run: the document.
+        directory: where it was read, for messages.
+    """
     if DOCUMENT_DIGEST in run and run[DOCUMENT_DIGEST] != document_digest(run):
         raise TraceCorrupt(
             f"{directory / RUN_FILE} does not have the digest that it records of itself; it was "
@@ -345,15 +354,11 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     if verify:
         check_document(run, directory)
     check_parts(run["parts"], directory)
-    if (
-        verify
-        and run_digest(
-            [part["digest"] for part in run["parts"]],
-            run["rounds_digest"],
-            run.get("losses_digest"),
-        )
-        != run["digest"]
-    ):
+    if not verify:
+        return run
+    part_digests = [part["digest"] for part in run["parts"]]
+    digest = run_digest(part_digests, run["rounds_digest"], run.get("losses_digest"))
+    if digest != run["digest"]:
         raise TraceCorrupt(
             f"{file}: its digest is not that of its parts and rounds; take the trace from its "
             "source again"
@@ -362,7 +367,13 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
 
 
 def check_keys(run: dict[str, Any], kinds: Mapping[str, type], directory: Path) -> None:
-    """Raises TraceCorrupt unless run.json has the keys, in values of their kinds."""
+    """Raises TraceCorrupt unless run.json has some keys, with values of their kinds.
+
+    Args:
+        run: the document.
+        kinds: the type of each key's value.
+        directory: where it was read, for messages.
+    """
     wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
     if wrong:
         file = directory / RUN_FILE
@@ -373,11 +384,13 @@ def check_keys(run: dict[str, Any], kinds: Mapping[str, type], directory: Path) 
 
 
 def check_no_strays(parts: list[Any], directory: Path) -> None:
-    """Raises TraceCorrupt if there are files among the parts that are none."""
+    """Raises TraceCorrupt if there are files among the parts that are none.
+
+    Other tools read the folder as a whole, and would count what is no part of the trace.
+    """
     known = {Path(part["file"]).name for part in parts}
-    strays = sorted(
-        file.name for file in (directory / PARTICIPATIONS).glob("*") if file.name not in known
-    )
+    found = [file.name for file in (directory / PARTICIPATIONS).glob("*")]
+    strays = sorted(name for name in found if name not in known)
     if strays:
         raise TraceCorrupt(
             f"{directory / PARTICIPATIONS} holds {strays[0]!r}, which is no part of the trace; "

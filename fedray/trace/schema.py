@@ -82,13 +82,16 @@ LOSS_SCHEMA = pa.schema(
 
 
 def part_file(first_device: int) -> str:
-    """A part's path within the trace."""
+    """A part's path within the trace; names sort in order of device, up to 10^13 ids."""
     return f"{PARTICIPATIONS}/devices-{first_device:013d}.parquet"
 
 
 def columns_digest(columns: Mapping[str, NDArray]) -> str:
-    """BLAKE2b-256 over columns in order: name, type, values as little-endian bytes (NaN in one
-    form; outcomes as codes)."""
+    """BLAKE2b-256 over columns in order, in hexadecimal: name, type, values as little-endian bytes
+    (NaN in one form; outcomes as codes).
+
+    It is of the values, and not of the file: another writer of Parquet gives the same.
+    """
     digest = hashlib.blake2b(digest_size=32)
     for name, column in columns.items():
         head, values = _canonical(name, column)
@@ -107,24 +110,29 @@ def column_digest(name: str, column: NDArray) -> str:
 
 
 def _canonical(name: str, column: NDArray) -> tuple[bytes, NDArray]:
+    """(name, type and length; values) as they are digested, the same on every machine."""
     values = column.astype(column.dtype.newbyteorder("<"), copy=False)
     # Only a column that holds a NaN is copied.
     if values.dtype.kind == "f" and np.isnan(values).any():
         values = np.where(np.isnan(values), np.nan, values)
-    return f"{name}:{values.dtype.str}:{values.size};".encode(), np.ascontiguousarray(values)
+    head = f"{name}:{values.dtype.str}:{values.size};"
+    return head.encode(), np.ascontiguousarray(values)
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
     """SHA-256 of a document's values, however they are laid out as JSON; DOCUMENT_DIGEST itself
     does not count."""
     content = {key: value for key, value in document.items() if key != DOCUMENT_DIGEST}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def run_digest(
     part_digests: list[str], rounds_digest: str, losses_digest: str | None = None
 ) -> str:
     """Digests all result columns.
+
+    Two runs with the same digest had the same participations, however many shards they had.
 
     Args:
         part_digests: of the parts, in order of device.

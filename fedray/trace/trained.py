@@ -97,10 +97,17 @@ _KINDS = {
 
 
 def metric_schema(metrics: Sequence[Metric], version: int = VERSION) -> pa.Schema:
-    """Columns of metrics.parquet for a task with these metrics, from version 2 on."""
+    """Columns of metrics.parquet for a task with these metrics: those that every run has, then a
+    value and a standard error for each of the `metrics`, in their order.
+
+    Args:
+        metrics: of the task.
+        version: of the trained run, from 2 on.
+    """
     names = [f"evaluation_{metric.name}{end}" for metric in metrics for end in ("", "_error")]
     own = [each for each in METRIC_SCHEMA if version > 2 or each.name not in NEW_IN_3]
-    return pa.schema([*own, *(pa.field(name, pa.float64()) for name in names)])
+    of_task = [pa.field(name, pa.float64()) for name in names]
+    return pa.schema([*own, *of_task])
 
 
 _NEW_KINDS = {"parameters": dict, "task_metrics": list, "optimum": dict}
@@ -110,10 +117,15 @@ _FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
 
 
 class TrainedRun:
-    """A trained run, opened. Raises TraceError, TraceCorrupt or TraceVersion.
+    """A trained run, opened; its files are read when they are asked for.
 
     path: its directory.
     document: training.json.
+
+    Raises:
+        TraceError: the directory is none of a trained run.
+        TraceCorrupt: a file is missing, damaged, or not the one that was written.
+        TraceVersion: another release of fedray wrote it.
     """
 
     def __init__(self, path: Path, document: dict[str, Any], verify: bool = True) -> None:
@@ -125,7 +137,9 @@ class TrainedRun:
     def open(cls, path: str | Path, verify: bool = True) -> Self:
         """Opens a directory.
 
-        verify: whether training.json and, as they are read, the files must have their digests.
+        Args:
+            path: the directory.
+            verify: whether training.json and, as they are read, the files must have their digests.
         """
         directory = Path(path)
         file = directory / TRAINING_FILE
@@ -172,19 +186,22 @@ class TrainedRun:
 
     @property
     def trace_digest(self) -> str:
-        """Digest of the trace whose participations were trained on."""
+        """Digest of the trace whose participations were trained on, by which a trained run finds
+        its trace."""
         return self.document["trace_digest"]
 
     @property
     def task_metrics(self) -> tuple[Metric, ...]:
-        """The metrics of its evaluations: names, units, and which values are better."""
+        """The metrics of its evaluations: names, units, and which values are better. Runs of
+        version 1 had loss and accuracy."""
         if self.document["version"] == 1:
             return OLD_METRICS
         return _METRICS.validate_python(self.document["task_metrics"])
 
     @cached_property
     def metrics(self) -> dict[str, NDArray]:
-        """Columns of metrics.parquet, a row per round; NaN where a round was not evaluated."""
+        """Columns of metrics.parquet by name, a row per round; NaN where a round was not evaluated.
+        Raises TraceCorrupt."""
         version = self.document["version"]
         is_old = version == 1
         schema = OLD_METRIC_SCHEMA if is_old else metric_schema(self.task_metrics, version)
@@ -194,7 +211,10 @@ class TrainedRun:
         return columns
 
     def parameters(self) -> NDArray[np.float32]:
-        """The final model's parameters [D], in the order in which they were trained."""
+        """The final model's parameters [D], in the order in which they were trained.
+
+        They can be handed to the task that training.json names, for any version that is read.
+        """
         if self.document["version"] == 1:
             return self._old_parameters()
         parts = self.named_parameters()
@@ -233,18 +253,19 @@ class TrainedRun:
         return content
 
     def last_evaluation(self) -> dict[str, Measured]:
-        """The metrics after the last round, with standard errors (NaN in runs of version 1)."""
+        """The metrics after the last round, by name, with standard errors; both NaN where it was
+        not evaluated, and errors NaN in runs of version 1."""
         last = {name: float(column[-1]) for name, column in self.metrics.items()}
-        return {
-            metric.name: Measured(
-                last[f"evaluation_{metric.name}"],
-                last.get(f"evaluation_{metric.name}_error", math.nan),
-            )
-            for metric in self.task_metrics
-        }
+        measures = {}
+        for metric in self.task_metrics:
+            column = f"evaluation_{metric.name}"
+            standard_error = last.get(f"{column}_error", math.nan)
+            measures[metric.name] = Measured(last[column], standard_error)
+        return measures
 
     def rows(self) -> list[list[str]]:
-        """What was trained, as lines of a table: a name and a value."""
+        """What was trained, as lines of a table, a name and a value each: rounds, task, losses,
+        what was left out."""
         document = self.document
         training = self.document["scenario"]["training"]
         rows = [
@@ -285,6 +306,7 @@ class TrainedRun:
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object: training.json, and the metrics of the last round (null: not finite)."""
+        # JSON has no NaN, and counts shall stay whole numbers.
         last = {}
         for name, column in self.metrics.items():
             value = column[-1].item()
@@ -292,7 +314,10 @@ class TrainedRun:
         return {"path": str(self.path), **self.document, "last_metrics": last}
 
     def verify(self) -> None:
-        """Reads every file and compares its digest. Raises TraceCorrupt."""
+        """Reads every file and compares its digest with the recorded one. Raises TraceCorrupt at
+        the first that differs."""
+        # Opened anew, because what was read before is cached, and was not checked if digests were
+        # left unchecked.
         checked = type(self).open(self.path)
         _ = checked.metrics, checked.parameters()
 
@@ -307,7 +332,7 @@ class TrainedRun:
 
 
 class TrainedRunWriter(PartialDirectory):
-    """A trained run in the making."""
+    """A trained run in the making: a directory that gets its name when all is written."""
 
     def __init__(
         self, directory: str | Path, *, is_resumed: bool = False, partial: Path | None = None
@@ -329,12 +354,14 @@ class TrainedRunWriter(PartialDirectory):
             parameters: of the final model, [D].
             document: further keys of training.json.
         """
+        # Order matters to the digest of the columns: it is that of the schema.
         schema = metric_schema(description.metrics)
         columns = _metric_columns(metrics, description.metrics)
-        arrays = [
-            pa.array(columns[field.name], field.type, mask=np.isnan(columns[field.name]))
-            for field in schema
-        ]
+        arrays = []
+        for field in schema:
+            column = columns[field.name]
+            # NaN becomes null: a round that was not evaluated has no value.
+            arrays.append(pa.array(column, field.type, mask=np.isnan(column)))
         buffer = io.BytesIO()
         table = pa.table(arrays, schema=schema)
         pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
@@ -382,12 +409,11 @@ def model_content(
         shapes: of every parameter by its name; in this order they lay out the vector.
         provenance: texts by name that the file bears beside them.
     """
-    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])[:-1]
-    parts = np.split(parameters, ends)
-    named = {
-        name: np.ascontiguousarray(part).reshape(shape)
-        for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    parts = np.split(parameters, np.cumsum(sizes)[:-1])
+    named = {}
+    for (name, shape), part in zip(shapes.items(), parts, strict=True):
+        named[name] = np.ascontiguousarray(part).reshape(shape)
     return safetensors.numpy.save(named, metadata=dict(provenance) if provenance else None)
 
 
@@ -406,10 +432,8 @@ def _metric_columns(
     columns["counted_norm"] = np.array([clip.counted_norm for clip in clips], np.float64)
     nothing = Measured(math.nan, math.nan)
     for metric in metrics:
-        measured = [
-            nothing if row.evaluation is None else row.evaluation.metrics[metric.name]
-            for row in rows
-        ]
+        evaluations = [row.evaluation for row in rows]
+        measured = [nothing if each is None else each.metrics[metric.name] for each in evaluations]
         name = f"evaluation_{metric.name}"
         columns[name] = np.array([each.value for each in measured])
         columns[f"{name}_error"] = np.array([each.standard_error for each in measured])

@@ -52,7 +52,13 @@ class Journal:
     """Every settlement of a run, in order: those since the last checkpoint in memory, the others in
     files.
 
-    run: the run's identity, which `write_unfinished` gives.
+    A shard's state is a function of the scenario and of what was settled, so that whoever starts a
+    shard anew tells it these batches.
+
+    Args:
+        partial: the directory in which the run is made.
+        run: the run's identity, which `write_unfinished` gives.
+
     recent_rows: of the settlements in memory.
     """
 
@@ -65,11 +71,12 @@ class Journal:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be told of this run in its trace."""
+        """What is to be told of this run in its trace, such as a damaged checkpoint that was passed
+        over."""
         return self._checkpoints.notes
 
     def append(self, settlement: Settlement) -> None:
-        """Takes the next settlement."""
+        """Takes the next `settlement`, into memory; `save` brings it to the disk."""
         self._recent.append(settlement)
         self.recent_rows += settlement.device_ids.size
 
@@ -80,11 +87,11 @@ class Journal:
         """
         for number, digest in enumerate(self._digests):
             arrays = load_npz(self._segment(number), digest.hex())
+            # Rows of all settlements of a file lie one after the other; their sizes part them.
             edges = np.concatenate([[0], np.cumsum(arrays["sizes"])])
+            heads = zip(arrays["attempts"], arrays["rounds"], strict=True)
             batch = []
-            for place, (attempt, round_index) in enumerate(
-                zip(arrays["attempts"], arrays["rounds"], strict=True)
-            ):
+            for place, (attempt, round_index) in enumerate(heads):
                 rows = slice(edges[place], edges[place + 1])
                 columns = (arrays[name][rows] for name in _COLUMNS)
                 batch.append(Settlement(int(attempt), int(round_index), *columns))
@@ -93,7 +100,8 @@ class Journal:
             yield tuple(self._recent)
 
     def settlements(self, first_device: int, end_device: int) -> Iterator[tuple[Settlement, ...]]:
-        """The batches, cut to a range of devices."""
+        """The batches, cut to the devices of one shard: ids from `first_device` to below
+        `end_device`."""
         for batch in self.batches():
             yield tuple(each.slice_of_devices(first_device, end_device) for each in batch)
 
@@ -104,6 +112,7 @@ class Journal:
 
         Raises RunFailed; the checkpoints before stay whole then.
         """
+        # The journal comes first: a checkpoint never names a file that is not yet on the disk.
         make_folder(self._partial / JOURNAL)
         self._save_recent()
         digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, 32)
@@ -129,6 +138,7 @@ class Journal:
     def _save_recent(self) -> None:
         if not self._recent:
             return
+        # One array per column for all settlements: thousands of small ones would take long to read.
         recent = self._recent
         arrays: dict[str, NDArray] = {
             name: np.concatenate([getattr(each, name) for each in recent]) for name in _COLUMNS
@@ -145,7 +155,15 @@ class Journal:
 
 
 def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:
-    """Says in unfinished.json what is made here. Returns the run's identity."""
+    """Says in unfinished.json what is made here.
+
+    Args:
+        partial: the directory in which it is made.
+        document: what whoever goes on has to know of the run.
+
+    Returns:
+        The run's identity, which no other run has, even of the same scenario.
+    """
     head = {"format": FORMAT, "version": VERSION, "run": secrets.token_hex(16)}
     content = (json.dumps({**head, **document}, indent=1) + "\n").encode()
     write_whole(partial / UNFINISHED_FILE, content, f"{UNFINISHED_FILE} in {str(partial)!r}")

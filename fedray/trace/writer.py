@@ -44,21 +44,22 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
         first_device: least id that the part may have.
         end_device: one above the largest.
         columns: as in PARTICIPATION_SCHEMA, in its order, outcomes as codes, NaN for no report.
+
+    Returns:
+        The bytes, with the digests of the values.
     """
     ordered = {name: columns[name] for name in PARTICIPATION_SCHEMA.names}
-    table = pa.table(
-        [_to_arrow(ordered[field.name], field) for field in PARTICIPATION_SCHEMA],
-        schema=PARTICIPATION_SCHEMA,
-    )
+    arrays = [_to_arrow(ordered[field.name], field) for field in PARTICIPATION_SCHEMA]
+    table = pa.table(arrays, schema=PARTICIPATION_SCHEMA)
+    # Times are nearly random: compressing them costs more than it saves.
+    compression = {
+        name: "NONE" if name.endswith("_time") else "ZSTD" for name in PARTICIPATION_SCHEMA.names
+    }
     buffer = io.BytesIO()
     pq.write_table(
         table,
         buffer,
-        # Times are nearly random: compressing them costs more than it saves.
-        compression={
-            field.name: "NONE" if field.name.endswith("_time") else "ZSTD"
-            for field in PARTICIPATION_SCHEMA
-        },  # pyright: ignore[reportArgumentType]
+        compression=compression,  # pyright: ignore[reportArgumentType]
         row_group_size=ROW_GROUP,
         use_dictionary=["outcome"],  # pyright: ignore[reportArgumentType]  (the stub knows bool only)
         column_encoding={
@@ -90,7 +91,8 @@ def _to_arrow(column: NDArray, field: pa.Field) -> pa.Array:
 
 
 def round_columns(records: Sequence[RoundRecord]) -> dict[str, NDArray]:
-    """Columns of rounds.parquet, in the schema's order; the state as a code."""
+    """Columns of rounds.parquet, in the schema's order, a row for each of the `records`; the state
+    as a code, its place in STATES."""
     return {
         "round": np.array([record.round_index for record in records], np.uint32),
         "opened": np.array([record.opened for record in records], np.float64),
@@ -105,7 +107,7 @@ def round_columns(records: Sequence[RoundRecord]) -> dict[str, NDArray]:
 
 
 class TraceWriter(PartialDirectory):
-    """A trace in the making."""
+    """A trace in the making: a directory that gets its name when all is written."""
 
     made_again = (PARTICIPATIONS,)
 
@@ -116,7 +118,7 @@ class TraceWriter(PartialDirectory):
         """By the first device of the part."""
 
     def add_part(self, part: ShardPart) -> None:
-        """Parts may come in any order."""
+        """Takes a `part`, and writes it unless its shard has. Parts may come in any order."""
         name = part_file(part.first_device)
         # A part without bytes was written by its shard, where the shard sees the directory.
         if part.parquet is not None:
@@ -135,14 +137,27 @@ class TraceWriter(PartialDirectory):
         )
 
     def save_matrix(self, matrix: NDArray[np.float64], sha256: str) -> None:
-        """The mechanism's matrix, by its content, so that the trace can be audited alone."""
+        """Writes the mechanism's matrix, so that the trace can be audited alone.
+
+        Args:
+            matrix: C, [N, N].
+            sha256: of its content, which becomes its name.
+        """
         buffer = io.BytesIO()
         np.save(buffer, matrix)
         self.save_content(f"{sha256}.npy", buffer.getvalue())
 
     def finish(self, records: Sequence[RoundRecord], run: Mapping[str, Any]) -> Path:
-        """Writes rounds and run.json (with `run` in it), then renames the directory. Returns its
-        path."""
+        """Writes rounds and run.json, then gives the directory its name.
+
+        Args:
+            records: of every attempt at a round, in order of time.
+            run: further keys of run.json.
+
+        Returns:
+            The directory's path.
+        """
+        # Shards finish in any order; the digest of the run must not depend on it.
         self._parts.sort(key=lambda part: part["first_device"])
         columns = round_columns(records)
         arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
@@ -182,13 +197,23 @@ class TraceWriter(PartialDirectory):
 
 def write_part(part: ShardPart, partial: str, token: str) -> ShardPart:
     """Called by a shard: writes its part into the writer's directory if it sees it, and then leaves
-    the bytes out."""
+    the bytes out.
+
+    Args:
+        part: with its bytes.
+        partial: path of the directory, as the driver sees it.
+        token: what the writer put there. On another machine, a directory of that name is another.
+
+    Returns:
+        The part without bytes where it was written, and else as it is, to be sent.
+    """
     directory = Path(partial)
     try:
         if (directory / TOKEN_FILE).read_text() != f"{MARK}{token}":
             return part
     except OSError:
         return part
+    # The token is this writer's, so the shard shares its file system.
     assert part.parquet is not None
     name = part_file(part.first_device)
     write_whole(directory / name, part.parquet, f"{name} in {partial!r}")

@@ -150,7 +150,8 @@ def _is_confirmed(
 
 
 class LogLoss:
-    """Weighted mean over targets of log(sensitivity x error) at p [2 buffers], and its gradient."""
+    """Weighted mean over targets of log(sensitivity x error), and its gradient, as functions of p
+    [2 buffers] (the head of this file)."""
 
     def __init__(self, targets: Sequence[Target], objective: Objective) -> None:
         self._targets = targets

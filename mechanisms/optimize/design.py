@@ -79,7 +79,8 @@ class MechanismRequest:
 
     @property
     def used_objective(self) -> Objective:
-        """The objective given, or the kind's own."""
+        """The objective given, or the one that the kind's paper minimises: "max" for a BLT and
+        "rms" for others."""
         return self.objective or ("max" if self.kind == "blt" else "rms")
 
 
@@ -128,7 +129,8 @@ def _strategy_of(content: bytes, directory: Path) -> Strategy:
 
 
 def default_cache() -> Path:
-    """Where `fedray optimize` keeps what it found."""
+    """Where `fedray optimize` keeps what it found: a folder of the user's own cache, which may be
+    removed at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / "designs"
 
 

@@ -180,7 +180,8 @@ class _UnitDiagonal:
         return X.ravel()[self._places]
 
     def matrix(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """X with zeros above its diagonal, [n, n]."""
+        """X of the variables x, with zeros above its diagonal, [n, n]; the factorisation reads one
+        triangle only."""
         X = np.eye(self.n)
         X.ravel()[self._places] = x
         return X
@@ -194,7 +195,8 @@ class _UnitDiagonal:
         return 2.0 * gradient.ravel()[self._places]
 
     def curvature(self, S: NDArray[np.float64], R: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Diagonal of the Hessian from the diagonals of S and R, [variables]."""
+        """Diagonal of the Hessian, [variables], from the diagonals of S and R, [n] each (the head
+        of this file)."""
         i, j = np.divmod(self._places, self.n)
         return 2.0 * (S[i] * R[j] + S[j] * R[i])
 

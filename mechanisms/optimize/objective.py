@@ -19,7 +19,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One outcome to be good at, and its weight among others."""
+    """One outcome to be good at, and its weight among others; losses are averaged by their
+    logarithms."""
 
     participation: MinSep
     """(n, b, k) of the outcome."""

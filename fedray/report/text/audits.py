@@ -34,6 +34,7 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     if audit["releases"]:
         yield ""
         yield TextTable("What was released (observed)", release_rows(audit["releases"]))
+    # A claim names one mechanism, which is the first.
     if has_claim:
         *_, claimed = mechanisms[0]["guarantees"]
         yield Paragraph("claimed   ", f"{claimed['reason']}.")
@@ -259,6 +260,7 @@ def _found(statement: str, value: float | str | None) -> str:
     """What was found; losses are rounded up, spans of time down, counts are whole."""
     if value is None or isinstance(value, str):
         return value or ""
+    # Each to the side on which the claim is not flattered.
     if statement in ("rho", "epsilon"):
         return up(value, 6)
     return down(value, 4) if statement == "timer_hours" else f"{value:,.10g}"

@@ -73,7 +73,9 @@ def significant(value: Any) -> str:
 
 
 def decimals_of(value: float) -> int:
-    """How many digits after the point make `DIGITS` significant ones."""
+    """How many digits after the point a `value` needs to be shown with `DIGITS` significant ones;
+    none below zero."""
+    # Neither infinity nor zero has a logarithm.
     if not math.isfinite(value) or value == 0.0:
         return 0
     return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))
@@ -236,7 +238,8 @@ def published_privacy_rows(runs: Sequence[Document]) -> list[list[str]]:
 
 
 def canary_lines(canary: Document) -> Iterator[str]:
-    """What canaries found, line by line.
+    """What canaries found, line by line: mechanism, pattern, mu, signal and noise, p-values, and
+    what is wrong.
 
     Args:
         canary: as `CanaryResult.to_json` gives it.
@@ -269,6 +272,7 @@ def _varied(sweep: Document) -> list[str]:
 
 def _telling(sweep: Document, varied: Sequence[str]) -> list[str]:
     """Columns that tell rows apart, and are not among what is varied."""
+    # Of a single row every column would be the same in all rows, and none would be left.
     rows = sweep["rows"]
     if len(rows) <= 1:
         return [name for name in COLUMNS if _values_shown(rows, name) - {"-", ""}]
@@ -321,6 +325,7 @@ def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
     """From the least to the largest; one that does not exist is larger than any number."""
     if not min_seps:
         return "-"
+    # Without a second participation the gap is longer than the run.
     found = sorted(math.inf if value is None else value for value in min_seps)
     ends = [None if value == math.inf else value for value in (found[0], found[-1])]
     return " to ".join(dict.fromkeys(map(shown_min_sep, ends)))

@@ -19,19 +19,15 @@ def comparison_run_rows(comparison: Document) -> list[list[str]]:
     has_epsilon = any(group["epsilon"] is not None for group in comparison["groups"])
     kinds = ("observed", "enforced") if has_epsilon else ()
     heading = ["run", "setting", "seed", "rounds", *(f"epsilon {kind}" for kind in kinds)]
-    rows = [
-        [
-            run["path"],
-            group["label"],
-            str(run["seed"]),
-            f"{run['rounds']:,}",
-            *(_epsilon(group["epsilon"], kind) for kind in kinds),
-            *(measured_text(run["metrics"][name]) for name in names),
-        ]
-        for group in comparison["groups"]
-        for run in group["runs"]
-    ]
-    return [[*heading, *(_heading(metric) for metric in comparison["metrics"])], *rows]
+    heading += [_heading(metric) for metric in comparison["metrics"]]
+    rows = []
+    for group in comparison["groups"]:
+        epsilons = [_epsilon(group["epsilon"], kind) for kind in kinds]
+        for run in group["runs"]:
+            setting = [group["label"], str(run["seed"]), f"{run['rounds']:,}"]
+            measures = [measured_text(run["metrics"][name]) for name in names]
+            rows.append([run["path"], *setting, *epsilons, *measures])
+    return [heading, *rows]
 
 
 def comparison_mean_tables(comparison: Document) -> list[TextTable]:
@@ -78,14 +74,10 @@ def pretraining_rows(pretrained: Document) -> list[list[str]]:
         pretrained: as `Pretrained.to_json` gives it.
     """
     steps = pretrained["steps"]
-    rows = [
-        [
-            f"{step['step']:,}",
-            _number(step["train_loss"]),
-            *map(measured_text, step["metrics"].values()),
-        ]
-        for step in steps
-    ]
+    rows = []
+    for step in steps:
+        measures = [measured_text(each) for each in step["metrics"].values()]
+        rows.append([f"{step['step']:,}", _number(step["train_loss"]), *measures])
     names = [name.replace("_", " ") for name in steps[0]["metrics"]]
     return [["step", "train loss", *names], *rows]
 
@@ -97,6 +89,7 @@ def on_devices_tables(found: Document, is_brief: bool = False) -> list[TextTable
         found: as `OnDevices.to_json` gives it.
         is_brief: whether every second quantile will do, which a terminal has room for.
     """
+    # Every second one keeps the ends and the median.
     step = 2 if is_brief else 1
     kinds = {
         "all": "all",
@@ -120,7 +113,11 @@ def on_devices_tables(found: Document, is_brief: bool = False) -> list[TextTable
 
 
 def measured_text(measured: Document) -> str:
-    """A figure with its standard error, as "0.1234 (0.0021)"."""
+    """A figure with its standard error, as "0.1234 (0.0021)"; a dash where it is not known.
+
+    Args:
+        measured: value and standard error of a metric, as JSON has them.
+    """
     error = measured["standard_error"]
     return _number(measured["value"]) + (f" ({error:.4f})" if error is not None else "")
 

@@ -29,20 +29,25 @@ from mechanisms.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What happened, or is assumed to happen, in a cell. patterns: of a simulated run. note: why
-    there is none."""
+    """What happened in a cell, if it was simulated, or what is assumed to happen there."""
 
     participation: MinSep | None
     """(n, b, k) of the cell; None where its run starved."""
     patterns: Patterns | None = None
+    """Of a simulated run; None of a cell that was not simulated."""
     days: float | None = None
     """Length of the simulated run; None of a cell that was not simulated."""
     note: str = ""
+    """Why there is no participation, or how the run ended if not as planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One mechanism in one cell. All its figures rest on one sensitivity."""
+    """One mechanism in one cell.
+
+    All its figures rest on one sensitivity, that of the trace where there is one. A figure is None
+    where the mechanism cannot do what is asked; the note says why.
+    """
 
     mechanism: str
     """As in the legend: kind, size, which loss it was optimised for, and for what."""
@@ -95,37 +100,45 @@ class Row:
     """Why figures are missing, or how the run ended."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """One JSON object, a key per field; null where a figure is missing."""
         return asdict(self)
 
 
 def assumed(sweep: Sweep, cell: Cell) -> Truth:
-    """The setting of a cell without a scenario."""
+    """The setting of a `cell` of a `sweep` without a scenario: (n, b, k) as its values say.
+
+    Rounds come from the sweep's estimate where the cell has none. Without a min-sep, devices take
+    turns: b = population / report goal. k is at most what the rounds have room for.
+    """
     rounds = cell.get("rounds") or (sweep.estimate.rounds if sweep.estimate else 1)
-    min_sep = cell.get("min_sep") or max(1, cell.get("population") // cell.get("report_goal"))
+    min_sep = cell.get("min_sep")
+    if not min_sep:
+        min_sep = max(1, cell.get("population") // cell.get("report_goal"))
     most = -(-rounds // min_sep)
     wanted = cell.get("max_participations") or "most"
-    return Truth(MinSep(rounds, min_sep, most if wanted == "most" else min(wanted, most)))
+    max_participations = most if wanted == "most" else min(wanted, most)
+    return Truth(MinSep(rounds, min_sep, max_participations))
 
 
 def simulated(scenario: Scenario) -> Truth:
-    """What happens in a run of a scenario, in this process."""
+    """What happens in a run of a `scenario`, simulated in this process; its trace is not kept.
+
+    A run that starves, or releases nothing, has no participation but a note that says why.
+    """
+    # A task that dies is run again as a whole, so checkpoints would be written for nothing.
+    placement = Placement(1, "in-process", checkpoint_seconds=math.inf)
     with tempfile.TemporaryDirectory(prefix="fedray-stress-") as folder:
         try:
-            trace = simulate(
-                scenario,
-                Placement(1, "in-process", checkpoint_seconds=math.inf),
-                Path(folder) / "trace",
-            )
+            trace = simulate(scenario, placement, Path(folder) / "trace")
             patterns = read_patterns(trace)
         except (Starved, TraceError) as error:
             # Without a committed round there is nothing to judge.
             return Truth(None, note=str(error))
         ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
-        participation = MinSep(
-            patterns.committed_rounds, patterns.min_sep, patterns.max_participations
-        )
-        return Truth(participation, patterns, float(trace.rounds["closed"][-1]) / 86_400.0, ended)
+        n = patterns.committed_rounds
+        participation = MinSep(n, patterns.min_sep, patterns.max_participations)
+        days = float(trace.rounds["closed"][-1]) / 86_400.0
+        return Truth(participation, patterns, days, ended)
 
 
 def judge(
@@ -150,21 +163,22 @@ def judge(
         A row for each.
     """
     z = noise_multiplier_of(sweep, cell, scenario)
-    judged = [
-        _row(sweep, spec, made_for, truth, distribution, z, designs)
-        for spec in sweep.mechanisms
-        for made_for in (spec.made_for if spec.needs_optimising else spec.made_for[:1])
-    ]
+    judged = []
+    for spec in sweep.mechanisms:
+        # What is not optimised is the same whatever it is made for.
+        purposes = spec.made_for if spec.needs_optimising else spec.made_for[:1]
+        for made_for in purposes:
+            judged.append(_row(sweep, spec, made_for, truth, distribution, z, designs))
     common_rho = next((row.rho for row, _ in judged if row.rho is not None), None)
-    rows = [
-        row if strategy is None else _with_utility(row, strategy, common_rho)
-        for row, strategy in judged
-    ]
-    best = min((row.rms_loss for row in rows if row.rms_loss is not None), default=None)
+    rows = []
+    for row, strategy in judged:
+        rows.append(row if strategy is None else _with_utility(row, strategy, common_rho))
+    losses = [row.rms_loss for row in rows if row.rms_loss is not None]
+    if not losses:
+        return rows
+    best = min(losses)
     return [
-        row
-        if row.rms_loss is None or best is None
-        else replace(row, regret=row.rms_loss / best - 1.0)
+        row if row.rms_loss is None else replace(row, regret=row.rms_loss / best - 1.0)
         for row in rows
     ]
 
@@ -180,9 +194,9 @@ def noise_multiplier_of(sweep: Sweep, cell: Cell, scenario: Scenario | None) -> 
     if sweep.noise_per_report is not None:
         goal = scenario.rounds.report_goal if scenario is not None else cell.get("report_goal")
         return sweep.noise_per_report * goal
-    return sweep.noise_multiplier or (
-        scenario.privacy.noise_multiplier if scenario is not None else 1.0
-    )
+    if sweep.noise_multiplier:
+        return sweep.noise_multiplier
+    return scenario.privacy.noise_multiplier if scenario is not None else 1.0
 
 
 def _row(
@@ -204,16 +218,16 @@ def _row(
     k = truth.participation.max_participations
     row = Row(label, for_what, n, b if k > 1 else None, k, z, days=truth.days, note=truth.note)
     try:
-        strategy = _made(
-            _request(sweep, spec, made_for, truth.participation, distribution), designs
-        )
+        request = _request(sweep, spec, made_for, truth.participation, distribution)
+        strategy = _made(request, designs)
         strategy.check_rounds(n)
         under = strategy.participation_sensitivity(truth.participation)
         trace = trace_sensitivity(strategy, truth.patterns) if truth.patterns is not None else None
+        # What happened in a simulated run is known exactly, so its own sensitivity is used.
         used = under if trace is None else trace
         released = Gaussian(noise_multiplier=z, sensitivity=used.value)
         epsilon, note = _epsilon(released, sweep.delta)
-        return replace(
+        found = replace(
             row,
             sensitivity=used.value,
             sensitivity_of="(b, k)" if trace is None else "trace",
@@ -224,7 +238,8 @@ def _row(
             rho=rho_of(released),
             epsilon=epsilon,
             note=note or row.note,
-        ), strategy
+        )
+        return found, strategy
     except (ValueError, ArithmeticError) as error:
         # That a mechanism cannot do what is asked is a result too: it becomes the row's note.
         return replace(row, note=" ".join(str(error).split())), None
@@ -266,18 +281,18 @@ def _request(
     truth: MinSep,
     distribution: tuple[MinSep, ...],
 ) -> MechanismRequest:
+    """The mechanism that somebody would make: for a guess, for what is true here, or for all that
+    is true somewhere in the sweep."""
     if made_for == "estimate" and sweep.estimate is not None and spec.needs_optimising:
         participation = sweep.estimate.participation()
         targets = ()
     elif made_for == "distribution":
-        participations, weights = np.unique(
-            [(s.rounds, s.min_sep, s.max_participations) for s in distribution],
-            axis=0,
-            return_counts=True,
-        )
+        # Cells with the same (n, b, k) are one target, which weighs as much as they do together.
+        outcomes = [(each.rounds, each.min_sep, each.max_participations) for each in distribution]
+        distinct, weights = np.unique(outcomes, axis=0, return_counts=True)
         targets = tuple(
-            Target(MinSep(*map(int, s)), float(w))
-            for s, w in zip(participations, weights, strict=True)
+            Target(MinSep(*map(int, outcome)), float(weight))
+            for outcome, weight in zip(distinct, weights, strict=True)
         )
         participation = max(targets, key=lambda target: target.weight).participation
     else:
@@ -290,4 +305,7 @@ def _request(
 
 @lru_cache(maxsize=8)
 def _made(request: MechanismRequest, designs: Path | None) -> Strategy:
-    return optimize_mechanism(request) if designs is None else cached_mechanism(request, designs)
+    """The mechanism of a request; the last few are remembered, as rows that follow ask for them."""
+    if designs is None:
+        return optimize_mechanism(request)
+    return cached_mechanism(request, designs)

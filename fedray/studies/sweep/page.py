@@ -35,35 +35,29 @@ _OF_THE_CELL = ("min_sep", "noise_multiplier")
 
 
 def sweep_notes(result: SweepResult) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    of = {
-        row.sensitivity_of
-        for each in result.cells
-        for row in each.rows
-        if row.sensitivity_of is not None
-    }
+    """What a reader of the `result` has to know, a sentence each."""
+    rows = [row for each in result.cells for row in each.rows]
+    kinds = {row.sensitivity_of for row in rows if row.sensitivity_of is not None}
     rests = {"trace": "that of the simulated trace", "(b, k)": "that of the cell's (b, k)"}
-    notes = (
-        [
-            "Losses, rho and epsilon of a row rest on one sensitivity, "
-            f"{' or '.join(rests[each] for each in sorted(of))}."
-        ]
-        if of
-        else []
-    )
+    notes = []
+    if kinds:
+        named = " or ".join(rests[kind] for kind in sorted(kinds))
+        notes.append(f"Losses, rho and epsilon of a row rest on one sensitivity, {named}.")
     notes.append(
         "RmsLoss and MaxLoss are errors of the prefix sums at mu = 1. The last errors are those "
         "where all mechanisms of a cell "
         "have the same rho, that of the sweep's first mechanism; the least comes first."
     )
     notes.append(NOT_COMPARABLE)
-    if any(row[exact] is False for row in result.table() for exact in BOUNDS.values()):
+    has_bounds = any(row[exact] is False for row in result.table() for exact in BOUNDS.values())
+    if has_bounds:
         notes.append("A sensitivity with <= is an upper bound, because no exact one is known.")
     return notes
 
 
 def sweep_page(result: SweepResult) -> str:
-    """The page of a sweep."""
+    """The page of a sweep's `result`: figures, where the better mechanism changes, and all
+    cells."""
     tables = []
     document = result.to_json()
     crossings = crossing_rows(document)
@@ -84,7 +78,8 @@ def sweep_page(result: SweepResult) -> str:
 
 
 def sweep_figures(result: SweepResult) -> list[Shown]:
-    """A plane per mechanism and other values; or one figure with a line for each."""
+    """What is drawn of a sweep's `result`: a plane per mechanism and other values, or one figure
+    with a line for each."""
     sweep = result.sweep
     x_axis = _key_title(sweep.x)
     y_title = _TITLES[sweep.y]
@@ -130,6 +125,7 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
     """A line only where neighbouring values of the sweep were computed and k is the same there;
     simulated runs are points."""
     every_x = np.array(sorted({float(each.cell.get(result.sweep.x)) for each in result.cells}))
+    # NaN where a neighbour was not computed, or has no figure: the line is broken there.
     values = [getattr(rows[x], result.sweep.y) if x in rows else None for x in every_x]
     y = np.array([math.nan if value is None else float(value) for value in values])
     seen = np.isfinite(y)
@@ -138,7 +134,10 @@ def _series(result: SweepResult, name: str, rows: dict[float, Row]) -> Series:
     most = {rows[x].max_participations for x in every_x[seen]}
     if len(most) == 1 and result.sweep.y != "min_sep":
         return Series(name, "line", every_x, y)
-    until = np.where(np.append(seen[1:], False), np.append(every_x[1:], every_x[-1]), every_x)
+    # A step goes on to the next value where that one was computed, and else is a point.
+    is_next_seen = np.append(seen[1:], False)
+    next_x = np.append(every_x[1:], every_x[-1])
+    until = np.where(is_next_seen, next_x, every_x)
     return Series(name, "steps", every_x[seen], y[seen], until[seen])
 
 
@@ -149,21 +148,20 @@ def _lines(result: SweepResult) -> dict[str, dict[float, Row]]:
     lines = {}
     for each in result.cells:
         others = _others(result, each.cell.values, (sweep.x,))
+        x = float(each.cell.get(sweep.x))
         for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
-            if getattr(row, sweep.y) is not None:
-                lines.setdefault(", ".join([_legend(sweep.y, row), *others]), {})[
-                    float(each.cell.get(sweep.x))
-                ] = row
+            if getattr(row, sweep.y) is None:
+                continue
+            name = ", ".join([_legend(sweep.y, row), *others])
+            lines.setdefault(name, {})[x] = row
     return lines
 
 
 def _legend(y: str, row: Row) -> str:
     if y in _OF_THE_CELL:
         return _TITLES[y]
-    return (
-        f"{row.mechanism}; sensitivity of "
-        f"{'the trace' if row.sensitivity_of == 'trace' else '(b, k)'}"
-    )
+    subject = "the trace" if row.sensitivity_of == "trace" else "(b, k)"
+    return f"{row.mechanism}; sensitivity of {subject}"
 
 
 def _planes(result: SweepResult) -> dict[str, dict[tuple[float, float], float]]:
@@ -173,13 +171,13 @@ def _planes(result: SweepResult) -> dict[str, dict[tuple[float, float], float]]:
     assert sweep.plane is not None
     for each in result.cells:
         others = _others(result, each.cell.values, (sweep.x, sweep.plane))
+        place = (float(each.cell.get(sweep.x)), float(each.cell.get(sweep.plane)))
         for row in each.rows[:1] if sweep.y in _OF_THE_CELL else each.rows:
             value = getattr(row, sweep.y)
-            if value is not None:
-                place = (float(each.cell.get(sweep.x)), float(each.cell.get(sweep.plane)))
-                planes.setdefault(", ".join([_legend(sweep.y, row), *others]), {})[place] = float(
-                    value
-                )
+            if value is None:
+                continue
+            name = ", ".join([_legend(sweep.y, row), *others])
+            planes.setdefault(name, {})[place] = float(value)
     return planes
 
 

@@ -53,16 +53,18 @@ LESS_IS_BETTER = (
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """The rows of one cell."""
+    """The rows of one cell, in the order of the sweep's mechanisms."""
 
     cell: Cell
+    """The values that are varied."""
     rows: tuple[Row, ...]
+    """A row per mechanism, and per what it is made for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
     """Where the better of two mechanisms changes: between two neighbouring values on the horizontal
-    axis; at, interpolated."""
+    axis."""
 
     before: str
     """The mechanism that is better up to there."""
@@ -73,18 +75,19 @@ class Crossing:
     high: float
     """The neighbouring value at which the one after is better."""
     at: float
+    """Where they are equal, by linear interpolation between the two."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """All rows, cell by cell. warnings: cache entries that were not what they should be, and were
-    computed anew."""
+    """All rows of a sweep, cell by cell, as tables, JSON or Arrow."""
 
     sweep: Sweep
     """What was asked for."""
     cells: tuple[CellResult, ...]
     """In the sweep's order."""
     warnings: tuple[str, ...] = ()
+    """Cache entries that were not what they should be, and were computed anew."""
 
     def __repr__(self) -> str:
         rows = sum(len(each.rows) for each in self.cells)
@@ -93,17 +96,16 @@ class SweepResult:
     def table(self) -> list[dict[str, Any]]:
         """A flat row per cell and mechanism: the cell's values first, by their keys; in a cell, the
         least prefix error first."""
-        return [
-            {**{f"cell.{key}": value for key, value in each.cell.values}, **row.to_json()}
-            for each in self.cells
-            for row in sorted(
-                each.rows,
-                key=lambda row: math.inf if row.rms_prefix_error is None else row.rms_prefix_error,
-            )
-        ]
+        rows = []
+        for each in self.cells:
+            values = {f"cell.{key}": value for key, value in each.cell.values}
+            for row in sorted(each.rows, key=_error_to_sort_by):
+                rows.append({**values, **row.to_json()})
+        return rows
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
+        """One JSON object, as in results.json: the sweep, a row per cell and mechanism, and the
+        crossings."""
         return {
             "sweep": self.sweep.model_dump(mode="json", exclude_none=True),
             "note": NOT_COMPARABLE,
@@ -114,17 +116,15 @@ class SweepResult:
     def to_arrow(self) -> pa.Table:
         """`table` with a column per key. Values of a key that are of several types (a number, or
         "most") are text."""
-        mixed = {
-            f"cell.{key}"
-            for key, values in self.sweep.vary.items()
-            if len({type(value) for value in values}) > 1
-        }
-        return pa.Table.from_pylist(
-            [
-                {key: str(value) if key in mixed else value for key, value in row.items()}
-                for row in self.table()
-            ]
-        )
+        mixed = set()
+        for key, values in self.sweep.vary.items():
+            if len({type(value) for value in values}) > 1:
+                mixed.add(f"cell.{key}")
+        rows = [
+            {key: str(value) if key in mixed else value for key, value in row.items()}
+            for row in self.table()
+        ]
+        return pa.Table.from_pylist(rows)
 
     def _lines(self) -> dict[tuple[str, ...], list[tuple[float, float]]]:
         """y over x, by mechanism and the other values; numbers only."""
@@ -139,23 +139,25 @@ class SweepResult:
                 x = each.cell.get(self.sweep.x)
                 y = getattr(row, self.sweep.y)
                 if y is not None and isinstance(x, int | float):
-                    lines.setdefault((row.mechanism, *others), []).append((float(x), float(y)))
+                    line = lines.setdefault((row.mechanism, *others), [])
+                    line.append((float(x), float(y)))
         return {name: sorted(points) for name, points in lines.items()}
 
     def crossings(self) -> list[Crossing]:
-        """Of every two mechanisms at the same other values; none of figures of which less is not
-        better."""
+        """Where the better of two mechanisms changes, of every two at the same other values; none
+        of figures of which less is not better."""
         if self.sweep.y not in LESS_IS_BETTER:
             return []
         lines = self._lines()
-        return [
-            crossing
-            for first, second in itertools.combinations(lines, 2)
-            if first[1:] == second[1:]
-            for crossing in _crossings(
-                ", ".join(first), lines[first], ", ".join(second), lines[second]
-            )
-        ]
+        found = []
+        for first, second in itertools.combinations(lines, 2):
+            # A line's name is its mechanism, then the other values.
+            if first[1:] != second[1:]:
+                continue
+            name = ", ".join(first)
+            other_name = ", ".join(second)
+            found += _crossings(name, lines[first], other_name, lines[second])
+        return found
 
     def _varies(self, key: str) -> bool:
         return len(self.sweep.vary[key]) > 1
@@ -177,6 +179,9 @@ def run_sweep(
         has_cache: whether to keep cells and mechanisms, and to take those that were kept.
         on_progress: hears how many cells are done.
 
+    Returns:
+        The rows of every cell, in the sweep's order.
+
     Raises:
         RunFailed: if a task dies for good.
     """
@@ -193,21 +198,21 @@ def run_sweep(
         for each in zip(cells, scenarios, truths, strict=True)
     ]
     digests = [job.digest for job in jobs]
-    rows = {
-        index: known
-        for index, digest in enumerate(digests)
-        if (known := cache.rows(digest)) is not None
-    }
+    rows: dict[int, tuple[Row, ...]] = {}
+    for index, digest in enumerate(digests):
+        known = cache.rows(digest)
+        if known is not None:
+            rows[index] = known
     missing = [index for index in range(len(jobs)) if index not in rows]
-    for place, found in run_tasks(_judged, [jobs[index] for index in missing], placement):
-        rows[missing[place]] = tuple(found)
-        cache.keep_rows(digests[missing[place]], tuple(found))
+    missing_jobs = [jobs[index] for index in missing]
+    # Each cell is kept as soon as it is done, so that an interrupted sweep goes on.
+    for place, found in run_tasks(_judged, missing_jobs, placement):
+        index = missing[place]
+        rows[index] = tuple(found)
+        cache.keep_rows(digests[index], rows[index])
         tell(f"{len(rows)} of {len(jobs)} cells judged")
-    return SweepResult(
-        sweep,
-        tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells)),
-        tuple(cache.warnings),
-    )
+    results = tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells))
+    return SweepResult(sweep, results, tuple(cache.warnings))
 
 
 def write_results(result: SweepResult, out: Path, page: str) -> None:
@@ -224,19 +229,22 @@ def write_results(result: SweepResult, out: Path, page: str) -> None:
     table = io.BytesIO()
     pq.write_table(result.to_arrow(), table, compression="zstd")
     document = json.dumps(result.to_json(), indent=1) + "\n"
-    write_directory(
-        out,
-        {
-            "results.parquet": table.getvalue(),
-            "results.json": document.encode(),
-            "report.html": page.encode(),
-        },
-    )
+    files = {
+        "results.parquet": table.getvalue(),
+        "results.json": document.encode(),
+        "report.html": page.encode(),
+    }
+    write_directory(out, files)
 
 
 def default_cache() -> Path:
-    """Where cells are kept."""
+    """Where cells are kept: beside the cache of mechanisms, and as that one of the user's."""
     return designs_cache().with_name("stress")
+
+
+def _error_to_sort_by(row: Row) -> float:
+    """The prefix error; rows without one come last."""
+    return math.inf if row.rms_prefix_error is None else row.rms_prefix_error
 
 
 @dataclass(frozen=True)
@@ -250,21 +258,18 @@ class _Judgement:
 
     @property
     def digest(self) -> str:
-        needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
-        sweep = self.sweep.model_dump(
-            mode="json",
-            include={"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"},
-        )
+        """Of everything that the rows depend on, and of nothing else: a cell that is judged the
+        same way in two sweeps is computed once."""
+        used = {"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"}
+        sweep = self.sweep.model_dump(mode="json", include=used)
+        objectives = [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms]
+        scenario_digest = self.scenario.digest if self.scenario is not None else None
         participation = self.truth.participation
-        return _digest(
-            "judgement",
-            sweep,
-            [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms],
-            list(self.cell.values),
-            self.scenario.digest if self.scenario is not None else None,
-            asdict(participation) if participation is not None else None,
-            [asdict(each) for each in self.distribution] if needs_all else [],
-        )
+        truth = asdict(participation) if participation is not None else None
+        needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
+        distribution = [asdict(each) for each in self.distribution] if needs_all else []
+        values = list(self.cell.values)
+        return _digest("judgement", sweep, objectives, values, scenario_digest, truth, distribution)
 
 
 def _judged(job: _Judgement) -> list[Row]:
@@ -279,14 +284,20 @@ def _truths(
     cache: "_Cache",
     tell: Progress,
 ) -> list[Truth]:
+    """What happens in each cell, simulated once for all cells that have the same scenario."""
     wanted = [each for each in scenarios if each is not None]
     digests = [_digest("truth", each.digest) for each in wanted]
     runs = dict(zip(digests, wanted, strict=True))
     if not runs:
         return [assumed(sweep, cell) for cell in cells]
-    truths = {digest: truth for digest in runs if (truth := cache.truth(digest)) is not None}
+    truths: dict[str, Truth] = {}
+    for digest in runs:
+        known = cache.truth(digest)
+        if known is not None:
+            truths[digest] = known
     missing = [digest for digest in runs if digest not in truths]
-    for place, truth in run_tasks(simulated, [runs[digest] for digest in missing], placement):
+    missing_runs = [runs[digest] for digest in missing]
+    for place, truth in run_tasks(simulated, missing_runs, placement):
         truths[missing[place]] = truth
         cache.keep_truth(missing[place], truth)
         tell(f"{len(truths)} of {len(runs)} runs simulated")
@@ -303,10 +314,13 @@ class _Cache:
 
     def rows(self, digest: str) -> tuple[Row, ...] | None:
         content = self._read(f"{digest}.json", digest)
-        return None if content is None else tuple(Row(**row) for row in json.loads(content))
+        if content is None:
+            return None
+        return tuple(Row(**row) for row in json.loads(content))
 
     def keep_rows(self, digest: str, rows: tuple[Row, ...]) -> None:
-        self._write(f"{digest}.json", digest, json.dumps([row.to_json() for row in rows]).encode())
+        text = json.dumps([row.to_json() for row in rows])
+        self._write(f"{digest}.json", digest, text.encode())
 
     def truth(self, digest: str) -> Truth | None:
         content = self._read(f"{digest}.npz", digest)
@@ -330,9 +344,8 @@ class _Cache:
         }
         arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         if truth.patterns is not None:
-            arrays |= {
-                name: getattr(truth.patterns, name) for name in ("device_ids", "counts", "rounds")
-            }
+            names = ("device_ids", "counts", "rounds")
+            arrays |= {name: getattr(truth.patterns, name) for name in names}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
         self._write(f"{digest}.npz", digest, buffer.getvalue())
@@ -349,22 +362,20 @@ class _Cache:
 
     def _write(self, name: str, request: str, content: bytes) -> None:
         if self._folder is not None:
+            # A full or read-only disk costs the time of computing again, and nothing else.
             with contextlib.suppress(OSError):
                 keep(self._folder / name, request, content)
 
 
 def _digest(*inputs: Any) -> str:
-    return hashlib.sha256(
-        json.dumps([_code_digest(), *inputs], sort_keys=True).encode()
-    ).hexdigest()
+    text = json.dumps([_code_digest(), *inputs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _code_digest() -> str:
-    versions = {
-        **package_versions(),
-        **{name: importlib.metadata.version(name) for name in ("scipy", "jax")},
-    }
+    optimisers = {name: importlib.metadata.version(name) for name in ("scipy", "jax")}
+    versions = {**package_versions(), **optimisers}
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for folder in _SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
@@ -375,13 +386,12 @@ def _code_digest() -> str:
 def _crossings(
     first: str, points: list[tuple[float, float]], second: str, others: list[tuple[float, float]]
 ) -> Iterator[Crossing]:
-    """Where the difference changes its sign; places where both are the same are passed over, since
-    they may only touch."""
+    """Where the difference of two lines changes its sign; places where both are the same are passed
+    over, since they may only touch."""
     other = dict(others)
     shared = [(x, y - other[x]) for x, y in points if x in other and y != other[x]]
     for (low, before), (high, after) in itertools.pairwise(shared):
         if before * after < 0:
-            better = (first, second) if before < 0 else (second, first)
-            yield Crossing(
-                better[0], better[1], low, high, low + (high - low) * before / (before - after)
-            )
+            better, worse = (first, second) if before < 0 else (second, first)
+            at = low + (high - low) * before / (before - after)
+            yield Crossing(better, worse, low, high, at)

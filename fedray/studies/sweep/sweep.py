@@ -55,7 +55,7 @@ MOST_CELLS = 20_000
 
 
 class Estimate(Table):
-    """A guess of what will happen."""
+    """A guess of what will happen, (n, b, k), as somebody makes it before a run."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
@@ -67,12 +67,14 @@ class Estimate(Table):
     """Most rounds of one device, k."""
 
     def participation(self) -> MinSep:
-        """As the mechanisms take it."""
+        """The guess as mechanisms and sensitivities take it. Raises InputError for one that is
+        impossible."""
         return MinSep(self.rounds, self.min_sep, self.max_participations)
 
 
 class MechanismSpec(Table):
-    """A mechanism to judge, and what it is optimised for."""
+    """A mechanism to judge, and what it is optimised for; one mechanism may be made for several
+    things, each with its row."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
@@ -96,6 +98,7 @@ class MechanismSpec(Table):
                 "made_for distribution: only a blt is optimised for several outcomes, not "
                 f"{self.kind}"
             )
+        # The request refuses what the kind does not have; the participation is one that fits.
         MechanismRequest(
             self.kind, MinSep(self.bands or 1, 1, 1), self.buffers, self.bands, self.objective
         )
@@ -103,14 +106,17 @@ class MechanismSpec(Table):
 
     @property
     def needs_optimising(self) -> bool:
-        """Whether what it is made for makes a difference."""
-        return self.kind not in ("identity", "tree", "tree-full") and not (
-            self.kind in ("band-fhu", "bisr") and self.bands
-        )
+        """Whether it makes a difference what the mechanism is made for: false where its parameters
+        follow from the kind alone."""
+        if self.kind in ("identity", "tree", "tree-full"):
+            return False
+        # These have nothing to choose but their number of bands.
+        return not (self.kind in ("band-fhu", "bisr") and self.bands)
 
 
 class Sweep(Table):
-    """A sweep: what is varied, and which mechanisms are judged."""
+    """A sweep: what is varied, and which mechanisms are judged in each combination of the
+    values."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
@@ -178,6 +184,7 @@ class Sweep(Table):
                     f"{axis!r} has values that are no numbers, so it can be no axis; take another "
                     "key"
                 )
+        # What is not optimised needs no estimate, even if it is the default of `made_for`.
         made_for = {
             each for spec in self.mechanisms for each in spec.made_for if spec.needs_optimising
         }
@@ -230,7 +237,11 @@ class Sweep(Table):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> tuple[Self, Scenario | None]:
-        """The sweep, and its scenario if it has one. Raises InputError in one line."""
+        """The sweep of the TOML file at `path`, and its scenario if it has one.
+
+        Every cell is tried, so that a long sweep does not find out late that one is impossible.
+        Raises InputError in one line.
+        """
         sweep = read_table_file(cls, path, "sweep")
         if sweep.scenario is None:
             return sweep, None
@@ -259,24 +270,23 @@ class Sweep(Table):
             spec: the mechanism.
             made_for: "estimate", "truth" or "distribution".
         """
-        size = (
-            f" {spec.bands} bands"
-            if spec.bands
-            else f" {spec.buffers} buffers"
-            if spec.buffers
-            else ""
-        )
+        label: str = spec.kind
+        if spec.bands:
+            label += f" {spec.bands} bands"
+        elif spec.buffers:
+            label += f" {spec.buffers} buffers"
         objective = self.objective_of(spec)
-        return f"{spec.kind}{size}" + (
-            f", least {LOSS_NAMES[objective]} for the {made_for}" if objective else ""
-        )
+        if objective:
+            label += f", least {LOSS_NAMES[objective]} for the {made_for}"
+        return label
 
     def cells(self) -> "list[Cell]":
-        """All combinations, in order of the file."""
-        combinations = itertools.product(*self.vary.values())
-        return [
-            Cell(tuple(zip(self.vary, combination, strict=True))) for combination in combinations
-        ]
+        """All combinations, in order of the file: the last key varies fastest."""
+        cells = []
+        for combination in itertools.product(*self.vary.values()):
+            values = zip(self.vary, combination, strict=True)
+            cells.append(Cell(tuple(values)))
+        return cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,13 +294,16 @@ class Cell:
     """One combination of values."""
 
     values: tuple[tuple[str, Value], ...]
+    """Keys with their values, in the order of the sweep's file."""
 
     def get(self, key: str) -> Any:
-        """A value; None for what is not varied."""
+        """The value of a `key`, a setting or a scenario's "table.key"; None for what is not
+        varied."""
         return dict(self.values).get(key)
 
     def scenario_of(self, scenario: Scenario) -> Scenario:
-        """The scenario of this cell; untrained. Raises ScenarioError."""
+        """The `scenario` with this cell's values set in it; untrained, since participation does not
+        depend on what is learned. Raises ScenarioError."""
         settings = [f"{key}={json.dumps(value)}" for key, value in self.values]
         try:
             return scenario.with_overrides("training.enabled=false", *settings)
@@ -299,18 +312,20 @@ class Cell:
 
 
 def shipped_sweeps() -> dict[str, Path]:
-    """Sweeps of the `scenarios` package by name, in order."""
+    """Files of the sweeps that come with the `scenarios` package, by name, in order of their
+    names."""
     package = importlib.util.find_spec("scenarios")
-    folders = (
-        [Path(folder) / "stress" for folder in (package.submodule_search_locations or [])]
-        if package
-        else []
-    )
-    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.toml"))}
+    locations = package.submodule_search_locations if package else None
+    found = {}
+    for folder in locations or []:
+        for file in sorted((Path(folder) / "stress").glob("*.toml")):
+            found[file.stem] = file
+    return found
 
 
 def find_sweep(name: str) -> tuple[Sweep, Scenario | None]:
-    """By the name of a shipped one, or by path. Raises InputError."""
+    """The sweep of a `name`, and its scenario if it has one: by the name of a shipped sweep, or
+    else by the path of a TOML file. Raises InputError."""
     shipped = shipped_sweeps()
     if name in shipped:
         return Sweep.from_toml(shipped[name])
