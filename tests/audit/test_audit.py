@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.ledger import privacy_over_rounds
+from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, TraceCorrupt
@@ -119,7 +120,9 @@ def test_min_sep_and_max_participations_are_counted_exactly(trace) -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_ledger_audits_each_prefix(trace, strategy) -> None:
     rounds, patterns = trace
-    for entry in privacy_over_rounds(strategy, as_patterns(patterns, rounds), 2.0, 1e-6, entries=4):
+    for entry in privacy_over_rounds(
+        strategy, as_patterns(patterns, rounds), ServerNoise(2.0), 1e-6, entries=4
+    ):
         C = reference.strategy_matrix(strategy, entry.rounds)
         prefixes = [[index for index in pattern if index < entry.rounds] for pattern in patterns]
         expected = max(

@@ -5,6 +5,7 @@ import pytest
 
 from fedray.audit.distribution import device_sensitivities, frontier
 from fedray.audit.ledger import privacy_over_rounds
+from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import MOST_OF_MATRICES, trace_sensitivity
 from mechanisms import reference
@@ -100,7 +101,7 @@ def test_a_device_of_fifty_thousand_participations_is_audited(strategy: Strategy
     assert device_sensitivities(strategy, patterns).values[0] == found.value
     assert frontier(strategy, patterns).sensitivity >= found.value
     assert (
-        privacy_over_rounds(strategy, patterns, 7.0, 1e-10, entries=2)[-1].sensitivity
+        privacy_over_rounds(strategy, patterns, ServerNoise(7.0), 1e-10, entries=2)[-1].sensitivity
         == found.value
     )
 
@@ -185,7 +186,11 @@ def test_privacy_over_rounds_of_a_matrix_is_that_of_each_leading_block_by_itself
     C, rng = matrix_of(what), np.random.default_rng(6)
     several = [np.sort(rng.choice(BLOCKS, size, replace=False)) for size in (900, 40, *[5] * 300)]
     ledger = privacy_over_rounds(
-        Matrix.from_matrix(C, "x"), patterns_of(BLOCKS, *several), 7.0, 1e-10, entries=4
+        Matrix.from_matrix(C, "x"),
+        patterns_of(BLOCKS, *several),
+        ServerNoise(7.0),
+        1e-10,
+        entries=4,
     )
     assert [entry.rounds for entry in ledger] == [275, 550, 825, BLOCKS]
     for entry in ledger:

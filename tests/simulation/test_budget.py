@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.ledger import LedgerEntry, privacy_over_rounds
+from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, ScenarioError
@@ -50,9 +51,8 @@ def spent_by(trace: Trace, scenario: Scenario) -> list[LedgerEntry]:
     """What an audit says was spent after every round."""
     privacy, patterns = scenario.privacy, read_patterns(trace)
     rounds = patterns.committed_rounds
-    return privacy_over_rounds(
-        privacy.mechanism, patterns, privacy.noise_multiplier, privacy.delta, entries=rounds
-    )
+    noise = ServerNoise(privacy.noise_multiplier)
+    return privacy_over_rounds(privacy.mechanism, patterns, noise, privacy.delta, entries=rounds)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
