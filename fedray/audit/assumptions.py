@@ -55,7 +55,7 @@ COUNTED = (
     "The clip norm follows a quantile of the updates' norms, so the count of short updates of "
     "every round is released too, by the same mechanism. Sums of updates have the noise multiplier "
     "{updates:.6g} and counts {counts:.6g}; both together have {both:.6g}, of which all figures "
-    "are."
+    "are. Where entries of C'C are negative, rho of both is an upper bound."
 )
 
 

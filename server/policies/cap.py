@@ -17,6 +17,11 @@ class Cap(ParticipationPolicy):
 
     max_participations: int
 
+    @property
+    def counts_contributions(self) -> bool:
+        """See `ParticipationPolicy.counts_contributions`."""
+        return True
+
     def absence(self, attempt: Attempt) -> Absence:
         """For ever, from the accepted report that reaches the cap."""
         is_spent = attempt.is_accepted & (attempt.contributions + 1 >= self.max_participations)

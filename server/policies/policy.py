@@ -73,6 +73,11 @@ class ParticipationPolicy:
         return 0
 
     @property
+    def counts_contributions(self) -> bool:
+        """Whether `Attempt.contributions` is read; shards count them only where that is so."""
+        return False
+
+    @property
     def survives_loss(self) -> bool:
         """Whether a device that has lost its history keeps away as long all the same."""
         return False

@@ -1,5 +1,7 @@
 """The policies that a scenario names."""
 
+from collections.abc import Sequence
+
 from fedray.history import HistoryLosses
 from fedray.scenario import Scenario
 from fedray.scenario.participation import (
@@ -16,7 +18,11 @@ from server.policies.without_replacement import WithoutReplacement
 
 
 def policies_of(scenario: Scenario) -> Policies:
-    """The policies of a scenario's table `participation`, joined."""
+    """The policies of a scenario's table `participation`, joined.
+
+    Raises:
+        ValueError: a policy needs what the shards do not keep for this table.
+    """
     table = scenario.participation
     each: list[ParticipationPolicy] = []
     if table.has_timer:
@@ -26,7 +32,25 @@ def policies_of(scenario: Scenario) -> Policies:
         each.append(MinSep(table.round_separation, "accepted"))
     if table.max_participations is not None:
         each.append(Cap(table.max_participations))
+    _check_that_shards_keep(each, table)
     return Policies(tuple(each), HistoryLosses.of(scenario))
+
+
+def _check_that_shards_keep(policies: Sequence[ParticipationPolicy], table: Participation) -> None:
+    # Shards keep last rounds and count contributions as the table says, since they never meet a
+    # policy. A policy of which the table says nothing would be broken without a word.
+    separation = max((policy.separation for policy in policies), default=0)
+    if separation != table.separation:
+        raise ValueError(
+            f"policies keep rounds {separation} apart but Participation.separation says "
+            f"{table.separation}; make both say the same"
+        )
+    is_counted = table.max_participations is not None
+    if not is_counted and any(policy.counts_contributions for policy in policies):
+        raise ValueError(
+            "a policy reads contributions but participation.max_participations is none, so shards "
+            "do not count them; let the table say that they are counted"
+        )
 
 
 def _of_table(policy: AnyPolicy, table: Participation) -> list[ParticipationPolicy]:

@@ -10,9 +10,11 @@ from scipy import stats
 from fedray.history import HistoryLosses, first_loss_after, last_loss_before, losses_between
 from fedray.messages import NEVER
 from fedray.rng import Stream, stream_key
+from server.policies import registry
 from server.policies.cap import Cap
 from server.policies.min_sep import MinSep
-from server.policies.policy import Attempt, Policies
+from server.policies.policy import Attempt, ParticipationPolicy, Policies
+from server.policies.registry import policies_of
 from server.policies.timer import Timer
 from server.policies.without_replacement import WithoutReplacement
 
@@ -98,3 +100,15 @@ def test_losses_are_a_poisson_process_and_the_same_for_whoever_asks() -> None:
     some = losses_between(OFTEN, same[:1], mine[3:4], mine[5:6])
     assert some.times.tolist() == mine[4:6].tolist()
     assert losses_between(OFTEN, ids[:0], begins[:0], ends[:0]).times.size == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [(MinSep(30, "accepted"), "keep rounds 30 apart"), (Cap(2), "do not count them")],
+)
+def test_a_policy_for_which_shards_keep_nothing_is_refused(
+    small, monkeypatch, policy: ParticipationPolicy, told: str
+) -> None:
+    monkeypatch.setattr(registry, "Timer", lambda resets_on: policy)
+    with pytest.raises(ValueError, match=told):
+        policies_of(small())
