@@ -34,6 +34,7 @@ def longest_chain(started: np.ndarray, timer: float, separation: int) -> tuple[i
     return min(gaps, default=n), int(length.max())
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(0.01, 30.0), min_size=1, max_size=25),
     st.just(0.0) | st.floats(0.01, 60.0),
@@ -119,6 +120,7 @@ def test_the_observed_guarantee_may_be_far_better_than_the_enforced_one(far_bett
     assert "timer of 1 h" in found.enforced.reason
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     timer=st.sampled_from([0.0, 0.2, 1.0, 6.0]),

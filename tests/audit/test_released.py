@@ -49,6 +49,7 @@ def test_events_are_read_back_with_the_same_epsilon(audited, tmp_path: Path) -> 
     assert (tmp_path / f"{MECHANISMS[2].sha256}.npy").exists()
 
 
+@pytest.mark.slow
 def test_dp_accounting_composes_its_own_events_to_the_same_figures(audited, tmp_path) -> None:
     """The file's text is evaluated, as its reader would."""
     import dp_accounting

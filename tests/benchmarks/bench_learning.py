@@ -83,7 +83,7 @@ class Clock:
 
 
 def overhead(devices: int, small: bool) -> None:
-    from clients import trainer
+    from clients.clipping import Clipper
     from clients.work.local import LocalTraining
     from clients.workers import start_trainers
     from fedray.encoding.fixed_point import FixedPointEncoding
@@ -98,7 +98,7 @@ def overhead(devices: int, small: bool) -> None:
     loop.train(0, cohort(devices, 0))  # compiles, and reads the data
     clock, rounds = Clock(), 1 if small else 3
     clock.around(LocalTraining, "compute", "local steps")
-    clock.around(trainer, "clip_factors", "clip")
+    clock.around(Clipper, "clip", "clip")
     clock.around(FixedPointEncoding, "encode_into", "encode and sum")
     clock.around(aggregator.ModelAggregator, "add", "add sums")
     clock.around(aggregator.ModelAggregator, "release", "decode, add noise")

@@ -180,6 +180,7 @@ def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(is_enumera
             )
 
 
+@pytest.mark.slow
 @SAMPLERS
 def test_every_check_in_lies_in_an_eligible_interval_and_in_its_window(is_enumerated: bool) -> None:
     value = scenario(20_000)
@@ -193,6 +194,7 @@ def test_every_check_in_lies_in_an_eligible_interval_and_in_its_window(is_enumer
     assert (np.diff(check_ins.times) >= 0).all()
 
 
+@pytest.mark.slow
 @SAMPLERS
 def test_first_check_ins_come_at_the_asked_rate(is_enumerated: bool) -> None:
     """Of devices eligible for a whole window, times from its start to the first check-in are exponential at 3 an hour, cut at the
@@ -349,6 +351,7 @@ def test_shards_of_a_growing_population_have_equal_shares_and_draw_what_is_predi
     assert abs(drawn - expected) < 5 * np.sqrt(expected)
 
 
+@pytest.mark.slow
 def test_the_census_of_a_growing_population_counts_those_who_are_there() -> None:
     """Every 21st to join, of 1.4 million ids of which 300,000 are there: within 5 deviations of the count, as are those listed."""
     value = scenario(300_000, "population.joins_per_day=100000", "rounds.max_days=11.0")
@@ -422,6 +425,7 @@ def test_rows_come_back_whole_through_their_files(monkeypatch, tmp_path: Path) -
     assert store.rows == 6000
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

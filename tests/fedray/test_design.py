@@ -97,6 +97,7 @@ def test_people_get_a_table(fedray_command, tmp_path: Path) -> None:
     assert "100, 3, 9" in out
 
 
+@pytest.mark.slow
 def test_a_bound_is_called_one(fedray_command, tmp_path: Path) -> None:
     """400 bands guessed, 385 seen: nothing exact is known of the schema, and the table and the JSON say so."""
     fedray_command("optimize", "banded", *SETTING, "--out", str(tmp_path / "b.json"))

@@ -113,6 +113,7 @@ def zeros(encoding: DiscreteGaussianEncoding, devices: int, round_index: int = 0
     return encoding.decode(total, 1.0, round_index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled", [100, 20])
 def test_the_sum_has_the_noise_of_the_multiplier_and_the_sample(sampled: int) -> None:
     """Sums of squares over 30 rounds of 512 coordinates are chi-square; 10 % more or less is noticed."""
@@ -125,6 +126,7 @@ def test_the_sum_has_the_noise_of_the_multiplier_and_the_sample(sampled: int) ->
         assert (2 * min(law.cdf(square), law.sf(square)) > ALARM) == is_right
 
 
+@pytest.mark.slow
 def test_a_device_that_drops_out_takes_its_noise_along() -> None:
     encoding = made(z=2.0, dimension=512)
     whole, half = (
@@ -228,6 +230,7 @@ def test_devices_without_examples_send_noise(small, monkeypatch) -> None:
     assert total.any()
 
 
+@pytest.mark.slow
 def test_a_model_trains_with_the_noise_of_its_devices(small, tmp_path) -> None:
     """As well as with the server's noise of the same multiplier, here very little."""
     common = (

@@ -84,6 +84,7 @@ def test_normal_inverts_the_distribution_to_the_last_digit() -> None:
     assert max(abs(value) for value in found) < MAX_NORMAL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "parameter", "law"),
     [

@@ -426,6 +426,7 @@ def trained(small, tmp_path_factory):
     return trace, runs
 
 
+@pytest.mark.slow
 def test_a_model_trains_to_nearly_the_loss_of_fixed_point(trained) -> None:
     _, runs = trained
     losses = {name: run.metrics["evaluation_loss"] for name, run in runs.items()}
@@ -435,6 +436,7 @@ def test_a_model_trains_to_nearly_the_loss_of_fixed_point(trained) -> None:
     assert losses["secagg"][-1] != last
 
 
+@pytest.mark.slow
 def test_a_trained_run_records_its_encoding(trained) -> None:
     _, runs = trained
     record = runs["secagg"].document["encoding"]

@@ -162,6 +162,7 @@ def test_the_table_of_2018_comes_out_by_the_conversion_of_2016(
     assert pld_epsilon(event, delta) < renyi_epsilon(event, delta) < then
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "per_round", "printed", "today"),
     [
@@ -201,6 +202,7 @@ AMPLIFIED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bands", "epsilon", "published"), AMPLIFIED[2:])
 def test_amplified_banded_noise_has_the_golden_multipliers_to_three_digits(
     bands: int, epsilon: float, published: float
@@ -218,6 +220,7 @@ def test_amplified_banded_noise_has_the_golden_multipliers_to_three_digits(
     assert sampled_gaussian_epsilon(sampling, found * math.sqrt(6), 1e-6) <= epsilon
 
 
+@pytest.mark.slow
 def test_the_published_multiplier_of_64_bands_is_too_small_even_by_an_optimistic_estimate() -> None:
     """All losses rounded down to multiples of 1e-4: a lower bound on epsilon, and above the target of 8."""
     from dp_accounting.pld import privacy_loss_distribution

@@ -166,6 +166,7 @@ def takes(accountant: str, case: Case) -> bool:
 PAIRS = [(accountant, name) for accountant in ACCOUNTANTS for name in CASES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("accountant", "name"), [each for each in PAIRS if takes(each[0], CASES[each[1]])]
 )
@@ -401,6 +402,7 @@ def test_events_cannot_be_changed() -> None:
     assert len({event, gaussian(1.0)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(("nothing",))])
 def test_another_tool_finds_the_same_of_its_own_events(name: str) -> None:
     """dp_accounting, by loss distributions where it has them, else by Renyi DP."""

@@ -55,6 +55,7 @@ def participations(draw) -> list[list[int]]:
     return [sorted(draw(st.sets(st.integers(0, 9), min_size=1, max_size=4))) for _ in range(rounds)]
 
 
+@pytest.mark.slow
 @given(participations(), st.sampled_from(STRATEGIES), st.floats(0.3, 1.05), st.integers(1, 9))
 @settings(max_examples=150, deadline=None)
 def test_it_is_beyond_the_limit_at_the_first_round_that_is(

@@ -299,6 +299,7 @@ def restarted(draw) -> tuple[Restarted, int]:
     return Restarted(mechanism=mechanism, restarts=tuple(sorted(restarts))), rounds
 
 
+@pytest.mark.slow
 @given(restarted(), st.integers(1, 13), st.integers(1, 6))
 @settings(max_examples=600, deadline=None)
 def test_ordered_mechanisms_with_restarts_are_exact(made, min_sep: int, most: int) -> None:

@@ -236,6 +236,7 @@ def test_names_are_words_in_every_rendering() -> None:
     assert {len(row) for row in rows} == {len(rows[0])}
 
 
+@pytest.mark.slow
 def test_labels_that_would_cover_one_another_are_left_out_and_none_leaves_the_plot() -> None:
     """Seven runs in one spot: each of the four sides holds one name at most; two that stand alone are named."""
     x = np.array([*[200.0] * 7, 50.0, 1000.0])
@@ -287,6 +288,7 @@ def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
     assert table.read_text() == "x,y,epsilon\n1,2,3.00001\n2,2,6\n"
 
 
+@pytest.mark.slow
 def test_figures_without_data_are_drawn_empty() -> None:
     figure = observed_beside_published(
         [{"name": "a", "rho": {"published": None, "observed": 1.0}}], "rho", "t", "n"

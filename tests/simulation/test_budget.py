@@ -55,6 +55,7 @@ def spent_by(trace: Trace, scenario: Scenario) -> list[LedgerEntry]:
     return privacy_over_rounds(privacy.mechanism, patterns, noise, privacy.delta, entries=rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("what", ["rho", "epsilon"])
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.999])
@@ -84,6 +85,7 @@ def as_patterns(cohorts: list[list[int]]) -> Patterns:
     return Patterns(len(cohorts), devices.astype(np.uint64), counts, rounds)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sets(st.integers(0, 12), min_size=1, max_size=5), min_size=2, max_size=24),
     st.sampled_from(list(MECHANISMS)),
@@ -166,6 +168,7 @@ def test_of_two_budgets_the_stricter_decides(small, whole: Trace, tmp_path: Path
     assert "rho=" not in trace.run["ended"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [2, 3])
 def test_shards_change_nothing(small, tmp_path: Path, shards: int) -> None:
     budget = small(*OVERRIDES, "population.devices=200000", "privacy.stop_at.rho=0.0125")
@@ -175,6 +178,7 @@ def test_shards_change_nothing(small, tmp_path: Path, shards: int) -> None:
     assert one.run["ended"].startswith("stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [4, 12, 13])
 def test_a_run_that_was_interrupted_ends_at_the_same_round(
     small, whole: Trace, tmp_path: Path, moment: int, monkeypatch

@@ -63,6 +63,7 @@ def test_an_interrupted_training_goes_on_with_the_same_norms(
         assert (resumed.metrics[name] == trained.metrics[name]).all()
 
 
+@pytest.mark.slow
 def test_the_number_of_trainers_changes_no_norm(
     trace: Trace, trained: TrainedRun, tmp_path: Path
 ) -> None:

@@ -469,6 +469,7 @@ def checkpoints_of(partial: Path) -> list[Path]:
     return sorted((partial / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -606,6 +607,7 @@ def test_a_journal_is_read_once_on_resume_however_many_shards_hear_it(
     assert len(set(segments)) == len(segments)
 
 
+@pytest.mark.slow
 def test_a_resume_that_fails_at_once_loses_nothing(
     unfinished: Path, tmp_path: Path, monkeypatch
 ) -> None:
@@ -670,6 +672,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_write_one_run(unfinished: Path, tmp_path: Path) -> None:
     """The other one holds the directory's lock, until it is killed."""
     other = subprocess.Popen(

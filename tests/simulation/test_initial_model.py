@@ -26,6 +26,7 @@ def first(small, tmp_path_factory) -> TrainedRun:
     return trained
 
 
+@pytest.mark.slow
 def test_a_training_starts_from_the_model_of_another(first: TrainedRun, small, tmp_path) -> None:
     scenario = small(
         "training.enabled=true",

@@ -165,6 +165,7 @@ def task(seed):
 """A task whose every local step takes a group of devices 20 ms at least."""
 
 
+@pytest.mark.slow
 def test_how_long_it_takes_is_measured_with_the_task_that_is_trained(
     trace: Trace, small, tmp_path: Path
 ) -> None:

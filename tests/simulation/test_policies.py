@@ -303,6 +303,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", POLICIES)
 def test_the_trace_is_the_same_for_any_shards_and_after_a_resume(
     tmp_path: Path, participation: dict

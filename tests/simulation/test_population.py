@@ -94,6 +94,7 @@ def test_growth_and_churn_show_in_who_takes_part(small, tmp_path: Path) -> None:
     assert eligible[0] > 1.8 * eligible[1] > 1.8**2 * eligible[2]
 
 
+@pytest.mark.slow
 def test_devices_that_ignore_the_timer_break_its_law_and_no_others(small, tmp_path: Path) -> None:
     scenario = small(
         "participation.timer_violators=0.05", "population.devices=10000", "rounds.count=60"

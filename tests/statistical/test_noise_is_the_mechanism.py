@@ -75,6 +75,7 @@ def two_sided(square: float, freedom: int) -> float:
     return 2 * min(law.cdf(square), law.sf(square))
 
 
+@pytest.mark.slow
 @KINDS
 def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(
     small, strategy: Strategy

@@ -126,6 +126,7 @@ def test_what_is_there_is_read_and_what_is_missing_is_trained(kept, tmp_path: Pa
     assert [line for line in told if "models" in line] == ["8 of 8 models trained"]
 
 
+@pytest.mark.slow
 def test_runs_of_another_study_are_refused(kept) -> None:
     other = small().with_overrides("privacy.clip_norm=0.5")
     with pytest.raises(InputError, match="holds a training of another scenario or trace"):

@@ -107,7 +107,7 @@ def test_actors_find_the_index_and_give_the_same_trace(
     here = simulate(scenario, HERE, tmp_path / "here")
     opened = []
     monkeypatch.setattr(
-        registry, "source_of", lambda value: opened.append(value) or source_of(value)
+        registry, "source_of", lambda value, tell: opened.append(value) or source_of(value, tell)
     )
     there = simulate(scenario, Placement(1, "ray"), tmp_path / "there")
     assert there.digest == here.digest

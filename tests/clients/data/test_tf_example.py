@@ -73,6 +73,7 @@ def test_what_is_wrong_is_said(content: str, says: str) -> None:
         decode_example(bytes.fromhex(content), ALL)
 
 
+@pytest.mark.slow
 def test_compiled_code_and_its_slow_twin_agree_on_damage() -> None:
     """On 20,000 changed messages: the same features, or both a ValueError."""
     draws = np.random.default_rng(1)

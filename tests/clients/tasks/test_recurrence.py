@@ -65,6 +65,7 @@ def test_with_three_gates_and_a_projection_it_is_its_definition() -> None:
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gates", [3, 4])
 @pytest.mark.parametrize("is_projected", [False, True])
 def test_its_gradients_are_slopes_for_every_cell(gates: int, is_projected: bool) -> None:
