@@ -183,7 +183,7 @@ def test_how_long_it_takes_is_measured_with_the_task_that_is_trained(
     assert estimate.sample_seconds > 8 * 5 * 0.02
     assert estimate.full_seconds == pytest.approx(10 * estimate.sample_seconds)
     assert predicted_seconds(scenario) > 8 * 5 * 0.02
-    many = small(*TRAINED, own, "rounds.count=4000", "training.devices_at_once=4")
+    many = scenario.with_overrides("rounds.count=4000")
     assert Placement().resolved(lambda: predicted_seconds(many)).backend == "ray"
     assert Placement().resolved(lambda: 0.0).backend == "in-process"
 
