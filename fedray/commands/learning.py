@@ -164,7 +164,11 @@ def train(
         )
     privacy = value.privacy
     audit = audit_trace(
-        opened, privacy.noise_multiplier, privacy.delta, privacy.mechanism
+        opened,
+        privacy.noise_multiplier,
+        privacy.delta,
+        privacy.mechanism,
+        encoding=privacy.encoding,
     ).to_json()
     document = trained.to_json()
     if as_json:

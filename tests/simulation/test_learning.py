@@ -216,6 +216,22 @@ def test_the_command_trains_a_second_mechanism(
     assert str(tmp_path / "n") in out
 
 
+@pytest.mark.slow
+def test_the_command_accounts_for_the_noise_that_the_training_s_devices_add(
+    trace: Trace, tmp_path: Path, fedray_command
+) -> None:
+    """The trace was simulated with the server's noise."""
+    mechanism, encoding = '{kind="identity"}', '{kind="discrete_gaussian", parameters=30320}'
+    settings = [f"privacy.mechanism={mechanism}", f"privacy.encoding={encoding}"]
+    arguments = [word for each in settings for word in ("--set", each)]
+    code, out, err = fedray_command(
+        "train", str(trace.path), *arguments, "--json", "--out", str(tmp_path / "m")
+    )
+    assert code == 0, err
+    assumptions = json.loads(out)["audit"]["assumptions"]
+    assert any("The round with the fewest accepted devices" in each for each in assumptions)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
