@@ -46,7 +46,6 @@ def _next_loss(losses, device, number, time):
     return time + losses.mean_seconds * exponential(word)
 
 
-@njit(cache=True, nogil=True)
 def first_loss_after(
     losses: HistoryLosses, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -60,17 +59,9 @@ def first_loss_after(
     Returns:
         Seconds since start [S].
     """
-    found = np.empty(device_ids.size)
-    for asked in range(device_ids.size):
-        time, number = _next_loss(losses, device_ids[asked], 0, 0.0), 1
-        while time <= times[asked]:
-            time = _next_loss(losses, device_ids[asked], number, time)
-            number += 1
-        found[asked] = time
-    return found
+    return _losses_around(losses, device_ids, times)[1]
 
 
-@njit(cache=True, nogil=True)
 def last_loss_before(
     losses: HistoryLosses, device_ids: NDArray[np.uint64], times: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -84,14 +75,21 @@ def last_loss_before(
     Returns:
         Seconds since start [S]; minus infinity where there was none.
     """
-    found = np.full(device_ids.size, -np.inf)
+    return _losses_around(losses, device_ids, times)[0]
+
+
+@njit(cache=True, nogil=True)
+def _losses_around(losses, device_ids, times):
+    """(the last loss of each device up to a time, the first one after it), [S] each."""
+    before, after = np.full(device_ids.size, -np.inf), np.empty(device_ids.size)
     for asked in range(device_ids.size):
         time, number = _next_loss(losses, device_ids[asked], 0, 0.0), 1
         while time <= times[asked]:
-            found[asked] = time
+            before[asked] = time
             time = _next_loss(losses, device_ids[asked], number, time)
             number += 1
-    return found
+        after[asked] = time
+    return before, after
 
 
 def losses_between(

@@ -195,7 +195,7 @@ def _save_contents(scenario: Scenario, writer: TraceWriter) -> None:
     """Writes the files that the scenario names by their content into the trace."""
     mechanism = scenario.privacy.mechanism
     if isinstance(mechanism, MatrixFile):
-        writer.save_matrix(mechanism.matrix, mechanism.sha256)
+        writer.save_content(mechanism.content_name, mechanism.content)
     for table in scenario.content_files:
         writer.save_content(table.content_name, table.content)
 

@@ -1,13 +1,11 @@
 """Strategies on disk: a JSON document `{"kind": ..., parameters}`, and for matrices a `.npy` file
 beside it."""
 
-import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from fedray.atomic import replace_file
@@ -85,9 +83,7 @@ def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
     document = strategy.model_dump(mode="json")
     if isinstance(strategy, MatrixFile):
         matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
-        buffer = io.BytesIO()
-        np.save(buffer, strategy.matrix)
-        replace_file(matrix_path, buffer.getvalue())
+        replace_file(matrix_path, strategy.content)
         document["file"] = matrix_path.name
     return document
 

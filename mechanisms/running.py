@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.sensitivity import ROUNDING, PatternSensitivities
+from mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
 from mechanisms.strategy import Strategy
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
@@ -26,8 +26,6 @@ MANY = 1 << 14
 them in every round."""
 CHUNK = 1 << 18
 """Devices that are looked at together."""
-MOST_CERTIFICATES = 200
-"""Patterns with negative Gram entries whose upper bound is made exact, as in an audit."""
 _NEW, _NO_LINK = -1, 0
 
 

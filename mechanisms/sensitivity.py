@@ -50,6 +50,10 @@ MOST_WITH_SIGNS, MOST_CERTIFIED = 10_000, 1_000
 up to which a bound that has such entries is made exact."""
 BLOCK = 256
 
+MOST_CERTIFICATES = 200
+"""Patterns of a trace with negative Gram entries whose bound is made exact; were more needed, the
+bound stands."""
+
 ROWS_TOGETHER = 32
 """Rows of G that the bound for any C goes through together; so few stay in the processor's
 cache."""

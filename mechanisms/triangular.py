@@ -6,6 +6,7 @@ names one matrix for good.
 """
 
 import hashlib
+import io
 import tokenize
 from abc import abstractmethod
 from functools import cached_property, lru_cache
@@ -190,6 +191,18 @@ class MatrixFile(TriangularStrategy):
     @property
     def matrix(self) -> NDArray[np.float64]:
         return self._matrix
+
+    @property
+    def content(self) -> bytes:
+        """The matrix as a .npy file."""
+        buffer = io.BytesIO()
+        np.save(buffer, self._matrix)
+        return buffer.getvalue()
+
+    @property
+    def content_name(self) -> str:
+        """Name under which traces carry the file."""
+        return f"{self.sha256}.npy"
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], file: str) -> Self:

@@ -6,9 +6,6 @@ from numpy.typing import NDArray
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from mechanisms.accounting.calibration import largest_sensitivity
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gdp_epsilon
-from mechanisms.accounting.zcdp import rho_of
 from mechanisms.running import RunningSensitivity
 
 
@@ -21,11 +18,14 @@ class Budget:
 
     def __init__(self, scenario: Scenario) -> None:
         privacy = scenario.privacy
-        assert privacy.stop_at is not None
-        self._stop_at, self._z = privacy.stop_at, privacy.noise_multiplier
-        self._delta = privacy.stop_at.delta or privacy.delta
+        stop_at = privacy.stop_at
+        assert stop_at is not None
+        self._privacy = privacy
         limit = largest_sensitivity(
-            self._z, self._delta, rho=self._stop_at.rho, epsilon=self._stop_at.epsilon
+            privacy.noise_multiplier,
+            privacy.budget_delta,
+            rho=stop_at.rho,
+            epsilon=stop_at.epsilon,
         )
         self._running = RunningSensitivity(privacy.mechanism, scenario.rounds.count, limit)
 
@@ -45,14 +45,9 @@ class Budget:
         beyond = self._running.beyond()
         if beyond is None:
             return ""
-        release = Gaussian(noise_multiplier=self._z, sensitivity=beyond)
         reached = [
-            f"{what}={up(figure, 6)}, above privacy.stop_at.{what}={most:g}"
-            for what, figure, most in (
-                ("rho", rho_of(release), self._stop_at.rho),
-                ("epsilon", gdp_epsilon(release, self._delta), self._stop_at.epsilon),
-            )
-            if most is not None and figure > most
+            f"{what}={up(spent, 6)}, above privacy.stop_at.{what}={most:g}"
+            for what, most, spent in self._privacy.beyond_budget(beyond)
         ]
         return (
             f"round {self._running.rounds - 1} would have brought a device to {', '.join(reached)}"

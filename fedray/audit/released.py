@@ -5,13 +5,10 @@ accountants make of it, the event of dp_accounting that it is there, and what dp
 that.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedray.atomic import replace_file
 from fedray.errors import InputError
@@ -107,9 +104,7 @@ def write_events(
     try:
         for strategy in strategies:
             if isinstance(strategy, MatrixFile):
-                buffer = io.BytesIO()
-                np.save(buffer, strategy.matrix)
-                replace_file(path.with_name(f"{strategy.sha256}.npy"), buffer.getvalue())
+                replace_file(path.with_name(strategy.content_name), strategy.content)
         write_json(document, path)
     except (OSError, ValueError) as error:  # ValueError: no name of a file
         raise InputError(

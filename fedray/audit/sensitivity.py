@@ -8,16 +8,13 @@ from numpy.typing import NDArray
 from fedray.audit.participation import Patterns
 from fedray.errors import InputError
 from mechanisms.participation import MinSep
-from mechanisms.sensitivity import PatternSensitivities
+from mechanisms.sensitivity import MOST_CERTIFICATES, PatternSensitivities
 from mechanisms.strategy import SensitivityUnknown, Strategy
 from mechanisms.triangular import TriangularStrategy
 
 MOST_OF_MATRICES = 8_000
 """Participations of one device that are audited with a matrix: 8,000 in 10,000 rounds take under a
 minute and 1.7 GB."""
-MOST_CERTIFICATES = 200
-"""Patterns with negative Gram entries whose bound is made exact; were more needed, the bound
-stands."""
 MOST_COMPARED = 256
 """Participations up to which the sensitivity under (b, k) is asked for, to stop early."""
 

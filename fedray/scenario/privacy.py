@@ -7,6 +7,9 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from fedray.encoding.tables import AnyEncoding, FixedPoint
 from fedray.scenario.clipping import AdaptiveClipping, AnyClipping, FixedClipping
 from fedray.table import Table
+from mechanisms.accounting.events import Gaussian
+from mechanisms.accounting.gdp import gdp_epsilon
+from mechanisms.accounting.zcdp import rho_of
 from mechanisms.files import strategy_beside
 from mechanisms.registry import BLT, AnyStrategy, Identity
 
@@ -70,6 +73,31 @@ class Privacy(Table):
     stop_at: StopAt | None = None
     """Table: a budget at which a simulation ends early; none: it commits all rounds. A training
     takes the rounds of its trace."""
+
+    @property
+    def budget_delta(self) -> float:
+        """Delta of the epsilon of `stop_at`."""
+        own = self.stop_at.delta if self.stop_at is not None else None
+        return own or self.delta
+
+    def beyond_budget(self, sensitivity: float) -> list[tuple[str, float, float]]:
+        """(what, most, spent) of each figure of `stop_at` that a device goes beyond.
+
+        Args:
+            sensitivity: of the device's contributions so far, at clip norm 1.
+        """
+        if self.stop_at is None:
+            return []
+        release = Gaussian(noise_multiplier=self.noise_multiplier, sensitivity=sensitivity)
+        figures = (
+            ("rho", self.stop_at.rho, rho_of(release)),
+            ("epsilon", self.stop_at.epsilon, gdp_epsilon(release, self.budget_delta)),
+        )
+        return [
+            (what, most, spent)
+            for what, most, spent in figures
+            if most is not None and spent > most
+        ]
 
     @model_validator(mode="after")
     def _devices_can_add_the_noise(self) -> Self:

@@ -30,9 +30,6 @@ from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.table import Table
 from mechanisms.accounting.clip_count import update_noise_multiplier
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gdp_epsilon
-from mechanisms.accounting.zcdp import rho_of
 from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
@@ -257,23 +254,16 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _budget_permits_a_round(self) -> Self:
-        stop_at, mechanism = self.privacy.stop_at, self.privacy.mechanism
-        if stop_at is None:
+        if self.privacy.stop_at is None:
             return self
         start = np.zeros(1, np.int64)
-        norm = float(mechanism.gram_entries(start, start, 1)[0]) ** 0.5
-        release = Gaussian(noise_multiplier=self.privacy.noise_multiplier, sensitivity=norm)
-        delta = stop_at.delta or self.privacy.delta
-        for what, most, first in (
-            ("rho", stop_at.rho, rho_of(release)),
-            ("epsilon", stop_at.epsilon, gdp_epsilon(release, delta)),
-        ):
-            if most is not None and first > most:
-                raise ValueError(
-                    f"privacy.stop_at.{what}={most:g}: the first round alone spends {first:.6g}, "
-                    "so nothing would be committed; raise it, or privacy.noise_multiplier="
-                    f"{self.privacy.noise_multiplier:g}"
-                )
+        norm = float(self.privacy.mechanism.gram_entries(start, start, 1)[0]) ** 0.5
+        for what, most, first in self.privacy.beyond_budget(norm):
+            raise ValueError(
+                f"privacy.stop_at.{what}={most:g}: the first round alone spends {first:.6g}, "
+                "so nothing would be committed; raise it, or privacy.noise_multiplier="
+                f"{self.privacy.noise_multiplier:g}"
+            )
         return self
 
     @property

@@ -136,17 +136,6 @@ class TraceWriter(PartialDirectory):
             }
         )
 
-    def save_matrix(self, matrix: NDArray[np.float64], sha256: str) -> None:
-        """Writes the mechanism's matrix, so that the trace can be audited alone.
-
-        Args:
-            matrix: C, [N, N].
-            sha256: of its content, which becomes its name.
-        """
-        buffer = io.BytesIO()
-        np.save(buffer, matrix)
-        self.save_content(f"{sha256}.npy", buffer.getvalue())
-
     def finish(self, records: Sequence[RoundRecord], run: Mapping[str, Any]) -> Path:
         """Writes rounds and run.json, then gives the directory its name.
 

@@ -1,7 +1,5 @@
 """The policies that a scenario names."""
 
-from collections.abc import Sequence
-
 from fedray.history import HistoryLosses
 from fedray.scenario import Scenario
 from fedray.scenario.participation import (
@@ -32,21 +30,21 @@ def policies_of(scenario: Scenario) -> Policies:
         each.append(MinSep(table.round_separation, "accepted"))
     if table.max_participations is not None:
         each.append(Cap(table.max_participations))
-    _check_that_shards_keep(each, table)
-    return Policies(tuple(each), HistoryLosses.of(scenario))
+    joined = Policies(tuple(each), HistoryLosses.of(scenario))
+    _check_that_shards_keep(joined, table)
+    return joined
 
 
-def _check_that_shards_keep(policies: Sequence[ParticipationPolicy], table: Participation) -> None:
+def _check_that_shards_keep(policies: Policies, table: Participation) -> None:
     # Shards keep last rounds and count contributions as the table says, since they never meet a
     # policy. A policy of which the table says nothing would be broken without a word.
-    separation = max((policy.separation for policy in policies), default=0)
-    if separation != table.separation:
+    if policies.separation != table.separation:
         raise ValueError(
-            f"policies keep rounds {separation} apart but Participation.separation says "
+            f"policies keep rounds {policies.separation} apart but Participation.separation says "
             f"{table.separation}; make both say the same"
         )
     is_counted = table.max_participations is not None
-    if not is_counted and any(policy.counts_contributions for policy in policies):
+    if not is_counted and any(policy.counts_contributions for policy in policies.each):
         raise ValueError(
             "a policy reads contributions but participation.max_participations is none, so shards "
             "do not count them; let the table say that they are counted"

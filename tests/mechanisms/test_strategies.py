@@ -31,7 +31,7 @@ from mechanisms.sensitivity import (
     pattern_sensitivity,
     unit_vector_sensitivity,
 )
-from mechanisms.strategy import Strategy
+from mechanisms.strategy import Sensitivity, Strategy
 from mechanisms.triangular import lower_factor
 
 ROUNDS = 40
@@ -288,6 +288,20 @@ def test_trees_that_restart_at_128_and_every_1024_rounds_have_their_square() -> 
     assert any_strategy_sensitivity(strategy, participation).value >= found.value * (1 - 1e-12)
 
 
+def assert_exact(strategy: Strategy, rounds: int, min_sep: int, most: int) -> Sensitivity:
+    """The sensitivity is that of brute force over all patterns, and its worst pattern attains it."""
+    participation = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
+    found = strategy.participation_sensitivity(participation)
+    assert found.is_exact
+    assert found.value == pytest.approx(
+        reference.participation_sensitivity(strategy, participation), rel=1e-12
+    )
+    assert reference.pattern_sensitivity(strategy, found.worst_pattern, rounds) == pytest.approx(
+        found.value, rel=1e-12
+    )
+    return found
+
+
 @st.composite
 def restarted(draw) -> tuple[Restarted, int]:
     """A Toeplitz mechanism of non-increasing coefficients with restarts, and how many rounds."""
@@ -305,15 +319,7 @@ def restarted(draw) -> tuple[Restarted, int]:
 def test_ordered_mechanisms_with_restarts_are_exact(made, min_sep: int, most: int) -> None:
     """By brute force over all patterns; a pattern's square is the sum over its segments."""
     strategy, rounds = made
-    participation = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
-    found = strategy.participation_sensitivity(participation)
-    assert found.is_exact
-    assert found.value == pytest.approx(
-        reference.participation_sensitivity(strategy, participation), rel=1e-12
-    )
-    assert reference.pattern_sensitivity(strategy, found.worst_pattern, rounds) == pytest.approx(
-        found.value, rel=1e-12
-    )
+    found = assert_exact(strategy, rounds, min_sep, most)
     square = sum(
         pattern_sensitivity(
             strategy.mechanism,
@@ -369,15 +375,7 @@ def trees(draw) -> tuple[Tree, int]:
 def test_trees_with_restarts_and_completion_are_exact(tree, min_sep: int, most: int) -> None:
     """By brute force over all patterns, also where a run stopped before its planned end; and so are their errors."""
     strategy, rounds = tree
-    participation = MinSep(rounds, min_sep, min(most, -(-rounds // min_sep)))
-    found = strategy.participation_sensitivity(participation)
-    assert found.is_exact
-    assert found.value == pytest.approx(
-        reference.participation_sensitivity(strategy, participation), rel=1e-12
-    )
-    assert reference.pattern_sensitivity(strategy, found.worst_pattern, rounds) == pytest.approx(
-        found.value, rel=1e-12
-    )
+    assert_exact(strategy, rounds, min_sep, most)
     np.testing.assert_allclose(
         strategy.error_variances(rounds), reference.error_variances(strategy, rounds), rtol=1e-9
     )
