@@ -1,4 +1,4 @@
-"""Every strategy, told apart by `kind`. To add one: its file, its name here, its test."""
+"""Every strategy, told apart by `kind`. To add one: ARCHITECTURE.md, "To add"."""
 
 from typing import Annotated
 

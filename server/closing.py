@@ -1,5 +1,6 @@
 """Closing rules and their interface: when a round closes, and which reports it keeps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.scenario import Scenario
-from fedray.scenario.rounds import AtLeastClosing
+from fedray.scenario.rounds import AtLeastClosing, GoalClosing, Rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,12 @@ class AtGoal:
 
     report_goal: int
 
+    @classmethod
+    def of(cls, table: GoalClosing, rounds: Rounds) -> "AtGoal":
+        """The rule of a `table`, which has no keys, for `rounds`."""
+        del table
+        return cls(rounds.report_goal)
+
     def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
         """See `ClosingRule.close`."""
         in_time = report_times <= deadline
@@ -74,6 +81,11 @@ class AtLeast:
     report_goal: int
     open_seconds: float
 
+    @classmethod
+    def of(cls, table: AtLeastClosing, rounds: Rounds) -> "AtLeast":
+        """The rule of a `table` for `rounds`."""
+        return cls(rounds.report_goal, 60.0 * table.open_minutes)
+
     def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
         """See `ClosingRule.close`."""
         at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)
@@ -83,9 +95,14 @@ class AtLeast:
         return Closing(True, open_until, report_times <= open_until)
 
 
+RULES: dict[str, Callable[..., ClosingRule]] = {
+    "at_least": AtLeast.of,
+    "goal": AtGoal.of,
+}
+"""The closing rules by `rounds.closing.kind`; they take their table and the table `rounds`."""
+
+
 def closing_rule_of(scenario: Scenario) -> ClosingRule:
     """The rule of a scenario's table `rounds`."""
-    rounds = scenario.rounds
-    if isinstance(rounds.closing, AtLeastClosing):
-        return AtLeast(rounds.report_goal, 60.0 * rounds.closing.open_minutes)
-    return AtGoal(rounds.report_goal)
+    table = scenario.rounds.closing or GoalClosing()
+    return RULES[table.kind](table, scenario.rounds)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedray.history import HistoryLosses, first_loss_after
 from fedray.messages import NEVER
+from fedray.scenario.participation import Participation, PolicyTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,12 @@ class ParticipationPolicy:
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
         """Whether each device [S] of an attempt keeps the round as its last one."""
         return np.zeros(attempt.size, np.bool_)
+
+
+def remembers_nothing(table: PolicyTable, participation: Participation) -> ParticipationPolicy:
+    """What devices remember for a policy that the shard alone checks, whatever its `table`."""
+    del table, participation
+    return ParticipationPolicy()
 
 
 @dataclass(frozen=True, slots=True)

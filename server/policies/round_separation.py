@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.scenario.participation import MinSepPolicy, Participation
 from server.policies.policy import Attempt, ParticipationPolicy
 
 
@@ -20,6 +21,12 @@ class RoundSeparation(ParticipationPolicy):
 
     gap: int
     remembers: Literal["arrived", "upload"]
+
+    @classmethod
+    def of(cls, table: MinSepPolicy, participation: Participation) -> "RoundSeparation":
+        """The policy of its own `table`."""
+        del participation
+        return cls(table.gap, "upload")
 
     @property
     def separation(self) -> int:

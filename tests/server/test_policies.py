@@ -10,7 +10,6 @@ from scipy import stats
 from fedray.history import HistoryLosses, first_loss_after, last_loss_before, losses_between
 from fedray.messages import NEVER
 from fedray.rng import Stream, stream_key
-from server.policies import registry
 from server.policies.cap import Cap
 from server.policies.policy import Attempt, ParticipationPolicy, Policies
 from server.policies.registry import policies_of
@@ -109,6 +108,6 @@ def test_losses_are_a_poisson_process_and_the_same_for_whoever_asks() -> None:
 def test_a_policy_for_which_shards_keep_nothing_is_refused(
     small, monkeypatch, policy: ParticipationPolicy, told: str
 ) -> None:
-    monkeypatch.setattr(registry, "Timer", lambda resets_on: policy)
+    monkeypatch.setattr(Timer, "of", lambda table, participation: policy)
     with pytest.raises(ValueError, match=told):
         policies_of(small())
