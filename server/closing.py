@@ -31,6 +31,9 @@ class ClosingRule(Protocol):
     def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
         """Closes a round.
 
+        A round is committed if report_goal reports arrive by the deadline, and keeps at least so
+        many: the noise is measured by the goal.
+
         Args:
             report_times: [S]; when each device reports, in order of device id; infinity for those
                 that do not. Seconds since start, like the other times.

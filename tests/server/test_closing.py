@@ -29,6 +29,30 @@ def test_a_goal_that_is_not_met_by_the_deadline_keeps_what_came() -> None:
         assert np.flatnonzero(closing.has_arrived).tolist() == [1, 3, 5]
 
 
+CLOSING = {"goal": "{kind='goal'}", "at_least": "{kind='at_least', open_minutes=2}"}
+
+
+@pytest.mark.parametrize("table", CLOSING.values(), ids=CLOSING)
+def test_a_committed_round_keeps_as_many_as_its_goal_and_none_that_came_later(
+    small, table: str
+) -> None:
+    """Noise is measured by the goal, so fewer reports would have too little of it."""
+    rule = closing_rule_of(small("rounds.report_goal=50", f"rounds.closing={table}"))
+    rng, seen = np.random.default_rng(4), set()
+    for _ in range(300):
+        times = np.round(100.0 + rng.exponential(rng.uniform(20.0, 300.0), 90))
+        times[rng.uniform(size=90) < 0.3] = np.inf
+        deadline = 100.0 + float(rng.uniform(120.0, 600.0))
+        closing = rule.close(times, 100.0, deadline)
+        seen.add(closing.is_committed)
+        arrived = times[closing.has_arrived]
+        assert closing.is_committed == (np.count_nonzero(times <= deadline) >= 50)
+        assert closing.is_committed == (arrived.size >= 50)
+        assert closing.time <= deadline
+        assert arrived.size == 0 or arrived.max() <= closing.time
+    assert seen == {True, False}
+
+
 @pytest.mark.parametrize(
     ("goal", "seconds", "closed", "kept"),
     [
