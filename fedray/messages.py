@@ -85,7 +85,7 @@ class Settlement:
     forget_times: NDArray[np.uint32]
 
     @property
-    def is_accepted(self) -> NDArray[np.bool_]:
+    def has_arrived(self) -> NDArray[np.bool_]:
         """Whether each report arrived before the attempt closed [S], committed or not."""
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
@@ -143,7 +143,7 @@ class CheckIns:
     last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be
         separated.
     timer_seconds: how long the device really waits; empty where all keep the timer.
-    contributions: how many reports of the device were accepted, as it remembers; empty unless
+    contributions: how many reports of the device arrived in time, as it remembers; empty unless
         participations are capped.
     census: of the shard's devices, at the window's start.
     """

@@ -43,7 +43,7 @@ class PublishedRun:
     rho: float
     """The printed zCDP of online tree aggregation at the noise multiplier."""
     epsilon: float | None
-    """Of the same at delta 1e-10; None where it is not printed."""
+    """The printed epsilon of the same at delta 1e-10; None where it is not printed."""
 
     @property
     def name(self) -> str:

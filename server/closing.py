@@ -1,4 +1,4 @@
-"""The door for closing rules: when a round closes, and which reports it keeps."""
+"""Closing rules and their interface: when a round closes, and which reports it keeps."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,12 +16,12 @@ class Closing:
 
     is_committed: whether enough reports came before the deadline.
     time: when it closed, seconds since start.
-    is_on_time: [S]; the reports that were accepted before; they are kept if it was committed.
+    has_arrived: [S]; whether each report arrived in time; those are kept if it was committed.
     """
 
     is_committed: bool
     time: float
-    is_on_time: NDArray[np.bool_]
+    has_arrived: NDArray[np.bool_]
 
 
 class ClosingRule(Protocol):
@@ -34,7 +34,7 @@ class ClosingRule(Protocol):
             report_times: [S]; when each device reports, in order of device id; infinity for those
                 that do not. Seconds since start, like the other times.
             started: when the round started.
-            deadline: no report is accepted after it.
+            deadline: no report arrives in time after it.
         """
         ...
 

@@ -25,7 +25,7 @@ from fedray.scenario.data_file import PLACES
 DECODED_BYTES = 128 << 20
 """Memory for clients that were read, so that those that are asked for again need not be."""
 _VERSION = 1
-"""Of what is kept in the cache."""
+"""Version of what is kept in the cache."""
 _OF_THE_DEVICES = {"tie", "tie_strength", "tie_order"}
 """Keys that change nothing of what is kept."""
 

@@ -24,7 +24,7 @@ from fedray.scenario.data import (
 )
 
 TOLD_EVERY_SECONDS = 0.2
-"""Of data that is read as a whole."""
+"""How often progress is told while data is read as a whole."""
 
 
 def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSource:

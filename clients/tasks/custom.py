@@ -18,7 +18,7 @@ from fedray.scenario import CustomTask as CustomTable
 
 T = TypeVar("T")
 METHODS = ("initial_parameters", "losses", "measure")
-"""Of `clients.tasks.task.Task`, beside `shapes` and `metrics`."""
+"""What a task must have of `clients.tasks.task.Task`, beside `shapes` and `metrics`."""
 
 
 class CustomTask:

@@ -24,7 +24,7 @@ from fedray.scenario import ImageCnnTask
 CHANNELS, UNITS = (32, 64), 128
 KERNEL = 3
 LEAST_PIXELS = 6
-"""Of an edge: two convolutions take four pixels, and the pooling needs two."""
+"""Least length of an edge: two convolutions take four pixels, and the pooling needs two."""
 
 
 class ImageCnn(Classifier):

@@ -81,14 +81,14 @@ class Participation(Table):
     """Hours that must pass before a device may be selected again; 0 for none."""
     round_separation: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Least difference between the numbers of two rounds of one device, which it remembers; 0 for
-    none. It remembers rounds that accepted its report."""
+    none. It remembers rounds in which its report arrived in time."""
     timer_resets_on: Literal["accepted", "reported", "selected", "upload"] = "accepted"
-    """What starts the timer: its report is accepted; it reports at all (late included); it is
+    """What starts the timer: its report arrives in time; it reports at all (late included); it is
     selected; its upload starts, unless the server aborts it (a late one is aborted, one that is
     lost is not)."""
     max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """Most contributions of a device, which counts its accepted reports and never takes part again
-    after that many; none: no cap. Reports accepted in rounds that were abandoned later count too,
+    """Most contributions of a device, which counts its reports that arrived in time and never takes
+    part again after that many; none: no cap. Those in rounds that were abandoned later count too,
     since the device cannot know. Devices that ignore the timer keep the cap."""
     history_loss_per_day: Annotated[float, Field(gt=0, le=24)] | None = None
     """Stress: mean number of times a day that a device forgets when and how often it took part;

@@ -37,7 +37,7 @@ class ReproducedRun:
     """One row of the tables, simulated by its scenario and audited with tree aggregation."""
 
     name: str
-    """Of the row, such as nwp-en-GB."""
+    """Name of the row, such as nwp-en-GB."""
     reach: float
     """Share of the population that the task can use."""
     min_sep: Figure
@@ -64,7 +64,7 @@ class ReproducedRun:
     digest: str
     """The trace's digest."""
     wall_seconds: float
-    """Of the simulation, without the audit."""
+    """Seconds that the simulation took, without the audit."""
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object, as `fedray reproduce --json` prints it: a key per field, and relative

@@ -1,4 +1,4 @@
-"""The door for participation policies: what an attempt leaves in the memory of its devices.
+"""The interface of participation policies: what an attempt leaves in the memory of its devices.
 
 A policy never meets a single check-in. It says once per attempt, for all of its devices, how long
 each keeps away and which of them keep the round as their last one. Compiled code compares these
@@ -26,12 +26,13 @@ class Attempt:
     report_times: [S]; when each reported; infinity where it did not.
     upload_times: [S]; when its upload would start, or did.
     has_reported: [S]; whether it reported at all, late or not.
-    is_accepted: [S]; whether its report arrived before the round closed. The device cannot know
+    has_arrived: [S]; whether its report arrived before the round closed. The device cannot know
         whether the round was committed.
-    has_uploaded: [S]; whether its upload started and the server did not abort it: it was accepted,
-        or lost on the way before the round closed.
+    has_uploaded: [S]; whether its upload started and the server did not abort it: it arrived, or
+        was lost on the way before the round closed.
     timer_seconds: [S]; how long each keeps away after its timer starts.
-    contributions: [S]; accepted reports before this attempt; 0 where they are not counted.
+    contributions: [S]; reports that arrived in time before this attempt; 0 where they are not
+        counted.
     """
 
     started: float
@@ -39,7 +40,7 @@ class Attempt:
     report_times: NDArray[np.float64]
     upload_times: NDArray[np.float64]
     has_reported: NDArray[np.bool_]
-    is_accepted: NDArray[np.bool_]
+    has_arrived: NDArray[np.bool_]
     has_uploaded: NDArray[np.bool_]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]

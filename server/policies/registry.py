@@ -9,8 +9,8 @@ from fedray.scenario.participation import (
     WithoutReplacementPolicy,
 )
 from server.policies.cap import Cap
-from server.policies.min_sep import MinSep
 from server.policies.policy import ParticipationPolicy, Policies
+from server.policies.round_separation import RoundSeparation
 from server.policies.timer import Timer
 from server.policies.without_replacement import WithoutReplacement
 
@@ -27,7 +27,7 @@ def policies_of(scenario: Scenario) -> Policies:
         each.append(Timer(table.timer_resets_on))
     each += [policy for one in table.policies or () for policy in _of_table(one, table)]
     if table.round_separation:
-        each.append(MinSep(table.round_separation, "accepted"))
+        each.append(RoundSeparation(table.round_separation, "arrived"))
     if table.max_participations is not None:
         each.append(Cap(table.max_participations))
     joined = Policies(tuple(each), HistoryLosses.of(scenario))
@@ -57,5 +57,5 @@ def _of_table(policy: AnyPolicy, table: Participation) -> list[ParticipationPoli
         is_known = table.history_loss != "corrupted"
         return [WithoutReplacement(3600.0 * policy.period_hours, is_known)]
     if isinstance(policy, MinSepPolicy):
-        return [MinSep(policy.gap, "upload")]
+        return [RoundSeparation(policy.gap, "upload")]
     return []

@@ -29,8 +29,8 @@ class Timer(ParticipationPolicy):
         """Whose timers start [S], and when."""
         match self.resets_on:
             case "accepted":
-                # The server accepts a report when it comes, even if the round is abandoned later.
-                return attempt.is_accepted, attempt.report_times
+                # The device cannot know whether the round was abandoned later.
+                return attempt.has_arrived, attempt.report_times
             case "reported":
                 return attempt.has_reported, attempt.report_times
             case "upload":

@@ -89,7 +89,7 @@ def test_every_command_is_shown() -> None:
 
 
 def test_every_option_of_every_command_is_in_its_synopsis_and_no_other() -> None:
-    """Of a switch that is on by itself, only what turns it off."""
+    """A switch that is on by itself is named only by what turns it off."""
     from typer.main import get_command
 
     from fedray.cli import app

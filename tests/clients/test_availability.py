@@ -16,7 +16,7 @@ from clients.availability.habit import (
 )
 from clients.availability.intervals import DAY, HOUR
 from clients.availability.registry import availability_of
-from clients.population import DeviceModel, are_reachable, zone_of
+from clients.population import DeviceModel, are_usable, zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import draw, exponential, normal, uniform
 from fedray.scenario import Scenario
@@ -202,7 +202,7 @@ class TestTargets:
     @classmethod
     def half_hours(cls, *overrides: str) -> np.ndarray:
         value = scenario(cls.DEVICES, *overrides)
-        is_usable = are_reachable(DeviceModel.of(value), np.arange(cls.DEVICES, dtype=np.uint64))
+        is_usable = are_usable(DeviceModel.of(value), np.arange(cls.DEVICES, dtype=np.uint64))
         eligible = np.zeros((cls.DEVICES, 48 * cls.DAYS), bool)
         for day in range(cls.DAYS):
             index, start, end = _list(

@@ -139,7 +139,7 @@ def test_norms_for_another_number_of_layers_are_refused() -> None:
 
 
 def test_a_trainer_clips_by_the_norm_of_its_order_and_counts_short_updates(trainer) -> None:
-    """Of one device with an update of norm u: the sum is u steps long at most, whatever the scenario's clip norm."""
+    """The sum of one device with an update of norm u is u steps long at most, whatever the scenario's clip norm."""
     group, start = [np.array([3], np.uint64)], trainer.initial_parameters()
     _, total = trainer.train(TrainOrder(0, group, Clip(1e3)), start)
     own = float(np.linalg.norm(total * (1e3 / 2.0**FIXED_POINT_BITS)))

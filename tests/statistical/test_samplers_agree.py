@@ -10,7 +10,7 @@ from fedray.scenario import Scenario
 
 HOUR = 3600.0
 FALSE_ALARM = 1e-4
-"""Of each test; the seeds are fixed, so that one change of the draws in some thousand is held up for no reason."""
+"""Probability of each test's false alarm; the seeds are fixed, so that one change of the draws in some thousand is held up for no reason."""
 
 MODELS = {
     "habit": [],

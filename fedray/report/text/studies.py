@@ -8,7 +8,7 @@ from fedray.rounding import shown_min_sep, up
 
 Document = Mapping[str, Any]
 DIGITS = 5
-"""Of figures in tables."""
+"""Significant digits of figures in tables."""
 COLUMNS = {
     "rounds": "n",
     "min_sep": "b",

@@ -10,16 +10,16 @@ from server.policies.policy import Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class MinSep(ParticipationPolicy):
+class RoundSeparation(ParticipationPolicy):
     """Rounds of a device differ by at least so many.
 
     gap: least difference between the numbers of two rounds of a device.
-    remembers: the rounds that a device remembers: those that accepted its report, or those in which
-        it started an upload that the server did not abort.
+    remembers: the rounds that a device remembers: those in which its report arrived in time, or
+        those in which it started an upload that the server did not abort.
     """
 
     gap: int
-    remembers: Literal["accepted", "upload"]
+    remembers: Literal["arrived", "upload"]
 
     @property
     def separation(self) -> int:
@@ -28,4 +28,4 @@ class MinSep(ParticipationPolicy):
 
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
         """See `ParticipationPolicy.remembers_round`."""
-        return attempt.is_accepted if self.remembers == "accepted" else attempt.has_uploaded
+        return attempt.has_arrived if self.remembers == "arrived" else attempt.has_uploaded
