@@ -16,21 +16,6 @@ from mechanisms.toeplitz import Toeplitz
 from mechanisms.tree import Tree
 from mechanisms.tree_full import TreeFull
 
-__all__ = [
-    "BISR",
-    "BLT",
-    "AnyStrategy",
-    "BandFHU",
-    "Banded",
-    "Dense",
-    "Identity",
-    "Matrix",
-    "Restarted",
-    "Toeplitz",
-    "Tree",
-    "TreeFull",
-]
-
 AnyStrategy = Annotated[
     Identity
     | BLT

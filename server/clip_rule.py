@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedray.messages import Clip, TrainReport
 from fedray.rng import Stream
-from fedray.scenario import AdaptiveClipping, FixedClipping, PerLayerClipping, Scenario
+from fedray.scenario import Scenario
+from fedray.scenario.clipping import AdaptiveClipping, FixedClipping, PerLayerClipping
 from fedray.trace.checkpoints import prefixed, under
 from server.noise import noise_stream
 
@@ -71,7 +72,7 @@ class FixedRule:
 
 class AdaptiveRule:
     """The norm follows a quantile, by counts to which noise was added (Xu et al. 2023, Algorithm
-    1); see `fedray.scenario.AdaptiveClipping`.
+    1); see `fedray.scenario.clipping.AdaptiveClipping`.
 
     The noise on the counts is that of the run's mechanism, of its own stream of draws. It is scaled
     by cohort_sample / report_goal, as that on the sums is.

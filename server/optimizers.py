@@ -12,14 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.scenario import (
-    Scenario,
-    Schedule,
-    ServerAdagrad,
-    ServerAdam,
-    ServerSGD,
-    ServerYogi,
-)
+from fedray.scenario import Scenario
+from fedray.scenario.training import Schedule, ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
 
 
 def schedule_factor(schedule: Schedule, round_index: int, rounds: int) -> float:
@@ -80,7 +74,7 @@ class ServerOptimizer(ABC):
 
 
 class SGDStep(ServerOptimizer):
-    """See fedray.scenario.ServerSGD."""
+    """See `fedray.scenario.training.ServerSGD`."""
 
     def __init__(
         self, table: ServerSGD, scenario: Scenario, dimension: int, device: torch.device

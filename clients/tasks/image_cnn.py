@@ -19,7 +19,7 @@ from clients.tasks.classification import Classifier, classes_of
 from clients.tasks.initial import Draw, Parameter, constant, glorot, uniform
 from clients.tasks.task import Parameters
 from fedray.errors import ScenarioError
-from fedray.scenario import ImageCnnTask
+from fedray.scenario.tasks import ImageCnnTask
 
 CHANNELS, UNITS = (32, 64), 128
 KERNEL = 3

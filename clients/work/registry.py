@@ -6,7 +6,8 @@ from clients.tasks.task import Task
 from clients.work.caps import demand_tokens
 from clients.work.local import LocalTraining, OneGradient
 from clients.work.work import DeviceWork
-from fedray.scenario import FedSGD, Scenario
+from fedray.scenario import Scenario
+from fedray.scenario.training import FedSGD
 
 
 def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork:

@@ -30,7 +30,8 @@ from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.rounding import up
-from fedray.scenario import Participation, Scenario
+from fedray.scenario import Scenario
+from fedray.scenario.participation import Participation
 from fedray.studies.fit import scaled
 from fedray.studies.sweep.cells import Truth, simulated
 from mechanisms.accounting.events import Gaussian

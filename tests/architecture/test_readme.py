@@ -46,7 +46,7 @@ def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> 
     from clients.tasks.custom import CustomTask
     from fedray.pipeline import run_scenario
     from fedray.placement import Placement
-    from fedray.scenario import CustomTask as CustomTable
+    from fedray.scenario.tasks import CustomTask as CustomTable
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_task.py").write_text(block("python", "Training"))

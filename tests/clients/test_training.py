@@ -17,7 +17,8 @@ from fedray.encoding.fixed_point import FixedPointEncoding
 from fedray.errors import ScenarioError
 from fedray.messages import FIXED_POINT_BITS, Clip, TrainOrder, TrainReport
 from fedray.placement import Placement
-from fedray.scenario import FixedClipping, PerLayerClipping, Privacy
+from fedray.scenario.clipping import FixedClipping, PerLayerClipping
+from fedray.scenario.privacy import Privacy
 from fedray.simulation import simulate
 
 

@@ -17,7 +17,7 @@ from clients.work.orders import example_orders
 from clients.work.work import WorkOrder, WorkResult
 from fedray.messages import FIXED_POINT_BITS, Metric, TrainOrder
 from fedray.rng import Stream, stream_key
-from fedray.scenario import FedAvg, FedProx, FedSGD
+from fedray.scenario.training import FedAvg, FedProx, FedSGD
 
 HELD = np.array([5, 12, 3, 40], np.int64)
 DEVICES = np.arange(HELD.size, dtype=np.uint64)

@@ -23,8 +23,8 @@ from fedray.learning import train
 from fedray.messages import FIXED_POINT_BITS, TrainOrder
 from fedray.pipeline import resume_run, run_scenario
 from fedray.placement import Placement
-from fedray.scenario import CustomTask as CustomTable
 from fedray.scenario import Scenario
+from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.simulation import read_unfinished_scenario, simulate
 
 HERE = Placement(1, "in-process")

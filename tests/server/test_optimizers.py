@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.scenario import Schedule
+from fedray.scenario.training import Schedule
 from server.optimizers import optimizer_of, schedule_factor
 from server.training import greedy_shares
 

@@ -11,7 +11,7 @@ from clients.data.source import Field
 from clients.tasks.layout import named
 from clients.tasks.registry import TASKS
 from clients.tasks.task import Task
-from fedray.scenario import (
+from fedray.scenario.tasks import (
     ImageCnnTask,
     KeyboardLstmTask,
     LogisticTask,
