@@ -353,7 +353,12 @@ def make_own(path: Path, seed: int) -> None:
         for t in range(rounds)
     ]
     parameters = rng.random(9).astype(np.float32)
-    document = {"trace_digest": "0", "rounds": rounds, "seed": 7, "scenario": scenario.to_tables()}
+    document = {
+        "trace_digest": Trace.open(path).digest,
+        "rounds": rounds,
+        "seed": 7,
+        "scenario": scenario.to_tables(),
+    }
     with TrainedRunWriter(path / TRAINING) as trained:
         trained.finish(metrics, description, parameters, document)
 
