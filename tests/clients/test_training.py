@@ -1,5 +1,6 @@
 """Local training: clipping, exact sums, and devices that do not feel each other."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,20 @@ def test_no_clipped_update_is_longer_than_the_clip_norm(clip_norm: float) -> Non
         assert norm <= clip_norm
         assert done.tolist() == [Clipped.SHORTENED if own > clip_norm else Clipped.KEPT]
         assert norm == pytest.approx(min(own, clip_norm), rel=1e-6, abs=rounding)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
+def test_a_norm_is_a_sum_in_64_lanes_and_so_the_same_on_every_machine(size: int) -> None:
+    update = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    rows = np.zeros((-(-size // 64), 64))
+    rows.flat[:size] = update.astype(np.float64) ** 2
+    lanes = np.zeros(64)
+    for row in rows:
+        lanes += row
+    clipper = Clipper(Privacy(), {"all": (size,)})
+    (norm,) = clipper.clip(update[None, :], Clip(1.0)).norms
+    assert norm == math.sqrt(sum(lanes.tolist()))
+    assert norm == pytest.approx(math.sqrt(math.fsum(rows.flat)), rel=1e-15)
 
 
 def test_a_sum_of_clipped_updates_is_that_of_each_alone() -> None:
