@@ -24,8 +24,8 @@ most."""
 
 _LANES = 64
 """Sums of squares that are added side by side. One sum alone waits for every addition before the
-next: 2.4 M parameters then take seven times as long. Their number is part of what a norm's last bits
-are, so it is fixed, and not a machine's choice."""
+next: 2.4 M parameters then take seven times as long. Their number decides the last bits of a norm,
+so it is fixed, and not a machine's choice."""
 
 
 class Clipped(IntEnum):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.source import ExampleSource
-from clients.tasks.layout import named, repeated, tensors
+from clients.tasks.layout import Shapes, named, repeated, size_of, tensors
 from clients.tasks.task import Task
 from clients.work.caps import usable_examples
 from clients.work.orders import example_orders
@@ -59,7 +59,11 @@ class LocalTraining:
         )
         devices = len(order.device_ids)
         start = named(order.start[None, :], self._task.shapes)
-        parameters = repeated(start, devices)
+        # The first step of plain SGD makes parameters of their own for a device that is alone; a
+        # copy of a large model takes as long as a step. A group shares no memory from the start,
+        # because tasks may look at its parameters as one tensor.
+        is_copy_needed = devices > 1 or not _is_plain(table)
+        parameters = repeated(start, devices) if is_copy_needed else start
         # Plain SGD is a single call; torch's optimisers would take longer than a small model.
         optimizer = _optimizer(table, list(parameters.values()))
         steps_at_once = max(1, MOST_EXAMPLES_HELD // (devices * batch))
@@ -81,12 +85,13 @@ class LocalTraining:
                 for name, gradient in gradients.items():
                     away = parameters[name] - start[name]
                     gradient.add_(away, alpha=self._proximal)
+            if parameters is start:
+                parameters = _first_step(table, start, gradients)
+                continue
             is_training_G = torch.from_numpy(steps_G > step)
             _take_step(table, parameters, gradients, optimizer, is_training_G)
-        flat_parts = [part.reshape(devices, -1) for part in parameters.values()]
-        updates_GD = torch.cat(flat_parts, dim=1).sub_(order.start)
         return WorkResult(
-            updates=updates_GD,
+            updates=_differences(parameters, start, self._task.shapes),
             losses=first_losses_G.double(),
             examples=np.minimum(usable_G, steps_G * batch),
         )
@@ -179,13 +184,28 @@ def gradients_of(
     return losses.detach(), dict(zip(leaves, gradients, strict=True))
 
 
+def _is_plain(table: FedAvg) -> bool:
+    """Whether steps are those of SGD without momentum, which has no state."""
+    return table.optimizer == "sgd" and not table.momentum
+
+
 def _optimizer(table: FedAvg, parameters: list[Tensor]) -> torch.optim.Optimizer | None:
     """One of torch's, which treats every coordinate alone; None for plain SGD."""
+    if _is_plain(table):
+        return None
     if table.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=table.learning_rate)
-    if table.momentum:
-        return torch.optim.SGD(parameters, lr=table.learning_rate, momentum=table.momentum)
-    return None
+    return torch.optim.SGD(parameters, lr=table.learning_rate, momentum=table.momentum)
+
+
+def _first_step(
+    table: FedAvg, start: dict[str, Tensor], gradients: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Where a step of plain SGD leads from parameters that stay as they are."""
+    parts = torch._foreach_add(  # pyright: ignore[reportPrivateImportUsage]
+        list(start.values()), list(gradients.values()), alpha=-table.learning_rate
+    )
+    return dict(zip(start, parts, strict=True))
 
 
 def _take_step(
@@ -212,3 +232,13 @@ def _take_step(
         ones = (1,) * (part.dim() - 1)
         mask = is_training_G.view(-1, *ones)
         part.copy_(torch.where(mask, part, kept))
+
+
+def _differences(parameters: dict[str, Tensor], start: dict[str, Tensor], shapes: Shapes) -> Tensor:
+    """Parameters [G, *shape] less those of the round, flat [G, D]."""
+    devices = len(next(iter(parameters.values())))
+    updates_GD = torch.empty(devices, size_of(shapes))
+    # Each difference is written to its place: joined first, they would pass through memory twice.
+    for name, update in named(updates_GD, shapes).items():
+        torch.sub(parameters[name], start[name], out=update)
+    return updates_GD
