@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.source import ExampleSource
-from clients.tasks.layout import Shapes, named, repeated, size_of, tensors
+from clients.tasks.layout import named, repeated, tensors
 from clients.tasks.task import Task
 from clients.work.caps import usable_examples
 from clients.work.orders import example_orders
@@ -90,8 +90,12 @@ class LocalTraining:
                 continue
             is_training_G = torch.from_numpy(steps_G > step)
             _take_step(table, parameters, gradients, optimizer, is_training_G)
+        updates_GD = order.room()
+        # Each difference is written to its place: joined first, they pass through memory twice.
+        for name, update in named(updates_GD, self._task.shapes).items():
+            torch.sub(parameters[name], start[name], out=update)
         return WorkResult(
-            updates=_differences(parameters, start, self._task.shapes),
+            updates=updates_GD,
             losses=first_losses_G.double(),
             examples=np.minimum(usable_G, steps_G * batch),
         )
@@ -131,7 +135,7 @@ class OneGradient:
         """
         used_G = usable_examples(self._table, self._source, order.device_ids, order.held)
         start = named(order.start[None, :], self._task.shapes)
-        updates_GD = order.start.new_zeros(used_G.size, order.start.numel())
+        updates_GD = order.room().zero_()
         losses_G = torch.zeros(used_G.size, dtype=torch.float64)
         for place, used in enumerate(used_G.tolist()):
             one = slice(place, place + 1)
@@ -232,13 +236,3 @@ def _take_step(
         ones = (1,) * (part.dim() - 1)
         mask = is_training_G.view(-1, *ones)
         part.copy_(torch.where(mask, part, kept))
-
-
-def _differences(parameters: dict[str, Tensor], start: dict[str, Tensor], shapes: Shapes) -> Tensor:
-    """Parameters [G, *shape] less those of the round, flat [G, D]."""
-    devices = len(next(iter(parameters.values())))
-    updates_GD = torch.empty(devices, size_of(shapes))
-    # Each difference is written to its place: joined first, they would pass through memory twice.
-    for name, update in named(updates_GD, shapes).items():
-        torch.sub(parameters[name], start[name], out=update)
-    return updates_GD

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from clients import waiting
 from clients.clipping import Clipped, Clipper, clip_factors
 from clients.data.language import LENGTH, START, WORDS, Language
 from clients.trainer import LocalTrainer
@@ -82,6 +83,19 @@ def test_a_sum_of_clipped_updates_is_that_of_each_alone() -> None:
     assert (together == sum(total for total, _ in alone)).all()
     assert done.tolist() == [int(each[0]) for _, each in alone]
     assert 0 < done.sum() < 7
+
+
+def test_groups_that_wait_for_each_other_give_the_sum_of_each_device(
+    small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for three devices: groups fill it, end within it, and are larger than it."""
+    monkeypatch.setattr(waiting, "MOST_WAITING", 3)
+    trainer = LocalTrainer(small("training.enabled=true"))
+    groups = [[1, 2], [3], [4], [5, 6], [7, 8], [9, 10, 11, 12], [13]]
+    report, together = trained(trainer, *groups)
+    apart = [trained(trainer, group) for group in groups]
+    assert (together == sum(total for _, total in apart)).all()
+    assert report == TrainReport.of(0, [each for each, _ in apart])
 
 
 SHAPES = {"a": (3, 20), "b": (20,), "c": (2, 210)}
