@@ -154,7 +154,9 @@ class LocalTrainer:
     ) -> TrainReport:
         clip, values = order.clip or self._clipper.first, result.updates.numpy()
         group = self._clipper.clip(values, clip)
-        updates = ClippedUpdates(order.round_index, device_ids, values, group.factors)
+        # No weight is above 1, so none makes a clipped update longer.
+        factors = group.factors if order.weight == 1.0 else group.factors * order.weight
+        updates = ClippedUpdates(order.round_index, device_ids, values, factors)
         self._encoding.encode_into(total_P, updates, clip.norm)
         is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
         is_counting = clip.counted_norm is not None

@@ -216,11 +216,16 @@ class TrainOrder:
         cohort, so that no result depends on who trains it.
     clip: how their updates are clipped; None where nothing of what is trained is kept, as in
         measurements: as in the first round.
+    version: of the model that the devices were sent, and from which they train: so many rounds it
+        was trained on. None: the round's own, which is the newest.
+    weight: by which their clipped updates are scaled, at most 1. It follows from round and version.
     """
 
     round_index: int
     groups: Sequence[NDArray[np.uint64]]
     clip: Clip | None = None
+    version: int | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
