@@ -105,12 +105,12 @@ def test_no_more_devices_train_at_once_than_concurrency_permits(trace: Trace) ->
 
 
 def test_a_device_is_in_a_buffer_once_even_without_a_timer(small, tmp_path: Path) -> None:
-    few = ("population.devices=2000", "rounds.report_goal=60", "participation.timer_hours=0.0")
+    few = ("population.devices=400", "rounds.report_goal=200", "participation.timer_hours=0.0")
     always = "availability.model=always_on"
     trace = simulate(small(*BUFFERED, *few, always), HERE, tmp_path / "t")
     audit = audit_trace(trace)
     assert audit.min_sep == 1
-    assert audit.max_participations > 3
+    assert audit.max_participations > 10
     enforced = audit.mechanisms[0].enforced.participation
     assert enforced is not None
     assert (enforced.min_sep, enforced.max_participations) == (1, 30)

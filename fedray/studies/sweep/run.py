@@ -336,7 +336,7 @@ class _Cache:
                 arrays["device_ids"],
                 arrays["counts"],
                 arrays["rounds"],
-                arrays["weights"] if "weights" in arrays else None,
+                arrays.get("weights"),
             )
             return Truth(participation, patterns, head["days"], head["note"])
 
