@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         PoissonAvailability,
         ReplayAvailability,
     )
+    from fedray.scenario.buffer import Buffer, ConstantWeighting, PolynomialWeighting
     from fedray.scenario.data import (
         ClassesData,
         CustomData,
@@ -185,6 +186,7 @@ _NAMES = {
     "fedray.scenario.participation": (
         "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
     ),
+    "fedray.scenario.buffer": "Buffer ConstantWeighting PolynomialWeighting",
     "fedray.scenario.rounds": "AtLeastClosing GoalClosing",
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
@@ -222,11 +224,13 @@ __all__ = [
     "Audit",
     "BandFHU",
     "Banded",
+    "Buffer",
     "CanaryResult",
     "CheckpointError",
     "Claim",
     "ClassesData",
     "Comparison",
+    "ConstantWeighting",
     "CustomAvailability",
     "CustomData",
     "CustomTask",
@@ -281,6 +285,7 @@ __all__ = [
     "PointsData",
     "PoissonAvailability",
     "PoissonSampling",
+    "PolynomialWeighting",
     "Population",
     "Pretrained",
     "Pretraining",
