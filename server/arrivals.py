@@ -81,7 +81,12 @@ def empty_table(entries: int, kind: np.dtype) -> NDArray[np.void]:
 
 @njit(inline="always")
 def find(table, device):
-    """The device's slot in the table, or the empty slot where it belongs."""
+    """The device's slot in the table, or the empty slot where it belongs.
+
+    Args:
+        table: of `empty_table`.
+        device: its id.
+    """
     # Multiplicative hashing by 2^64 over the golden ratio (Knuth 1998, section 6.4).
     mask = np.uint64(table.size - 1)
     slot = ((device * _HASH) >> _HALF) & mask
@@ -92,6 +97,13 @@ def find(table, device):
 
 @njit(cache=True)
 def carry_over(old, new, stays):
+    """Copies entries from one table to another.
+
+    Args:
+        old: the records; a table or a list of entries.
+        new: the table; it has room for them.
+        stays: [records of old]; which are copied.
+    """
     for slot in range(old.size):
         if stays[slot]:
             place = find(new, old[slot].device_id)
@@ -100,7 +112,15 @@ def carry_over(old, new, stays):
 
 @njit(forceinline=True)
 def next_time(return_key, window, device, end, free_time):
-    """The next check-in of a device after it is free; infinity if it does not come in time."""
+    """The next check-in of a device after it is free; infinity if it does not come in time.
+
+    Args:
+        return_key: of the draws.
+        window: the present one.
+        device: its id.
+        end: of its interval, seconds since start.
+        free_time: from when on it may be taken, seconds since start.
+    """
     until = min(end, window.ask_until_time)
     if free_time >= until or window.check_ins_per_hour == 0.0:
         return np.inf
@@ -114,7 +134,15 @@ def next_time(return_key, window, device, end, free_time):
 
 @njit(forceinline=True)
 def push(counts, times, rows, time, row):
-    """Adds an entry to the heap."""
+    """Adds an entry to the heap of next check-ins.
+
+    Args:
+        counts: of `Arrivals`, like the next two.
+        times: of the heap.
+        rows: of the heap.
+        time: of the check-in, seconds since start.
+        row: of the window's list.
+    """
     slot = counts[1]
     counts[1] += 1
     while slot > 0:
@@ -128,7 +156,13 @@ def push(counts, times, rows, time, row):
 
 @njit(forceinline=True)
 def pop(counts, times, rows):
-    """Removes the heap's first entry."""
+    """Removes the first entry of the heap of next check-ins.
+
+    Args:
+        counts: of `Arrivals`, like the others.
+        times: of the heap.
+        rows: of the heap.
+    """
     counts[1] -= 1
     count = counts[1]
     time, row = times[count], rows[count]

@@ -1,22 +1,26 @@
 """Buffered rounds from end to end: the trace and its laws, resuming, training by versions, the audit, and what is refused."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from clients.data.registry import source_of
 from clients.workers import start_trainers
 from fedray.audit.audit import audit_trace
-from fedray.errors import AggregatorLost, ScenarioError
+from fedray.errors import AggregatorLost, ScenarioError, TraceCorrupt
 from fedray.learning import train
 from fedray.messages import Outcome, Progress, RunProgress, TrainingProgress
 from fedray.pipeline import resume_run, run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
+from fedray.studies.fit import scaled
 from fedray.trace.reader import Trace
 from fedray.workers import InProcessWorker, Ready
 from mechanisms.reference import strategy_matrix
@@ -168,14 +172,49 @@ def test_the_enforced_min_sep_of_a_timer_that_starts_with_the_model_allows_for_s
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_to_the_same_trace(trace: Trace, small, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_trace_and_model(
+    reference: Trace, small, tmp_path: Path
+) -> None:
     def interrupt(progress: Progress) -> None:
         if isinstance(progress, RunProgress) and progress.committed == 20:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(small(*BUFFERED), HERE, tmp_path / "t", interrupt)
-    assert resume_run(tmp_path / "t", Placement(2, "in-process")).digest == trace.digest
+        run_scenario(small(*TRAINED), HERE, tmp_path / "t", interrupt)
+    resumed = resume_run(tmp_path / "t", Placement(2, "in-process"))
+    assert resumed.digest == reference.digest
+    assert_same_model(resumed, reference)
+
+
+SEVERAL = (
+    *BUFFERED,
+    "rounds.count=25",
+    "rounds.outages=[{start_hours=0.1, hours=0.05}]",
+    "population.joins_per_day=20000.0",
+    "participation.policies=[{kind='timer'}, {kind='min_sep', minimum_separation=4, counts='gap'}]",
+    "participation.max_participations=3",
+    "participation.history_loss_per_day=3.0",
+    "participation.clock_skew_hours=0.05",
+    "participation.timer_resets_on=upload",
+)
+
+
+@pytest.mark.slow
+def test_shards_and_interruptions_change_nothing_with_several_policies_at_once(
+    small, tmp_path: Path
+) -> None:
+    whole = simulate(small(*SEVERAL), Placement(1, "in-process"), tmp_path / "a")
+    whole.verify()
+    assert audit_trace(whole).max_participations > 1
+    assert whole.outcome_counts()["failed"] > 0
+
+    def interrupt(progress: Progress) -> None:
+        if isinstance(progress, RunProgress) and progress.committed == 15:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(small(*SEVERAL), HERE, tmp_path / "b", interrupt)
+    assert resume_run(tmp_path / "b", Placement(2, "in-process")).digest == whole.digest
 
 
 def test_a_budget_ends_the_run_before_the_buffer_that_would_break_it(small, tmp_path: Path) -> None:
@@ -389,6 +428,28 @@ def test_what_cannot_be_is_refused_in_one_line(small, overrides: list[str], told
         small(*overrides)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [(40, "a version is of a round that comes later"), (0, "rounds stale")]
+)
+def test_a_version_that_cannot_be_is_refused(
+    trace: Trace, tmp_path: Path, version: int, told: str
+) -> None:
+    shutil.copytree(trace.path, tmp_path / "t")
+    file = tmp_path / "t" / trace.run["parts"][0]["file"]
+    table = pq.read_table(file)
+    place = table.schema.get_field_index("version")
+    versions = pa.array(np.full(table.num_rows, version), pa.uint32())
+    pq.write_table(table.set_column(place, table.schema.field(place), versions), file)
+    with pytest.raises(TraceCorrupt, match=told):
+        list(Trace.open(tmp_path / "t", verify=False).accepted())
+    with pytest.raises(TraceCorrupt, match="column version"):
+        list(Trace.open(tmp_path / "t").accepted())
+
+
+def test_a_scaled_population_has_its_concurrency_scaled(small) -> None:
+    assert scaled(small(*BUFFERED), 0.5).rounds.buffer.concurrency == 125
 
 
 def test_scenarios_of_other_modes_are_written_as_before(small) -> None:
