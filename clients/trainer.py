@@ -159,7 +159,9 @@ class LocalTrainer:
         counts: dict[str, int],
     ) -> TrainReport:
         group = self._clipper.clip(result.updates.numpy(), clip)
-        self._waiting.add(device_ids, group.factors)
+        # No weight is above 1, so none makes a clipped update longer.
+        factors = group.factors if order.weight == 1.0 else group.factors * order.weight
+        self._waiting.add(device_ids, factors)
         is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
         is_counting = clip.counted_norm is not None
         short = int((group.norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
