@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +59,12 @@ NO_WINDOW = Window(-1, 0.0, 0.0, 0.0, 0.0)
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """Selected devices of one attempt whose fate the server has decided, sorted by device id; [S]
-    each.
+    each. Where the server stores uploads, an attempt is one at uploading, or one at a round.
 
     attempt: number of the attempt, which counts them all; a shard applies each attempt once.
-    round_index: the round that was attempted.
+    round_index: the round that was attempted; NO_ROUND of uploads that are stored for later rounds,
+        of which a device remembers what it remembers of a round, and of which the trace has no
+        rows.
     device_ids: the selected devices.
     check_in_times: when each checked in before it was selected, seconds since start.
     report_times: when each reported; NaN where it did not.
@@ -74,6 +76,7 @@ class Settlement:
         where no history is ever lost.
     """
 
+    NO_ROUND: ClassVar[int] = -1
     attempt: int
     round_index: int
     device_ids: NDArray[np.uint64]
@@ -83,6 +86,18 @@ class Settlement:
     reopen_times: NDArray[np.uint32]
     remembers_round: NDArray[np.bool_]
     forget_times: NDArray[np.uint32]
+
+    @property
+    def is_of_uploads(self) -> bool:
+        """Whether devices uploaded, and no round was attempted."""
+        return self.round_index == self.NO_ROUND
+
+    @property
+    def is_of_commit(self) -> bool:
+        """Whether it is of a round that was committed. A Poisson sample may be empty; every other
+        committed round accepts somebody."""
+        has_accepted = bool((self.outcomes == Outcome.ACCEPTED).any())
+        return not self.is_of_uploads and (has_accepted or not self.device_ids.size)
 
     @property
     def is_accepted(self) -> NDArray[np.bool_]:

@@ -34,9 +34,12 @@ from fedray.trace.writer import TraceWriter
 from fedray.workers import Pending
 from mechanisms.triangular import MatrixFile
 from server.coordinator import Coordinator, WindowOver
+from server.stored import StoredCoordinator, Uploaded
 
 CommitListener = Callable[[int, NDArray[np.uint64]], None]
 """Is told the number of every committed round and its accepted devices [A], sorted, in order."""
+AnyCoordinator = Coordinator | StoredCoordinator
+"""What forms rounds, as `rounds.mode` says."""
 
 CHECKPOINT_ROWS = 1 << 21
 """A checkpoint is due when so many rows are not yet in the journal's files."""
@@ -226,7 +229,7 @@ class _Simulation:
             with _shards(self._scenario, self._placement, self._journal.settlements) as shards:
                 if on_start is not None:
                     on_start()
-                coordinator = Coordinator(self._scenario, shards)
+                coordinator = _coordinator(self._scenario, shards)
                 if state:
                     self._take_up(state, coordinator, shards)
                 ended = self._to_the_end(coordinator)
@@ -243,7 +246,7 @@ class _Simulation:
                 **self._scenario.to_document(),
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - started, 3),
-                "samplers": coordinator.samplers,
+                **coordinator.document,
                 "shards": len(shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(peak, 1),
@@ -263,7 +266,7 @@ class _Simulation:
     def _take_up(
         self,
         state: dict[str, NDArray],
-        coordinator: Coordinator,
+        coordinator: AnyCoordinator,
         shards: Sequence[ShardWorker],
     ) -> None:
         """Tells the shards, and whoever listens to commits, of all that was settled before."""
@@ -278,16 +281,14 @@ class _Simulation:
                 for shard in shards
             ]
             for settlement in batch:
-                is_accepted = settlement.outcomes == Outcome.ACCEPTED
-                accepted = settlement.device_ids[is_accepted]
-                # An attempt that was abandoned has none, and was no commit.
-                if accepted.size:
+                if settlement.is_of_commit:
+                    accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
                     coordinator.remember(accepted)
                     self._on_commit(settlement.round_index, accepted)
         for answer in pending:
             answer.result()
 
-    def _to_the_end(self, coordinator: Coordinator) -> str:
+    def _to_the_end(self, coordinator: AnyCoordinator) -> str:
         """Runs until the rounds are committed, the privacy budget is spent, or the days are over;
         how it ended."""
         committed = sum(record.is_committed for record in coordinator.records)
@@ -296,6 +297,9 @@ class _Simulation:
             for event in coordinator.events():
                 if isinstance(event, WindowOver):
                     self._save_if_due(coordinator)
+                    continue
+                if isinstance(event, Uploaded):
+                    self._journal.append(event.settlement)
                     continue
                 if event.settlement is not None:
                     self._journal.append(event.settlement)
@@ -316,7 +320,7 @@ class _Simulation:
         count = self._scenario.rounds.count
         return RunProgress(committed, count, record.closed, record.eligible_estimate)
 
-    def _save_if_due(self, coordinator: Coordinator) -> None:
+    def _save_if_due(self, coordinator: AnyCoordinator) -> None:
         seconds = time.monotonic() - self._last_checkpoint
         is_time = seconds >= self._placement.checkpoint_seconds
         if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:
@@ -341,6 +345,11 @@ def with_resume_hint(
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"interrupted; {hint}")
     return type(error)(f"{error}; {hint}")
+
+
+def _coordinator(scenario: Scenario, shards: Sequence[ShardWorker]) -> AnyCoordinator:
+    kind = Coordinator if scenario.rounds.uploads is None else StoredCoordinator
+    return kind(scenario, shards)
 
 
 def _of_range(

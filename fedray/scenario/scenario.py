@@ -214,7 +214,10 @@ class Scenario(Table):
                 "reach and unreachable leave; "
                 "lower the goal or raise the population"
             )
-        if self.latency.fixed_seconds >= 60 * self.rounds.report_timeout_minutes:
+        if (
+            self.rounds.uploads is None
+            and self.latency.fixed_seconds >= 60 * self.rounds.report_timeout_minutes
+        ):
             raise ValueError(
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
                 "reports within it, since "
@@ -244,11 +247,24 @@ class Scenario(Table):
                     "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
                 )
             _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
-        if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
+        if self.training.enabled and self.training.cohort_sample > self.rounds.least_accepted:
+            least = self.rounds.least_accepted
+            fewest = f", of which {least} may be left" if least < self.rounds.report_goal else ""
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed "
                 "rounds.report_goal="
-                f"{self.rounds.report_goal}; lower the sample"
+                f"{self.rounds.report_goal}{fewest}; lower the sample"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _uploads_are_of_no_round(self) -> Self:
+        if self.rounds.uploads is not None and self.participation.separation:
+            raise ValueError(
+                f"{self.participation.keys_by_rule['rounds']}: it keeps rounds of a device apart, "
+                "and with rounds.mode='upload-then-train' a device contributes an upload, which is "
+                "of no round; let rounds.uploads.schedule keep rounds apart (cyclic, min_sep), and "
+                "uploads by a period (policy swor)"
             )
         return self
 

@@ -81,7 +81,11 @@ class Trace:
         """
         directory = Path(path)
         trace = cls(directory, _read_run(directory, verify), verify)
-        check_rounds(trace.rounds, f"{directory / ROUNDS_FILE}")
+        check_rounds(
+            trace.rounds,
+            f"{directory / ROUNDS_FILE}",
+            may_be_empty=trace.sampling_probability is not None,
+        )
         for part in trace.run["parts"]:
             check_file(directory / part["file"], PARTICIPATION_SCHEMA, part["rows"])
         if "losses_digest" in trace.run:
@@ -112,6 +116,17 @@ class Trace:
     def scenario(self) -> dict[str, Any]:
         """The scenario's tables, as the run was given them, with every default filled in."""
         return self.run["scenario"]
+
+    @property
+    def sampling_probability(self) -> float | None:
+        """Probability with which run.json says that each stored upload was drawn for a round,
+        independently of the others; None for rounds that were drawn otherwise."""
+        sampling = self.run.get("sampling")
+        if not isinstance(sampling, dict) or sampling.get("kind") != "poisson":
+            return None
+        probability = sampling.get("probability")
+        is_one = isinstance(probability, float | int) and 0 < probability <= 1
+        return float(probability) if is_one else None
 
     @cached_property
     def committed_rounds(self) -> int:

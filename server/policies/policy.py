@@ -21,7 +21,7 @@ from fedray.messages import NEVER
 class Attempt:
     """How an attempt at a round went for its devices [S]; times are seconds since start.
 
-    started: when the round started.
+    started: when the round started; of uploads, when each device [S] began.
     device_ids: [S]; who they are.
     report_times: [S]; when each reported; infinity where it did not.
     upload_times: [S]; when its upload would start, or did.
@@ -34,7 +34,7 @@ class Attempt:
     contributions: [S]; accepted reports before this attempt; 0 where they are not counted.
     """
 
-    started: float
+    started: float | NDArray[np.float64]
     device_ids: NDArray[np.uint64]
     report_times: NDArray[np.float64]
     upload_times: NDArray[np.float64]
