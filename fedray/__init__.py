@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     )
     from fedray.scenario.pretraining import Pretraining
     from fedray.scenario.rounds import AtLeastClosing, GoalClosing
+    from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule, Uploads
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.compare import Comparison, compare_runs
@@ -186,6 +187,7 @@ _NAMES = {
         "DataAvailablePolicy MinSepPolicy TimerPolicy WithoutReplacementPolicy"
     ),
     "fedray.scenario.rounds": "AtLeastClosing GoalClosing",
+    "fedray.scenario.uploads": "CyclicSchedule PoissonSchedule Uploads",
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -230,6 +232,7 @@ __all__ = [
     "CustomAvailability",
     "CustomData",
     "CustomTask",
+    "CyclicSchedule",
     "DataAvailablePolicy",
     "DataProgress",
     "Dense",
@@ -281,6 +284,7 @@ __all__ = [
     "PointsData",
     "PoissonAvailability",
     "PoissonSampling",
+    "PoissonSchedule",
     "Population",
     "Pretrained",
     "Pretraining",
@@ -326,6 +330,7 @@ __all__ = [
     "TransformerLmTask",
     "Tree",
     "TreeFull",
+    "Uploads",
     "Utility",
     "WithoutReplacementPolicy",
     "audit_trace",

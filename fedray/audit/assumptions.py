@@ -59,6 +59,13 @@ COUNTED = (
 )
 
 
+STORED = (
+    "Devices upload what is trained on, and a program on the server keeps it until its rounds are "
+    "over. That program is trusted with the uploads, draws them as its schedule says, and takes "
+    "one upload of a device in a window. Times of participations are those of the uploads."
+)
+"""Where the server stores uploads."""
+
 STOPPED = (
     "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
     "The observed figures are within it by construction. When the run ended tells of these rounds, "
@@ -92,7 +99,8 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     replaced = _OF_DEVICES if scenario.privacy.encoding.adds_noise else {}
     general = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     budget = STOPPED if scenario.privacy.stop_at is not None else ""
-    own = [text for text in (encoding, *_counted(scenario), budget) if text]
+    stored = STORED if scenario.rounds.uploads is not None else ""
+    own = [text for text in (encoding, *_counted(scenario), budget, stored) if text]
     every = (first, *general, *own, released)
     if not training.enabled:
         return every

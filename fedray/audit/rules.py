@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.audit.waits import is_first_of_upload
 from fedray.messages import Outcome
 from fedray.scenario import Scenario
 from fedray.scenario.participation import (
@@ -167,7 +168,8 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
 
 @dataclass(frozen=True, slots=True)
 class _Participations:
-    """Participations [A] of a part of a trace, in order of device and time.
+    """Participations [A] of a part of a trace, in order of device and time; of several on the same
+    upload the first.
 
     started: when the round of each started.
     """
@@ -180,7 +182,8 @@ class _Participations:
 
     @classmethod
     def of(cls, columns: dict[str, NDArray], started: NDArray[np.float64]) -> "_Participations":
-        rows = columns["outcome"] == Outcome.ACCEPTED
+        rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
+        rows = rows[is_first_of_upload(columns["device_id"][rows], columns["checkin_time"][rows])]
         rounds = columns["round"][rows].astype(np.int64)
         return cls(
             columns["device_id"][rows],

@@ -118,6 +118,12 @@ class Trace:
         return self.run["scenario"]
 
     @property
+    def stores_uploads(self) -> bool:
+        """Whether rounds drew uploads that a server had stored, so that one upload may be in
+        several rounds."""
+        return self.scenario.get("rounds", {}).get("uploads") is not None
+
+    @property
     def sampling_probability(self) -> float | None:
         """Probability with which run.json says that each stored upload was drawn for a round,
         independently of the others; None for rounds that were drawn otherwise."""
@@ -125,8 +131,9 @@ class Trace:
         if not isinstance(sampling, dict) or sampling.get("kind") != "poisson":
             return None
         probability = sampling.get("probability")
-        is_one = isinstance(probability, float | int) and 0 < probability <= 1
-        return float(probability) if is_one else None
+        if not isinstance(probability, float | int) or not 0 < probability <= 1:
+            return None
+        return float(probability)
 
     @cached_property
     def committed_rounds(self) -> int:
