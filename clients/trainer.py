@@ -31,6 +31,7 @@ from fedray.messages import (
     TrainReport,
 )
 from fedray.scenario import Scenario
+from fedray.scenario.weighting import MeanWeighting
 
 LONG_ENOUGH = 2.0
 """Seconds of measuring, after which a device's time is known well enough."""
@@ -127,6 +128,7 @@ class LocalTrainer:
         """Trains one group, and adds what its devices send to the sum."""
         asked = device_ids
         held = self._source.examples_on(device_ids)
+        weights = self._weights(held)
         device_ids, held = device_ids[held > 0], held[held > 0]
         without_examples = asked.size - device_ids.size
         result, damaged = None, 0
@@ -140,21 +142,36 @@ class LocalTrainer:
         without_update = np.setdiff1d(asked, device_ids, assume_unique=True)
         self._encoding.encode_zeros_into(total_P, without_update, order.round_index)
         counts = {"devices": asked.size, "without_examples": without_examples, "damaged": damaged}
+        if weights is not None:
+            counts["weight_sum"] = sum(round(each * 2.0**FIXED_POINT_BITS) for each in weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        return self._add(order, device_ids, result, total_P, counts)
+        weights_of_updates = self._weights(held)
+        return self._add(order, device_ids, result, weights_of_updates, total_P, counts)
+
+    def _weights(self, held: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """What updates of devices [G] with so many examples count; None where all count the
+        same."""
+        weighting = self._scenario.training.weighting
+        if isinstance(weighting, MeanWeighting):
+            return None
+        if weighting.example_cap is None:
+            return np.ones(held.size)
+        return np.minimum(held / weighting.example_cap, 1.0)
 
     def _add(
         self,
         order: TrainOrder,
         device_ids: NDArray[np.uint64],
         result: WorkResult,
+        weights: NDArray[np.float64] | None,
         total_P: NDArray[np.int64],
         counts: dict[str, int],
     ) -> TrainReport:
         clip, values = order.clip or self._clipper.first, result.updates.numpy()
         group = self._clipper.clip(values, clip)
-        updates = ClippedUpdates(order.round_index, device_ids, values, group.factors)
+        factors = group.factors if weights is None else group.factors * weights
+        updates = ClippedUpdates(order.round_index, device_ids, values, factors)
         self._encoding.encode_into(total_P, updates, clip.norm)
         is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
         is_counting = clip.counted_norm is not None

@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from fedray.scenario.pretraining import Pretraining
     from fedray.scenario.rounds import AtLeastClosing, GoalClosing
     from fedray.scenario.uploads import CyclicSchedule, PoissonSchedule, Uploads
+    from fedray.scenario.weighting import ClippedDenominator, FixedDenominator, MeanWeighting
     from fedray.simulation import resume, simulate
     from fedray.studies.canary import Aggregates, CanaryResult, run_canary
     from fedray.studies.compare import Comparison, compare_runs
@@ -188,6 +189,7 @@ _NAMES = {
     ),
     "fedray.scenario.rounds": "AtLeastClosing GoalClosing",
     "fedray.scenario.uploads": "CyclicSchedule PoissonSchedule Uploads",
+    "fedray.scenario.weighting": "ClippedDenominator FixedDenominator MeanWeighting",
     "fedray.simulation": "resume simulate",
     "fedray.studies.on_devices": "OnDevices evaluate_on_devices",
     "fedray.studies.plan": "Plan PlanTarget make_plan",
@@ -228,6 +230,7 @@ __all__ = [
     "CheckpointError",
     "Claim",
     "ClassesData",
+    "ClippedDenominator",
     "Comparison",
     "CustomAvailability",
     "CustomData",
@@ -249,6 +252,7 @@ __all__ = [
     "FitFailed",
     "FittedRun",
     "FixedClipping",
+    "FixedDenominator",
     "FixedPoint",
     "GoalClosing",
     "Guarantee",
@@ -265,6 +269,7 @@ __all__ = [
     "LearningCurves",
     "LogisticTask",
     "Matrix",
+    "MeanWeighting",
     "MechanismRequest",
     "MechanismSpec",
     "MinSep",

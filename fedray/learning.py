@@ -171,28 +171,29 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.
         scenario: says how many of the accepted devices are trained.
 
     Yields:
-        (round, its cohort [cohort_sample], sorted by id).
+        (round, its cohort, sorted by id).
     """
     rounds = trace.rounds
     is_committed = rounds["state"] == 0
     accepted = rounds["accepted"][is_committed].astype(np.int64)
     # Parts come in order of devices: the p-th accepted device of a round is in the part in which
     # the count of its accepted devices passes p.
-    places = np.array(
-        [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
-    )
-    chosen = np.zeros(places.shape, np.uint64)
-    seen = np.zeros((accepted.size, 1), np.int64)
+    of_rounds = [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
+    sizes = [each.size for each in of_rounds]
+    places = np.concatenate([np.empty(0, np.int64), *of_rounds])
+    rounds_of = np.repeat(np.arange(accepted.size), sizes)
+    chosen = np.zeros(places.size, np.uint64)
+    seen = np.zeros(accepted.size, np.int64)
     """Accepted devices of each round in the parts before."""
     for part in trace.accepted():
         by_round = part.device_ids[np.argsort(part.rounds, kind="stable")]
-        counts = np.bincount(part.rounds, minlength=accepted.size)[:, None]
-        starts = np.cumsum(counts, axis=0) - counts
-        is_here = (places >= seen) & (places < seen + counts)
-        rows = starts + (places - seen)
-        chosen[is_here] = by_round[rows[is_here]]
+        counts = np.bincount(part.rounds, minlength=accepted.size)
+        starts = np.cumsum(counts) - counts
+        within = places - seen[rounds_of]
+        is_here = (within >= 0) & (within < counts[rounds_of])
+        chosen[is_here] = by_round[(starts[rounds_of] + within)[is_here]]
         seen += counts
-    yield from enumerate(chosen)
+    yield from enumerate(np.split(chosen, np.cumsum(sizes)[:-1]))
 
 
 class LiveTraining:
@@ -451,7 +452,7 @@ def _estimate(
     rounds: int,
 ) -> TrainingEstimate:
     """How long so many rounds take these trainers, by what some devices take the first one."""
-    sample = scenario.training.cohort_sample
+    sample = scenario.trained_devices
     accepted = scenario.rounds.report_goal
     at_once = scenario.training.devices_at_once or MEASURED_DEVICES
     group = min(at_once, sample)

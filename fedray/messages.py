@@ -247,6 +247,8 @@ class TrainReport:
     short: those whose update is no longer than the order's `counted_norm`.
     long: those whose update is longer, or not finite; 0 like `short` where nothing is counted.
     examples: different examples that those in the sum used.
+    weight_sum: sum of the weights of those that were asked, in steps of 2^-FIXED_POINT_BITS; 0
+        where all count the same and their number is what matters.
     loss_sum: sum of their losses before training, in steps of 2^-FIXED_POINT_BITS, so that it is
         the same in any order.
     """
@@ -262,7 +264,13 @@ class TrainReport:
     short: int = 0
     long: int = 0
     examples: int = 0
+    weight_sum: int = 0
     loss_sum: int = 0
+
+    @property
+    def weights(self) -> float:
+        """The sum of weights."""
+        return self.weight_sum / 2.0**FIXED_POINT_BITS
 
     @classmethod
     def of(cls, round_index: int, reports: Sequence["TrainReport"]) -> "TrainReport":
@@ -400,8 +408,8 @@ class TrainingMetrics:
 
     @property
     def clipped_share(self) -> float:
-        """Share of the round's devices whose update was scaled down."""
-        return self.report.clipped / self.report.devices
+        """Share of the round's devices whose update was scaled down; 0 of none."""
+        return self.report.clipped / max(1, self.report.devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The training side of committed rounds: fixed groups are trained, and the aggregator adds them up.
 
-A round's cohort is a sample of its accepted devices. It is drawn from how many there are, so that
-it can be drawn while the run is simulated or afterwards, from the trace.
+A round's cohort is a sample of its accepted devices, or all of them. It is drawn from how many
+there are, so that it can be drawn while the run is simulated or afterwards, from the trace.
 """
 
 import dataclasses
@@ -31,10 +31,13 @@ Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArray[np.int64]:
     """Which of a round's accepted devices train: sorted places [cohort_sample] in order of id.
 
-    They are drawn without replacement. The draw is addressed by seed and round.
+    They are drawn without replacement. The draw is addressed by seed and round. Of a Poisson sample
+    all train.
 
     accepted: how many devices were accepted.
     """
+    if scenario.trains_whole_rounds:
+        return np.arange(accepted)
     generator = stream_generator(scenario.training_seed, Stream.COHORT, round_index)
     return np.sort(generator.choice(accepted, scenario.training.cohort_sample, replace=False))
 
@@ -87,7 +90,7 @@ class TrainingLoop:
         return len(self.metrics)
 
     def train(self, round_index: int, cohort: NDArray[np.uint64]) -> TrainingMetrics:
-        """One round, on the devices [cohort_sample] of its cohort, sorted.
+        """One round, on the devices of its cohort, sorted.
 
         Its evaluation, if it is due, is awaited a round later at the most.
         """
@@ -160,10 +163,11 @@ class TrainingLoop:
         self._since.clear()
 
     def _train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
-        if not self.devices_at_once:
+        if not self.devices_at_once and cohort.size:
             self.devices_at_once = self._fastest_size(round_index, cohort)
         size = self.devices_at_once
-        groups = np.split(cohort, range(size, cohort.size, size))
+        # A Poisson sample may be empty.
+        groups = np.split(cohort, range(size, cohort.size, size)) if cohort.size else []
         pending = [
             trainer.train(TrainOrder(round_index, share, self._clip), self._parameters)
             for trainer, share in zip(self._trainers, self._shares(groups), strict=False)

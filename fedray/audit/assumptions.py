@@ -89,7 +89,7 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     assert scenario is not None
     first = "Unit of privacy: one device and all its updates."
     training = scenario.training
-    goal = scenario.rounds.report_goal
+    goal = scenario.rounds.least_accepted
     released = (
         "The seed is in the trace and on its page. All noise of this simulation follows from it, "
         "so a real deployment "

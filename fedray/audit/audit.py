@@ -501,6 +501,12 @@ def audit_trace(
         scenario = scenario.model_copy(update={"privacy": privacy})
     used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
     patterns = read_patterns(opened)
+    if not patterns.device_ids.size:
+        raise InputError(
+            f"trace {str(opened.path)!r}: no device took part in any of its "
+            f"{patterns.committed_rounds:,} rounds, so nothing was spent; audit a trace in which "
+            "some did"
+        )
     names = DeviceNames(opened, show_devices)
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:

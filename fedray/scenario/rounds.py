@@ -117,8 +117,8 @@ class Rounds(Table):
 
     @property
     def keeps_surplus(self) -> bool:
-        """Whether a round may accept more than the report goal."""
-        return isinstance(self.closing, AtLeastClosing)
+        """Whether a round may accept more than `least_accepted`."""
+        return isinstance(self.closing, AtLeastClosing) or self.least_accepted < self.report_goal
 
     @property
     def sampling_probability(self) -> float | None:

@@ -14,7 +14,7 @@ from fedray.audit.rules import violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.schedule import following_rounds
 from fedray.audit.waits import waits_between
-from fedray.errors import ScenarioError, Starved
+from fedray.errors import InputError, ScenarioError, Starved
 from fedray.learning import train
 from fedray.messages import Outcome, RunProgress
 from fedray.pipeline import run_scenario
@@ -138,6 +138,8 @@ def test_what_is_learned_in_step_is_what_is_learned_from_the_trace(tmp_path: Pat
         CYCLIC,
         "training.enabled=true",
         "training.cohort_sample=36",
+        "training.task={kind='quadratic'}",
+        "data={kind='points', dimension=3}",
         "training.evaluation_devices=8",
         "rounds.count=4",
         unresolved_share=0.05,
@@ -145,8 +147,7 @@ def test_what_is_learned_in_step_is_what_is_learned_from_the_trace(tmp_path: Pat
     trace = run_scenario(value, HERE, tmp_path / "t")
     assert trace.trained is not None
     again = train(trace, placement=HERE, out=tmp_path / "again")
-    for name, parameter in trace.trained.parameters.items():
-        assert (parameter == again.parameters[name]).all()
+    assert (trace.trained.parameters() == again.parameters()).all()
 
 
 def squared_of_cyclic_tree(rounds: int, min_sep: int) -> int:
@@ -351,6 +352,12 @@ def test_numbers_that_the_probability_does_not_give_are_found(poisson: Trace) ->
     assert "rounds were drawn in another way" in found.reason
 
 
+def test_a_trace_in_which_nobody_took_part_has_nothing_to_audit(tmp_path: Path) -> None:
+    value = scenario(POISSON, "rounds.count=2", "rounds.uploads.schedule.probability=1e-9")
+    with pytest.raises(InputError, match="no device took part in any of its 2 rounds"):
+        audit_trace(simulated(tmp_path, value))
+
+
 def test_an_empty_poisson_sample_is_a_round(tmp_path: Path) -> None:
     value = scenario(POISSON, "rounds.uploads.schedule.probability=1e-4")
     trace = simulated(tmp_path, value)
@@ -394,11 +401,15 @@ def test_certain_draws_are_certain() -> None:
         ("rounds.start_share=0.9", "start_share: it is a rule for devices that wait"),
         ("rounds.uploads.unresolved_share=0.2", "unresolved_share"),
         ("participation.round_separation=3", "an upload, which is of no round"),
+        (
+            "training={enabled=true, cohort_sample=37}",
+            "must not exceed rounds.report_goal=40, of which 36 may be left",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(override: str, reason: str) -> None:
     with pytest.raises(ScenarioError, match=reason) as refused:
-        scenario(CYCLIC, override)
+        scenario(CYCLIC, override, unresolved_share=0.05)
     assert "\n" not in str(refused.value)
 
 
