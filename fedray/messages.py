@@ -285,7 +285,7 @@ class RoundRecord:
     """One attempt at a round; times are seconds since start.
 
     round_index: counts committed rounds; an abandoned attempt bears the number it tried for.
-    opened: when selection for it began.
+    opened: when selection for it began; of stored uploads, when their window ended.
     started: when its devices were selected, or it was given up.
     closed: when it was committed or abandoned.
     selected: devices that were selected.
@@ -293,7 +293,7 @@ class RoundRecord:
     accepted: devices whose reports were used; 0 for an abandoned attempt.
     is_committed: whether it was committed.
     eligible_estimate: devices eligible at the start of the look-ahead window in which the round
-        started.
+        started; of stored uploads, how many were eligible in the round.
     """
 
     round_index: int

@@ -148,7 +148,7 @@ class Coordinator:
     def finish(self) -> None:
         """Tells the shards what they have not heard yet; is called once, when no more rounds are
         wanted."""
-        self._shards.finish()
+        self._shards.tell_now()
 
     def state(self) -> dict[str, NDArray]:
         """Everything but the settlements, as named arrays; may be asked for between two windows."""

@@ -162,7 +162,7 @@ class StoredCoordinator:
     def finish(self) -> None:
         """Tells the shards what they have not heard yet; is called once, when no more rounds are
         wanted."""
-        self._shards.finish()
+        self._shards.tell_now()
 
     def state(self) -> dict[str, NDArray]:
         """Everything but the settlements, as named arrays; may be asked for between two look-ahead
@@ -315,6 +315,9 @@ class StoredCoordinator:
             closed = self._draw_round(stored, window)
             self.records.append(closed.record)
             yield closed
+            # No order comes before the window's rounds are over, and whoever goes on after a loss
+            # of a shard has heard of this round by now.
+            self._shards.tell_if_many()
             if self.stopped:
                 return
             failures = 0 if closed.record.is_committed else failures + 1

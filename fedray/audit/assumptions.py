@@ -110,6 +110,8 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "simulation's records; to publish them from a deployment would cost privacy that is not "
         "accounted for."
     )
+    if training.weighting.assumption:
+        return (*every, metrics, training.weighting.assumption)
     if not scenario.trains_a_sample:
         return (*every, metrics)
     text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE

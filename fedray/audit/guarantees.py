@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedray.audit.claims import Claim
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns
-from fedray.audit.rules import rules_of
+from fedray.audit.rules import ROUND_TIMES, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
@@ -392,11 +392,14 @@ def _limits_of_uploads(trace: Trace, scenario: Scenario) -> Limits:
         else "the schedule lets an upload take part in every round of its window"
     )
     windows = np.unique(opened).size
+    # What rests on times here are the times of windows.
+    named = "; ".join(rule.name.removesuffix(ROUND_TIMES) for rule in rules)
     if windows > 1:
-        named = "; ".join(rule.name for rule in rules) or "no rule that ensures anything"
-        reason += f", and between {windows:,} upload windows devices keep {named}"
-    kept = f"Every device kept the rules: {'; '.join(rule.name for rule in rules)}."
-    return Limits(tightest(following, most), reason, (kept,) if rules and windows > 1 else ())
+        kept = named or "no rule that ensures anything"
+        reason += f", and between {windows:,} upload windows devices keep {kept}"
+    kept_by_all = f"Every device kept the rules: {named}."
+    assumptions = (kept_by_all,) if rules and windows > 1 else ()
+    return Limits(tightest(following, most), reason, assumptions)
 
 
 def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:

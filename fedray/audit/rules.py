@@ -21,6 +21,8 @@ from fedray.scenario.participation import (
 )
 from fedray.trace.reader import Trace
 
+ROUND_TIMES = ", and the times at which rounds started"
+"""Ends the names of rules whose limits rest on these times."""
 LOST = "devices may lose their history"
 WRONG_TIMERS = "some devices ignore it or have wrong clocks"
 _RESET = {
@@ -90,7 +92,7 @@ def rules_of(given: Participation) -> list[Rule]:
             rules.append(
                 Rule(
                     name=f"a period of more than {policy.period_hours:g} h from each start of an "
-                    "upload, and the times at which rounds started",
+                    f"upload{ROUND_TIMES}",
                     unkept=unkept,
                     seconds=3600.0 * policy.period_hours,
                 )
@@ -121,8 +123,7 @@ def _timer(given: Participation, lost: str) -> Iterator[Rule]:
     is_ignored = given.timer_violators > 0.0 or given.clock_skew_hours > 0.0
     # A rule that devices ignore anyway has a short name, which the reason for that follows.
     long_name = (
-        f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}, and the "
-        "times at which rounds started"
+        f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}{ROUND_TIMES}"
     )
     yield Rule(
         name="the timer" if is_ignored else long_name,

@@ -4,6 +4,7 @@ import numpy as np
 
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, ServerNoise
+from fedray.messages import Outcome
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
 from mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
@@ -92,7 +93,7 @@ def _refusal(
         )
     if scenario.privacy.stop_at is not None:
         return "privacy.stop_at may end the run by who was drawn, which amplification keeps secret"
-    return _wrong_counts(trace, probability)
+    return _wrong_counts(trace, probability) or _wrong_uploads(trace, uploads.seconds)
 
 
 def _wrong_counts(trace: Trace, probability: float) -> str:
@@ -116,3 +117,25 @@ def _wrong_counts(trace: Trace, probability: float) -> str:
         f"round {first} drew {drawn[first]:,.0f} of {held[first]:,.0f} uploads, which the stated "
         f"probability {probability:g} does not give, so rounds were drawn in another way"
     )
+
+
+def _wrong_uploads(trace: Trace, window_seconds: float) -> str:
+    """Whether a device was drawn with two uploads of a window, or with one of another window than
+    that of the round, in words: then its probability to be in a round was another."""
+    ends = trace.rounds["opened"][trace.rounds["state"] == 0]
+    for part in range(len(trace.run["parts"])):
+        columns = trace.columns(part)
+        rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
+        devices, uploaded = columns["device_id"][rows], columns["checkin_time"][rows]
+        end = ends[columns["round"][rows]]
+        is_outside = (uploaded < end - window_seconds) | (uploaded >= end)
+        is_same = (devices[1:] == devices[:-1]) & (end[1:] == end[:-1])
+        is_outside[1:] |= is_same & (uploaded[1:] != uploaded[:-1])
+        wrong = np.flatnonzero(is_outside)
+        if wrong.size:
+            device, index = int(devices[wrong[0]]), int(columns["round"][rows][wrong[0]])
+            return (
+                f"device {device} is in round {index} with an upload that is not its only one of "
+                "the round's window, so it was drawn with another probability"
+            )
+    return ""

@@ -16,6 +16,7 @@ class MeanWeighting(Table):
     """
 
     noise_factor: ClassVar[float] = 1.0
+    assumption: ClassVar[str] = ""
     kind: Literal["mean"] = "mean"
     """The mean over a round's devices."""
 
@@ -33,6 +34,11 @@ class FixedDenominator(_ByExamples):
     """
 
     noise_factor: ClassVar[float] = 1.0
+    assumption: ClassVar[str] = (
+        "The sum of a round's clipped and weighted updates is divided by a number that is the same "
+        "in all rounds, so that nothing released tells how many devices were drawn."
+    )
+    """What an audit has to say of it."""
     kind: Literal["fixed"] = "fixed"
     """A denominator that is the same in all rounds."""
     mean_weight: PositiveShare = 1.0
@@ -54,6 +60,12 @@ class ClippedDenominator(_ByExamples):
     """
 
     noise_factor: ClassVar[float] = 2.0
+    assumption: ClassVar[str] = (
+        "The sum of a round's clipped and weighted updates is divided by the sum of their weights, "
+        "or a least number, before the noise is added. The noise is that for twice the clip norm "
+        "over this least number (McMahan et al. 2018, Lemma 1)."
+    )
+    """What an audit has to say of it."""
     kind: Literal["clipped"] = "clipped"
     """The sum of the round's weights, or a least denominator."""
     least_mean_weight: PositiveShare = 1.0

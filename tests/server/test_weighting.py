@@ -128,7 +128,7 @@ def test_estimates_have_their_denominator_and_noise_for_their_sensitivity(
     st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(-1.0, 1.0)), min_size=1, max_size=8),
     st.floats(0.1, 6.0),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_device_changes_a_clipped_estimate_by_more_than_its_sensitivity(
     devices: list[tuple[float, float]], least: float
 ) -> None:

@@ -259,6 +259,31 @@ def test_caps_count_uploads_and_lost_histories_do_not_upload_twice_in_a_window(
     assert is_broken == (violations.participations > 0)
 
 
+def test_a_budget_ends_a_run_on_stored_uploads(whole_groups: Trace, tmp_path: Path) -> None:
+    value = Scenario.from_tables(whole_groups.scenario)
+    value = value.with_overrides(
+        "privacy.mechanism={kind='tree'}", "privacy.noise_multiplier=2.0", "privacy.stop_at.rho=2.5"
+    )
+    trace = simulated(tmp_path, value)
+    assert trace.run["ended"].startswith(f"stopped: round {trace.committed_rounds} would have")
+    assert 0 < trace.committed_rounds < ROUNDS
+    rho = audit_trace(trace).mechanisms[0].rho
+    assert rho is not None
+    assert rho <= 2.5
+    assert (trace.rounds["accepted"][-1], trace.rounds["state"][-1]) == (0, 1)
+
+
+def test_a_claimed_timer_says_nothing_of_the_rounds_of_one_upload(windows: Trace) -> None:
+    """It is checked between uploads, and no min-sep follows from it."""
+    own = Scenario.from_tables(windows.scenario).privacy
+    claim = Claim(mechanism=own.mechanism, noise_multiplier=7.0, timer_hours=8.0)
+    audit = audit_trace(windows, claim=claim)
+    verdicts = {each.statement: each.verdict.name for each in audit.findings}
+    assert verdicts["timer_hours"] == "HOLDS"
+    assert "one upload takes part in several rounds" in audit.mechanisms[0].claimed.reason
+    assert audit.mechanisms[0].claimed.sensitivity is None
+
+
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=5),
     st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.7]),
@@ -341,6 +366,15 @@ def test_sampling_adds_nothing_where_nothing_is_proven(
     assert found is not None
     assert reason in found.reason
     assert (found.epsilon, found.sensitivity, found.may_rest_on) == (None, None, False)
+
+
+def test_uploads_of_another_window_are_found(poisson: Trace, tmp_path: Path) -> None:
+    """A trace that says that its windows were half as long."""
+    value = Scenario.from_tables(poisson.scenario)
+    value = value.with_overrides("rounds.uploads.window_hours=2.0")
+    found = sampled(poisson, value, Identity(), ServerNoise(2.0), 1e-6)
+    assert found is not None
+    assert "is not its only one of the round's window" in found.reason
 
 
 def test_numbers_that_the_probability_does_not_give_are_found(poisson: Trace) -> None:
