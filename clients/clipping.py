@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedray.messages import Clip
-from fedray.scenario import Privacy
+from fedray.scenario.privacy import Privacy
 
 _MARGIN = 1.0 - 2.0**-24
 """Clipped updates end this much below the clip norm, so that rounding cannot exceed it.

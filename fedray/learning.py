@@ -36,7 +36,9 @@ from fedray.messages import (
     TrainOrder,
 )
 from fedray.placement import Placement
-from fedray.scenario import TRAINED_TABLES, CustomTask, FedAvg, Scenario
+from fedray.scenario import TRAINED_TABLES, Scenario
+from fedray.scenario.tasks import CustomTask
+from fedray.scenario.training import FedAvg
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory

@@ -90,7 +90,7 @@ class Settlement:
     versions: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
 
     @property
-    def is_accepted(self) -> NDArray[np.bool_]:
+    def has_arrived(self) -> NDArray[np.bool_]:
         """Whether each report arrived before the attempt closed [S], committed or not."""
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
@@ -149,7 +149,7 @@ class CheckIns:
     last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be
         separated.
     timer_seconds: how long the device really waits; empty where all keep the timer.
-    contributions: how many reports of the device were accepted, as it remembers; empty unless
+    contributions: how many reports of the device arrived in time, as it remembers; empty unless
         participations are capped.
     census: of the shard's devices, at the window's start.
     """

@@ -1,10 +1,10 @@
 """The aggregator: sums encoded updates exactly, adds the mechanism's noise, takes the server step.
 Plain Python.
 
-Round t releases sum_t + z * norm * scale * (C^-1 Z)[t], divided by the devices in the sum. `norm`
+Round t releases sum_t + z * norm * share * (C^-1 Z)[t], divided by the devices in the sum. `norm`
 is the most that a device can contribute to the sum, which the encoding says: the round's clip norm,
 or more where encoding makes updates longer. z is the noise multiplier of the scenario, or what a
-count of short updates leaves of it. `scale` is cohort_sample / report_goal: where only a sample of
+count of short updates leaves of it. `share` is cohort_sample / report_goal: where only a sample of
 the cohort trains, noise of the sample's share keeps the signal-to-noise ratio of the full cohort
 (the practice of DP-FTRL studies). The privacy claimed is that of the full cohort. Where devices add
 the noise themselves (the encoding says that too), the server adds none.

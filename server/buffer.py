@@ -333,7 +333,7 @@ class Buffer:
             report_times=np.where(has_reported, rows["end_time"], np.inf),
             upload_times=rows["upload_time"],
             has_reported=has_reported,
-            is_accepted=is_accepted,
+            has_arrived=is_accepted,
             has_uploaded=is_accepted | is_lost_on_the_way,
             timer_seconds=rows["timer_seconds"],
             contributions=rows["contributions"],

@@ -17,10 +17,11 @@ from clients.work.orders import example_orders
 from clients.work.work import WorkOrder, WorkResult
 from fedray.errors import ScenarioError
 from fedray.rng import Stream, stream_key
-from fedray.scenario import FedAvg, FedProx, FedSGD
+from fedray.scenario.training import FedAvg, FedProx, FedSGD
 
 MOST_EXAMPLES_HELD = 8192
-"""Of a group, in memory at once: those of a few steps, so that long epochs are no burden."""
+"""A group has at most so many examples in memory at once, those of a few steps, so that long epochs
+need no more."""
 
 
 class LocalTraining:

@@ -9,7 +9,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.encoding.encoding import ClippedUpdates
+from fedray.encoding.encoding import ClippedUpdates, SumSetting
+from fedray.encoding.tables import FixedPoint
 from fedray.messages import FIXED_POINT_BITS
 
 
@@ -25,6 +26,12 @@ class FixedPointEncoding:
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
+
+    @classmethod
+    def of(cls, table: FixedPoint, setting: SumSetting) -> "FixedPointEncoding":
+        """The encoding of a `table`, which has no keys, in a `setting`."""
+        del table
+        return cls(setting.dimension)
 
     def zero_sum(self) -> NDArray[np.int64]:
         """See `Encoding`."""

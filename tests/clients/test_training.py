@@ -17,7 +17,9 @@ from fedray.encoding.fixed_point import FixedPointEncoding
 from fedray.errors import ScenarioError
 from fedray.messages import FIXED_POINT_BITS, Clip, TrainOrder, TrainReport
 from fedray.placement import Placement
-from fedray.scenario import FixedClipping, PerLayerClipping, Privacy
+from fedray.scenario.clipping import FixedClipping, PerLayerClipping
+from fedray.scenario.data import LanguageData
+from fedray.scenario.privacy import Privacy
 from fedray.simulation import simulate
 
 
@@ -139,7 +141,7 @@ def test_norms_for_another_number_of_layers_are_refused() -> None:
 
 
 def test_a_trainer_clips_by_the_norm_of_its_order_and_counts_short_updates(trainer) -> None:
-    """Of one device with an update of norm u: the sum is u steps long at most, whatever the scenario's clip norm."""
+    """The sum of one device with an update of norm u is u steps long at most, whatever the scenario's clip norm."""
     group, start = [np.array([3], np.uint64)], trainer.initial_parameters()
     _, total = trainer.train(TrainOrder(0, group, Clip(1e3)), start)
     own = float(np.linalg.norm(total * (1e3 / 2.0**FIXED_POINT_BITS)))
@@ -207,14 +209,14 @@ def test_training_lowers_the_loss(small) -> None:
 
 def test_text_is_a_function_of_the_device_and_words_are_words(small) -> None:
     devices, positions = np.array([5, 9], np.uint64), np.tile(np.arange(4), (2, 1))
-    source = Language(small("training.seed=7"))
+    source = Language(small("training.seed=7"), LanguageData())
     both = source.examples(devices, positions)["tokens"]
     assert both.shape == (2, 4, LENGTH + 1)
     assert (both[:, :, 0] == START).all()
     assert both[:, :, 1:].max() < WORDS
     second = source.examples(devices[1:], np.array([[2, 0]]))["tokens"][0]
     assert (second == both[1, [2, 0]]).all()
-    other = Language(small("training.seed=8"))
+    other = Language(small("training.seed=8"), LanguageData())
     assert not (other.examples(devices, positions)["tokens"] == both).all()
 
 

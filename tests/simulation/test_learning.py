@@ -27,7 +27,7 @@ TRAINED = (
 
 @pytest.fixture(scope="module")
 def trace(small, tmp_path_factory) -> Trace:
-    """Of three parts, so that cohorts are put together from several files."""
+    """A trace of three parts, so that cohorts are put together from several files."""
     return simulate(small(*TRAINED), HERE, tmp_path_factory.mktemp("learning") / "t")
 
 
