@@ -198,7 +198,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
     raw, goal, concurrency, staleness, timer, separation, cap, outages, is_interrupted
 ) -> None:
     """Where it is interrupted, the kernel is saved and loaded into another between windows."""
-    each = [Timer("accepted"), RoundSeparation(separation, "accepted")]
+    each = [Timer("accepted"), RoundSeparation(separation, "arrived")]
     rules = replace(
         RULES,
         report_goal=goal,
