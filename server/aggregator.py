@@ -84,8 +84,8 @@ class ModelAggregator:
                 f"round_index={report.round_index} but round {self._noise.next_round} is next; "
                 "noise rows are used once"
             )
-        update_D = self.release().div_(report.devices)
-        self._optimizer.apply(self._parameters_D, update_D, report.round_index)
+        mean_D = self.release().div_(report.devices)
+        self._optimizer.apply(self._parameters_D, mean_D, report.round_index)
         self._rule.commit(report)
         return self._rule.clip(), self._parameters()
 
