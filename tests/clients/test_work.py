@@ -116,6 +116,15 @@ def test_a_loop_and_a_batch_of_devices_agree(name: str) -> None:
         torch.testing.assert_close(alone.updates[0], together.updates[device], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_a_device_alone_leaves_the_parameters_of_the_round_as_they_are(name: str) -> None:
+    made = task()
+    alone = order(made, DEVICES[3:], HELD[3:])
+    before = alone.start.clone()
+    assert computed(TABLES[name], made, alone).updates.any()
+    assert torch.equal(alone.start, before)
+
+
 def test_many_steps_are_read_window_by_window(monkeypatch) -> None:
     made, table = task(), FedAvg(learning_rate=0.1, batch_size=4, epochs=3)
     whole = computed(table, made, order(made))
