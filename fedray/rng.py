@@ -32,7 +32,8 @@ class Stream(IntEnum):
     """What draws are for, one purpose each, so that draws of one purpose never touch those of
     another.
 
-    Numbers are part of every trace's identity: append, never renumber.
+    Numbers are part of every trace's identity: append, never renumber. A number that is left out
+    may have been used before: take the one after the last.
     """
 
     DEVICE = 1

@@ -91,8 +91,8 @@ class ModelAggregator:
             )
         self._keep_version(report.round_index)
         released_D = self.release(self._estimator.scale(report))
-        update_D = released_D.div_(self._estimator.divisor(report))
-        self._optimizer.apply(self._parameters_D, update_D, report.round_index)
+        mean_D = released_D.div_(self._estimator.divisor(report))
+        self._optimizer.apply(self._parameters_D, mean_D, report.round_index)
         self._rule.commit(report)
         return self._rule.clip(), self._parameters()
 

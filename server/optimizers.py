@@ -56,13 +56,13 @@ class ServerOptimizer(ABC):
         self._rounds = scenario.rounds.count
         self._vectors = {name: torch.zeros(dimension, device=device) for name in vectors}
 
-    def apply(self, parameters_D: Tensor, update_D: Tensor, round_index: int) -> None:
-        """Takes the step of a round in place; `update_D` may be overwritten."""
+    def apply(self, parameters_D: Tensor, mean_D: Tensor, round_index: int) -> None:
+        """Takes the step of a round in place. The mean of its updates may be overwritten."""
         factor = schedule_factor(self._schedule, round_index, self._rounds)
-        self._step(parameters_D, update_D, self._learning_rate * factor)
+        self._step(parameters_D, mean_D, self._learning_rate * factor)
 
     @abstractmethod
-    def _step(self, parameters_D: Tensor, update_D: Tensor, learning_rate: float) -> None: ...
+    def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None: ...
 
     def state(self) -> dict[str, NDArray]:
         """Named arrays from which `load` restores the optimiser."""
@@ -83,10 +83,10 @@ class SGDStep(ServerOptimizer):
         super().__init__(scenario, dimension, device, ("velocity",))
         self._table = table
 
-    def _step(self, parameters_D: Tensor, update_D: Tensor, learning_rate: float) -> None:
+    def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None:
         velocity_D, momentum = self._vectors["velocity"], self._table.momentum
-        velocity_D.mul_(momentum).add_(update_D)
-        step_D = update_D.add_(velocity_D, alpha=momentum) if self._table.nesterov else velocity_D
+        velocity_D.mul_(momentum).add_(mean_D)
+        step_D = mean_D.add_(velocity_D, alpha=momentum) if self._table.nesterov else velocity_D
         parameters_D.add_(step_D, alpha=learning_rate)
 
 
@@ -107,10 +107,10 @@ class AdaptiveStep(ServerOptimizer):
         super().__init__(scenario, dimension, device, ("m", "v"))
         self._table = table
 
-    def _step(self, parameters_D: Tensor, update_D: Tensor, learning_rate: float) -> None:
+    def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None:
         table, m_D, v_D = self._table, self._vectors["m"], self._vectors["v"]
-        m_D.mul_(table.beta1).add_(update_D, alpha=1.0 - table.beta1)
-        square_D = update_D.square_()
+        m_D.mul_(table.beta1).add_(mean_D, alpha=1.0 - table.beta1)
+        square_D = mean_D.square_()
         if isinstance(table, ServerAdagrad):
             v_D.add_(square_D)
         elif isinstance(table, ServerAdam):

@@ -19,25 +19,32 @@ _INFLATED_NORM = (
 )
 
 
-class FixedPoint(Table):
+class EncodingTable(Table):
+    """The table of an encoding: what audits and pages say of it."""
+
+    adds_noise: ClassVar[bool] = False
+    """Whether devices add the noise."""
+    noise_is_relative_to: ClassVar[str] = "the clip norm"
+    """What the noise multiplier is multiplied by: the most that a device adds to a sum."""
+
+    @property
+    def assumption(self) -> str:
+        """What an audit has to say of the encoding; empty for nothing."""
+        return ""
+
+
+class FixedPoint(EncodingTable):
     """Whole steps of clip_norm / 2^40, summed without a modulus; see
     fedray/encoding/fixed_point.py."""
 
     kind: Literal["fixed_point"] = "fixed_point"
     """Exact sums of whole steps."""
-    adds_noise: ClassVar[bool] = False
-    """Whether devices add the noise."""
-    noise_is_relative_to: ClassVar[str] = "the clip norm"
-    """What the noise multiplier is multiplied by: the most that a device adds to a sum."""
-    assumption: ClassVar[str] = ""
-    """What an audit has to say of the encoding; empty for nothing."""
 
 
-class ModularTable(Table):
+class ModularTable(EncodingTable):
     """What the encodings of secure aggregation have in common."""
 
     noise_is_relative_to: ClassVar[str] = _INFLATED_NORM
-    """What the noise multiplier is multiplied by: the most that a device adds to a sum."""
     scale: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 16
     """Steps that a clip norm is divided into: the paper's scale s times the clip norm."""
     modulus_bits: Annotated[int, Field(ge=1, le=62)] | None = None
@@ -61,12 +68,9 @@ class SecAgg(ModularTable):
 
     kind: Literal["secagg"] = "secagg"
     """Sums modulo M, of rotated and rounded updates."""
-    adds_noise: ClassVar[bool] = False
-    """Whether devices add the noise."""
 
     @property
     def assumption(self) -> str:
-        """What an audit has to say of the encoding."""
         return (
             f"{self._bounded} So rho and epsilon are those of the noise multiplier as it stands, "
             "and what encoding costs is more noise."
@@ -83,13 +87,11 @@ class DiscreteGaussian(ModularTable):
     kind: Literal["discrete_gaussian"] = "discrete_gaussian"
     """Sums modulo M of rounded updates and the devices' own noise."""
     adds_noise: ClassVar[bool] = True
-    """Whether devices add the noise."""
     parameters: Annotated[int, Field(ge=1, le=1 << 40)]
     """Parameters of the model; the privacy of discrete noise depends on how many there are."""
 
     @property
     def assumption(self) -> str:
-        """What an audit has to say of the encoding."""
         return (
             f"{self._bounded} Every accepted device adds discrete Gaussian noise of its own, and "
             "the server adds none. The noise multiplier "

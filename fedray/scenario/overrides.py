@@ -10,6 +10,7 @@ from fedray.encoding.tables import AnyEncoding
 from fedray.errors import ScenarioError, shown
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
+from fedray.scenario.buffer import AnyWeighting
 from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
 from fedray.scenario.participation import AnyPolicy
@@ -100,6 +101,7 @@ KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("privacy", "clipping", "kind"): _by_kind(AnyClipping, "kind"),
     ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
     ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
+    ("rounds", "buffer", "weighting", "kind"): _by_kind(AnyWeighting, "kind"),
     ("rounds", "closing", "kind"): _by_kind(AnyClosing, "kind"),
     ("training", "client", "kind"): _by_kind(AnyWork, "kind"),
     ("training", "server", "kind"): _by_kind(AnyServerStep, "kind"),

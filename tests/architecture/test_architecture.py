@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,39 @@ def test_no_public_function_shares_its_modules_name() -> None:
     fedray = importlib.import_module("fedray")
     modules = {path.stem for path in (ROOT / "fedray").iterdir()}
     assert not modules & set(fedray.__all__)
+
+
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def paths_of_the_house() -> Iterator[str]:
+    """The files and folders of the house, a line each or a few; what is indented is in the folder above."""
+    block = ARCHITECTURE.split("```\n")[1]
+    folders: list[str] = []
+    for line in filter(None, block.splitlines()):
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = line.strip().split("  ")[0].split()
+        del folders[depth:]
+        yield from ("".join([*folders, name]) for name in names)
+        folders.append(names[0])
+
+
+def paths_of_the_text() -> Iterator[str]:
+    for name in re.findall(r"`([\w./-]+(?:\.\w+|/))`", ARCHITECTURE):
+        if "/" in name:
+            yield name
+        elif name.endswith(".py"):
+            assert any(True for package in PACKAGES for _ in (ROOT / package).rglob(name)), name
+
+
+def test_every_path_that_the_architecture_names_exists() -> None:
+    paths = [*paths_of_the_house(), *paths_of_the_text()]
+    assert len(paths) > 200
+    assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+def test_the_architecture_fits_a_page() -> None:
+    assert max(map(len, ARCHITECTURE.splitlines())) <= 100
 
 
 SPEAK_OF_FLAGS = (ROOT / "fedray" / "commands", ROOT / "fedray" / "cli.py")

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -18,6 +18,7 @@ from clients.tasks.registry import TASKS
 from clients.work.registry import WORKS
 from fedray.audit.rules import POLICY_RULES
 from fedray.encoding.registry import ENCODINGS
+from fedray.scenario import Scenario
 from fedray.scenario.overrides import KINDS
 from server import clip_rule, closing
 from server.optimizers import OPTIMIZERS
@@ -31,12 +32,13 @@ REGISTRIES: dict[str, tuple[Mapping[str, Any], ...]] = {
     "privacy.clipping.kind": (clip_rule.RULES,),
     "privacy.encoding.kind": (ENCODINGS,),
     "privacy.mechanism.kind": (),
+    "rounds.buffer.weighting.kind": (),
     "rounds.closing.kind": (closing.RULES,),
     "training.client.kind": (WORKS,),
     "training.server.kind": (OPTIMIZERS,),
     "training.task.kind": (TASKS,),
 }
-"""What implements the kinds of each key. A mechanism is its own table."""
+"""What implements the kinds of each key. Mechanisms and weightings are their own tables."""
 EXAMPLES = {
     "availability.model": ("contracts/test_availability_models.py:MODELS",),
     "data.kind": (
@@ -49,6 +51,7 @@ EXAMPLES = {
     "privacy.clipping.kind": ("server/test_clip_rule.py:CLIPPING",),
     "privacy.encoding.kind": ("contracts/test_encodings.py:ENCODINGS",),
     "privacy.mechanism.kind": ("mechanisms/example_mechanisms.py:OF_EACH_KIND",),
+    "rounds.buffer.weighting.kind": ("server/test_buffer.py:WEIGHTINGS",),
     "rounds.closing.kind": ("server/test_closing.py:CLOSING",),
     "training.client.kind": ("clients/test_work.py:ALL_TABLES",),
     "training.server.kind": ("server/test_optimizers.py:SERVERS",),
@@ -61,6 +64,12 @@ EXAMPLES = {
 USERS_OWN = {"training.task.kind": {"custom"}}
 """Kinds whose suite is run with the code of a user; see tests/contracts/test_tasks.py."""
 ALL = pytest.mark.parametrize("key", sorted(".".join(path) for path in KINDS))
+
+
+def _classes(annotation: Any) -> list[type]:
+    if isinstance(annotation, type) and not get_args(annotation):
+        return [annotation]
+    return [each for part in get_args(annotation) for each in _classes(part)]
 
 
 @cache
@@ -95,6 +104,22 @@ def kinds_of(place: str) -> set[str]:
     examples = getattr(loaded(file), name)
     found = set(kinds_in(examples))
     return found or {name.partition(",")[0] for name in examples}
+
+
+def unions_in(table: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The keys that tell the tables of a union apart, in a table and in those below it."""
+    for name, field in table.model_fields.items():
+        below = [each for each in _classes(field.annotation) if issubclass(each, BaseModel)]
+        if len(below) > 1:
+            key = "model" if name == "availability" else "kind"
+            yield ".".join((*path, name, key))
+        elif below:
+            yield from unions_in(below[0], (*path, name))
+
+
+def test_every_union_of_a_scenario_is_known_by_its_key() -> None:
+    """Else `--set` keeps the keys of another kind, and nobody asks for an example."""
+    assert set(unions_in(Scenario)) == {".".join(path) for path in KINDS}
 
 
 @ALL

@@ -13,6 +13,7 @@ from numba import njit
 from fedray.history import HistoryLosses
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Stream, draw, exponential, normal, stream_key, uniform
+from fedray.scenario.buffer import AnyWeighting, ConstantWeighting, PolynomialWeighting
 from server.buffer import EXHAUSTED, Buffer, BufferRules
 from server.policies.cap import Cap
 from server.policies.policy import Policies
@@ -21,6 +22,7 @@ from server.policies.timer import Timer
 from server.rounds import FateModel
 
 SPEED, FAILURES = 0.4, 0.2
+WEIGHTINGS = [ConstantWeighting(), PolynomialWeighting(), PolynomialWeighting(exponent=3.0)]
 FATE_KEY, KEY = stream_key(1, Stream.TRAINING_TIME), stream_key(1, Stream.RETURN)
 NO_LOSSES = HistoryLosses(stream_key(1, Stream.HISTORY), math.inf)
 RATE = 90.0
@@ -299,3 +301,15 @@ def test_what_a_device_remembers_of_an_attempt_counts_at_its_next_check_in() -> 
         assert accepted == [0, 1, 2]
         came_back += len(buffer) - 3
     assert came_back > 0
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS, ids=lambda table: table.kind)
+def test_a_weight_is_a_function_of_staleness_alone_and_at_most_one(weighting: AnyWeighting) -> None:
+    """Else a clipped update could be longer than the norm by which noise is measured."""
+    staleness = np.array([0, 7, 1, 10_000, 7, 0])
+    weights = weighting.weights(staleness)
+    assert ((weights > 0) & (weights <= 1)).all()
+    assert weights[0] == 1.0
+    alone = [float(weighting.weights(staleness[place : place + 1])[0]) for place in range(6)]
+    assert weights.tolist() == alone
+    assert (weights[[1, 0]] == weights[[4, 5]]).all()

@@ -1,7 +1,6 @@
 """What a reader of recorded data is: clients, and the columns of one client's examples.
 
-A new format: its table in fedray/scenario/data.py, its reader here, and its line in
-clients/data/registry.py.
+To add a format: ARCHITECTURE.md, "To add".
 """
 
 from collections.abc import Iterator, Sequence
