@@ -36,14 +36,16 @@ from fedray.messages import (
     TrainOrder,
 )
 from fedray.placement import Placement
-from fedray.scenario import TRAINED_TABLES, CustomTask, FedAvg, Scenario
+from fedray.scenario import TRAINED_TABLES, Scenario
+from fedray.scenario.tasks import CustomTask
+from fedray.scenario.training import FedAvg
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
-from server.training import Loads, TrainingLoop, cohort_places
+from server.training import Cohort, Loads, TrainingLoop, cohort_places
 from server.workers import AggregatorWorker, start_aggregator
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
@@ -92,8 +94,9 @@ def train(
     assert isinstance(opened, Trace)
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
     build_index(value, on_progress)
-    here = (placement or Placement()).resolved(lambda: predicted_seconds(value))
-    return _train(opened, value, here, directory, None, is_resumed, on_progress)
+    time_of_devices = DeviceTime(value)
+    here = (placement or Placement()).resolved(lambda: predicted_seconds(value, time_of_devices))
+    return _train(opened, value, here, directory, None, is_resumed, on_progress, time_of_devices)
 
 
 def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
@@ -142,26 +145,61 @@ def finish_training(
     is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
         value.demand_trust_of_training()
-    placement = placement.resolved(lambda: predicted_seconds(value))
+    time_of_devices = DeviceTime(value)
+    placement = placement.resolved(lambda: predicted_seconds(value, time_of_devices))
     directory = trace.path / TRAINING
-    return _train(trace, value, placement, directory, partial, is_resumed, on_progress)
+    return _train(
+        trace, value, placement, directory, partial, is_resumed, on_progress, time_of_devices
+    )
 
 
-def predicted_seconds(scenario: Scenario) -> float:
+class DeviceTime:
+    """How long a device of a scenario trains, which is measured at most once.
+
+    A placement that is decided here is on this machine, so what decided it is told to the user too.
+
+    Args:
+        scenario: what is trained.
+
+    group: devices that are timed at once.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        at_once = scenario.training.devices_at_once or MEASURED_DEVICES
+        self.group = min(at_once, scenario.training.cohort_sample)
+        self._scenario = scenario
+        self._seconds: float | None = None
+
+    def measured_by(self, trainers: Sequence[TrainerWorker]) -> float:
+        """Seconds of a device, measured by the first trainer unless they are known."""
+        if self._seconds is None:
+            # Spread over the population, because devices that joined together may be alike.
+            last = self._scenario.population.devices - 1
+            device_ids = np.linspace(0, last, self.group).astype(np.uint64)
+            parameters = trainers[0].initial_parameters().result()
+            order = TrainOrder(0, [device_ids])
+            answer = trainers[0].seconds_per_device(order, parameters, self.group)
+            self._seconds = answer.result()
+        return self._seconds
+
+
+def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = None) -> float:
     """How long a training takes in this process, by training some of its devices here.
 
     Args:
         scenario: what is trained.
+        time_of_devices: of the scenario; keeps what is measured. None: it is not needed again.
 
     Returns:
         Seconds, of all rounds. No result depends on it.
     """
     here = Placement(backend="in-process")
     trainers = start_trainers(scenario.for_trainers(), here, cpus=1)
-    return _estimate(scenario, trainers, scenario.rounds.count).sample_seconds
+    per_device = time_of_devices or DeviceTime(scenario)
+    return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
 
 
-def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     """The cohorts of all committed rounds, in order.
 
     The trace is read part by part; what is held is the cohorts alone.
@@ -171,7 +209,7 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.
         scenario: says how many of the accepted devices are trained.
 
     Yields:
-        (round, its cohort [cohort_sample], sorted by id).
+        (round, its cohort).
     """
     rounds = trace.rounds
     is_committed = rounds["state"] == 0
@@ -182,17 +220,23 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.
         [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
     )
     chosen = np.zeros(places.shape, np.uint64)
+    versions = np.zeros(places.shape, np.uint32) if trace.is_buffered else None
     seen = np.zeros((accepted.size, 1), np.int64)
     """Accepted devices of each round in the parts before."""
     for part in trace.accepted():
-        by_round = part.device_ids[np.argsort(part.rounds, kind="stable")]
+        in_order = np.argsort(part.rounds, kind="stable")
         counts = np.bincount(part.rounds, minlength=accepted.size)[:, None]
         starts = np.cumsum(counts, axis=0) - counts
         is_here = (places >= seen) & (places < seen + counts)
         rows = starts + (places - seen)
-        chosen[is_here] = by_round[rows[is_here]]
+        found = in_order[rows[is_here]]
+        chosen[is_here] = part.device_ids[found]
+        if versions is not None:
+            assert part.versions is not None
+            versions[is_here] = part.versions[found]
         seen += counts
-    yield from enumerate(chosen)
+    for index, device_ids in enumerate(chosen):
+        yield index, Cohort(device_ids, None if versions is None else versions[index])
 
 
 class LiveTraining:
@@ -207,6 +251,7 @@ class LiveTraining:
         is_resumed: whether the simulation goes on from a checkpoint. The training then goes on
             from its own, if there is one.
         on_progress: is told how far the training is, from the thread.
+        time_of_devices: of the scenario, where it was measured for the placement.
     """
 
     def __init__(
@@ -216,6 +261,7 @@ class LiveTraining:
         trace_directory: Path,
         is_resumed: bool = False,
         on_progress: ProgressListener | None = None,
+        time_of_devices: DeviceTime | None = None,
     ) -> None:
         self._scenario = scenario
         self._trace_directory = Path(os.path.abspath(trace_directory))
@@ -228,8 +274,9 @@ class LiveTraining:
             partial,
             is_resumed and has_checkpoint(partial),
             on_progress,
+            time_of_devices or DeviceTime(scenario),
         )
-        self._rounds: queue.SimpleQueue[tuple[int, NDArray[np.uint64]] | None]
+        self._rounds: queue.SimpleQueue[tuple[int, Cohort] | None]
         self._rounds = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._is_over = False
@@ -256,19 +303,27 @@ class LiveTraining:
             self._training.writer.discard()
         self._stack.__exit__(kind, value, traceback)
 
-    def add(self, round_index: int, accepted_device_ids: NDArray[np.uint64]) -> None:
+    def add(
+        self,
+        round_index: int,
+        accepted_device_ids: NDArray[np.uint64],
+        versions: NDArray[np.uint32],
+    ) -> None:
         """Takes a committed round, which is trained in the thread.
 
         Args:
             round_index: rounds come in order.
             accepted_device_ids: [A], sorted.
+            versions: of the model that each was sent [A]; empty unless rounds are buffered.
 
         Raises:
             FedrayError: what the thread raised since.
         """
         self._raise()
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
-        self._rounds.put((round_index, accepted_device_ids[places]))
+        is_buffered = self._scenario.rounds.buffer is not None
+        of_cohort = versions[places] if is_buffered else None
+        self._rounds.put((round_index, Cohort(accepted_device_ids[places], of_cohort)))
 
     def finish(self, trace: Trace) -> TrainedRun:
         """Waits until every round is trained, and puts the trained run into the trace.
@@ -311,6 +366,7 @@ class _Training:
         checkpoints: Checkpoints,
         state: dict[str, NDArray],
         on_progress: ProgressListener | None,
+        time_of_devices: DeviceTime,
     ) -> None:
         self.writer = writer
         self._scenario = scenario
@@ -325,11 +381,11 @@ class _Training:
         self._description = trainers[0].describe().result()
         rounds_left = scenario.rounds.count - self._loop.next_round
         if on_progress is not None and rounds_left:
-            on_progress(_estimate(scenario, trainers, rounds_left))
+            on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
         self._begun = time.monotonic()
         self._last_checkpoint = self._begun
 
-    def train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
+    def train(self, round_index: int, cohort: Cohort) -> None:
         """Trains a round, unless that was done before the last checkpoint."""
         if round_index < self._loop.next_round:
             return
@@ -392,8 +448,11 @@ def _train(
     partial: Path | None,
     is_resumed: bool,
     on_progress: ProgressListener | None,
+    time_of_devices: DeviceTime,
 ) -> TrainedRun:
-    with _training(scenario, placement, directory, partial, is_resumed, on_progress) as training:
+    with _training(
+        scenario, placement, directory, partial, is_resumed, on_progress, time_of_devices
+    ) as training:
         for round_index, cohort in cohorts(trace, scenario):
             training.train(round_index, cohort)
         return training.finish(trace)
@@ -407,6 +466,7 @@ def _training(
     partial: Path | None,
     is_resumed: bool,
     on_progress: ProgressListener | None,
+    time_of_devices: DeviceTime,
 ) -> Iterator[_Training]:
     """Within: the workers are there, and the directory is being made."""
     partial = partial or partial_directory(Path(os.path.abspath(directory)))
@@ -441,7 +501,15 @@ def _training(
         if scenario.training_files:
             _rehearse(trainers[0])
         yield _Training(
-            scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress
+            scenario,
+            placement,
+            trainers,
+            aggregator,
+            writer,
+            checkpoints,
+            state,
+            on_progress,
+            time_of_devices,
         )
 
 
@@ -449,17 +517,13 @@ def _estimate(
     scenario: Scenario,
     trainers: Sequence[TrainerWorker],
     rounds: int,
+    time_of_devices: DeviceTime,
 ) -> TrainingEstimate:
     """How long so many rounds take these trainers, by what some devices take the first one."""
     sample = scenario.training.cohort_sample
     accepted = scenario.rounds.report_goal
-    at_once = scenario.training.devices_at_once or MEASURED_DEVICES
-    group = min(at_once, sample)
-    # Spread over the population, because devices that joined together may be alike.
-    device_ids = np.linspace(0, scenario.population.devices - 1, group).astype(np.uint64)
-    parameters = trainers[0].initial_parameters().result()
-    order = TrainOrder(0, [device_ids])
-    per_device = trainers[0].seconds_per_device(order, parameters, group).result()
+    group = time_of_devices.group
+    per_device = time_of_devices.measured_by(trainers)
 
     def seconds(devices: int) -> float:
         groups = math.ceil(devices / group)

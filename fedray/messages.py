@@ -3,7 +3,7 @@ seconds since start."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
@@ -21,7 +21,7 @@ class Outcome(IntEnum):
     ACCEPTED = 0
     """Its report arrived in time; in a committed round this is a participation."""
     LATE = 1
-    """It reported after the round had closed."""
+    """It reported after the round had closed; where rounds are buffered, from too old a model."""
     DROPPED = 2
     """Its eligible session ended first."""
     FAILED = 3
@@ -72,6 +72,10 @@ class Settlement:
     remembers_round: whether the device keeps the round as its last one.
     forget_times: whole second at which a device loses the history in which this attempt is; empty
         where no history is ever lost.
+    versions: how many rounds had been released when the device started, which is the version of
+        the model that it was sent; empty unless rounds are buffered. Then the attempt is all that
+        ended while the buffer was filled, and a device may have several rows of it, in order of
+        check-in, at most one of which is accepted.
     """
 
     attempt: int
@@ -83,9 +87,10 @@ class Settlement:
     reopen_times: NDArray[np.uint32]
     remembers_round: NDArray[np.bool_]
     forget_times: NDArray[np.uint32]
+    versions: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
 
     @property
-    def is_accepted(self) -> NDArray[np.bool_]:
+    def has_arrived(self) -> NDArray[np.bool_]:
         """Whether each report arrived before the attempt closed [S], committed or not."""
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
@@ -106,6 +111,7 @@ class Settlement:
             self.reopen_times[begin:end],
             self.remembers_round[begin:end],
             self.forget_times[begin:end],
+            self.versions[begin:end],
         )
 
 
@@ -143,7 +149,7 @@ class CheckIns:
     last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be
         separated.
     timer_seconds: how long the device really waits; empty where all keep the timer.
-    contributions: how many reports of the device were accepted, as it remembers; empty unless
+    contributions: how many reports of the device arrived in time, as it remembers; empty unless
         participations are capped.
     census: of the shard's devices, at the window's start.
     """
@@ -210,11 +216,16 @@ class TrainOrder:
         cohort, so that no result depends on who trains it.
     clip: how their updates are clipped; None where nothing of what is trained is kept, as in
         measurements: as in the first round.
+    version: of the model that the devices were sent, and from which they train: so many rounds it
+        was trained on. None: the round's own, which is the newest.
+    weight: by which their clipped updates are scaled, at most 1. It follows from round and version.
     """
 
     round_index: int
     groups: Sequence[NDArray[np.uint64]]
     clip: Clip | None = None
+    version: int | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +271,9 @@ class TrainReport:
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
     """One attempt at a round; times are seconds since start.
+
+    A buffered round opens and starts when the one before is released, and closes when its buffer is
+    full. Its selected devices are those whose attempts ended in that time.
 
     round_index: counts committed rounds; an abandoned attempt bears the number it tried for.
     opened: when selection for it began.

@@ -33,16 +33,18 @@ from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from fedray.workers import Pending
 from mechanisms.triangular import MatrixFile
-from server.coordinator import Coordinator, WindowOver
+from server.coordinator import RoundLoop, WindowOver
+from server.modes import coordinator_of
 
-CommitListener = Callable[[int, NDArray[np.uint64]], None]
-"""Is told the number of every committed round and its accepted devices [A], sorted, in order."""
+CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
+"""Is told the number of every committed round in order, its accepted devices [A], sorted, and the
+version of the model that each of them started from [A]; empty unless rounds are buffered."""
 
 CHECKPOINT_ROWS = 1 << 21
 """A checkpoint is due when so many rows are not yet in the journal's files."""
 BYTES_PER_DEVICE = 5
-"""Of a shard, at least: the timer, once most devices have taken part. While check-ins are
-enumerated, a day's intervals come on top."""
+"""A shard needs at least so many bytes for each device: the timer, once most devices have taken
+part. While check-ins are enumerated, a day's intervals come on top."""
 
 
 def simulate(
@@ -132,6 +134,7 @@ def predicted_seconds(scenario: Scenario) -> float:
     Returns:
         Seconds. No result depends on it: it only chooses between this process and Ray.
     """
+    # Of buffered rounds as well: over_selection then has its default, and stands for the drop-outs.
     selected = scenario.rounds.count * scenario.rounds.selection_target
     # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
     return 2.0 + 5e-6 * selected + 5e-7 * scenario.device_ids
@@ -217,7 +220,7 @@ class _Simulation:
         self._writer = writer
         self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
-        self._on_commit = on_commit or (lambda round_index, accepted_device_ids: None)
+        self._on_commit = on_commit or (lambda round_index, device_ids, versions: None)
         self._last_checkpoint = time.monotonic()
 
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Trace:
@@ -226,7 +229,7 @@ class _Simulation:
             with _shards(self._scenario, self._placement, self._journal.settlements) as shards:
                 if on_start is not None:
                     on_start()
-                coordinator = Coordinator(self._scenario, shards)
+                coordinator = coordinator_of(self._scenario, shards)
                 if state:
                     self._take_up(state, coordinator, shards)
                 ended = self._to_the_end(coordinator)
@@ -263,7 +266,7 @@ class _Simulation:
     def _take_up(
         self,
         state: dict[str, NDArray],
-        coordinator: Coordinator,
+        coordinator: RoundLoop,
         shards: Sequence[ShardWorker],
     ) -> None:
         """Tells the shards, and whoever listens to commits, of all that was settled before."""
@@ -283,11 +286,11 @@ class _Simulation:
                 # An attempt that was abandoned has none, and was no commit.
                 if accepted.size:
                     coordinator.remember(accepted)
-                    self._on_commit(settlement.round_index, accepted)
+                    self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
         for answer in pending:
             answer.result()
 
-    def _to_the_end(self, coordinator: Coordinator) -> str:
+    def _to_the_end(self, coordinator: RoundLoop) -> str:
         """Runs until the rounds are committed, the privacy budget is spent, or the days are over;
         how it ended."""
         committed = sum(record.is_committed for record in coordinator.records)
@@ -301,7 +304,10 @@ class _Simulation:
                     self._journal.append(event.settlement)
                 if event.record.is_committed:
                     committed += 1
-                    self._on_commit(event.record.round_index, event.accepted_device_ids)
+                    assert event.settlement is not None
+                    versions = _versions_of(event.settlement)
+                    round_index = event.record.round_index
+                    self._on_commit(round_index, event.accepted_device_ids, versions)
                 self._on_progress(self._progress(event.record, committed))
             if coordinator.stopped:
                 ended = f"stopped: {coordinator.stopped}"
@@ -316,7 +322,7 @@ class _Simulation:
         count = self._scenario.rounds.count
         return RunProgress(committed, count, record.closed, record.eligible_estimate)
 
-    def _save_if_due(self, coordinator: Coordinator) -> None:
+    def _save_if_due(self, coordinator: RoundLoop) -> None:
         seconds = time.monotonic() - self._last_checkpoint
         is_time = seconds >= self._placement.checkpoint_seconds
         if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:
@@ -341,6 +347,14 @@ def with_resume_hint(
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"interrupted; {hint}")
     return type(error)(f"{error}; {hint}")
+
+
+def _versions_of(settlement: Settlement) -> NDArray[np.uint32]:
+    """The versions from which the accepted devices started [A]; empty unless rounds are
+    buffered."""
+    if not settlement.versions.size:
+        return settlement.versions
+    return settlement.versions[settlement.outcomes == Outcome.ACCEPTED]
 
 
 def _of_range(

@@ -150,11 +150,12 @@ def _say_supply(scenario: Any) -> None:
     """How many devices are eligible, before a run that may be long."""
     from clients.availability.supply import eligible_at_once
 
-    supply, target = eligible_at_once(scenario), scenario.rounds.selection_target
+    supply, target = eligible_at_once(scenario), scenario.rounds.wanted_at_once
+    what = "a round selects" if scenario.rounds.buffer is None else "at most so many train at once:"
     typer.echo(
         f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, "
         f"{supply.least:,} to "
-        f"{supply.most:,} over the first week, timers aside; a round selects {target:,}"
+        f"{supply.most:,} over the first week, timers aside; {what} {target:,}"
         + ("; that many are never there at once" if supply.most < target else ""),
         err=True,
     )
@@ -225,7 +226,7 @@ def reproduce(
     from fedray.report.text import TextTable
     from fedray.report.text.studies import reproduction_rows
     from fedray.rounding import shown_min_sep
-    from fedray.studies.reproduce import GAP_NOTE, reproduce_gboard
+    from fedray.studies.reproduce import GAP_NOTE, PACE_NOTE, reproduce_gboard
 
     if what == "learning":
         if (rows, shards, address) != (None, None, None):
@@ -273,7 +274,7 @@ def reproduce(
                     "Full-size simulations of the published federated runs of Gboard's "
                     "language models; one reach per locale. "
                 )
-                note += GAP_NOTE
+                note += f"{GAP_NOTE} {PACE_NOTE}"
                 write_page(
                     render_reproduction("Gboard runs, reproduced", note, table, documents),
                     out / "report.html",
@@ -287,7 +288,7 @@ def reproduce(
         print_json({"runs": documents})
     else:
         print_table(TextTable("Observed / published (Xu et al. 2023)", table))
-        typer.echo(GAP_NOTE)
+        typer.echo(f"{GAP_NOTE}\n{PACE_NOTE}")
         if out is not None:
             typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
 

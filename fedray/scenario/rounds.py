@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedray.scenario.buffer import Buffer
 from fedray.table import PositiveShare, Table
 
 
@@ -38,9 +39,31 @@ class AtLeastClosing(Table):
 AnyClosing = Annotated[GoalClosing | AtLeastClosing, Field(discriminator="kind")]
 
 
+_OF_SELECTED_COHORTS = (
+    "over_selection",
+    "selection_timeout_minutes",
+    "start_share",
+    "report_timeout_minutes",
+    "closing",
+    "min_minutes_between",
+    "small_population",
+    "together_minutes",
+)
+"""Keys that say how a round selects its devices together and how long it waits for them."""
+
+
 class Rounds(Table):
     """What the server does in a round."""
 
+    mode: Annotated[
+        Literal["on-device", "buffered"],
+        # Scenarios that were written before there was a choice keep their digest.
+        Field(exclude_if=lambda mode: mode == "on-device"),
+    ] = "on-device"
+    """How rounds are formed: `on-device` selects the devices of a round together; `buffered` starts
+    devices whenever they come, and a round is a buffer of report_goal reports."""
+    buffer: Buffer | None = None
+    """Table: how many devices train at once and how stale a report may be; of mode `buffered`."""
     count: Annotated[int, Field(gt=0, lt=2**31)]
     """Rounds to commit."""
     report_goal: Annotated[int, Field(gt=0)]
@@ -98,9 +121,43 @@ class Rounds(Table):
         return max(self.report_goal, math.ceil(round(self.selection_target * share, 9)))
 
     @property
+    def wanted_at_once(self) -> int:
+        """Devices that the server wants at once: those that it selects for a round, or those that
+        train at the same time."""
+        return self.buffer.concurrency if self.buffer is not None else self.selection_target
+
+    @property
+    def max_staleness(self) -> int:
+        """Most versions by which the model that a device has may be older than the newest one."""
+        return self.buffer.max_staleness if self.buffer is not None else 0
+
+    @property
     def keeps_surplus(self) -> bool:
         """Whether a round may accept more than the report goal."""
         return isinstance(self.closing, AtLeastClosing)
+
+    @model_validator(mode="after")
+    def _buffered_rounds_have_a_buffer(self) -> Self:
+        if self.mode == "buffered" and self.buffer is None:
+            raise ValueError(
+                "mode='buffered' needs the table buffer; add buffer = {concurrency = ..., "
+                "max_staleness = ...}"
+            )
+        if self.mode != "buffered" and self.buffer is not None:
+            raise ValueError(
+                f"buffer is given with mode={self.mode!r}, which has none; leave it out, or set "
+                "mode = 'buffered'"
+            )
+        if self.buffer is None:
+            return self
+        fields = type(self).model_fields
+        for key in _OF_SELECTED_COHORTS:
+            if getattr(self, key) != fields[key].default:
+                raise ValueError(
+                    f"{key} is given with mode='buffered', where no devices are selected together "
+                    "and a buffer is released as soon as it is full; leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _some_devices_more_may_start(self) -> Self:

@@ -30,7 +30,7 @@ from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Of the metric over the devices of a group."""
+"""Quantiles of the metric over the devices of a group."""
 SINGLE = 8
 """Counts up to here are groups of their own; beyond, groups end at powers of two."""
 NOTES = (
@@ -198,7 +198,7 @@ class _Draws:
         found: list[_Chosen] = [("all", 0.0, 0.0, everybody)]
         found += self._by_count("participations", patterns.device_ids, patterns.counts)
         if self._scenario.trains_a_sample:
-            rows = [cohort for _, cohort in cohorts(self._trace, self._scenario)]
+            rows = [cohort.device_ids for _, cohort in cohorts(self._trace, self._scenario)]
             found += self._by_count("trained", *np.unique(rows, return_counts=True))
         found += self._by_zone(everybody)
         return [each for each in found if each[3].size]

@@ -16,7 +16,7 @@ from clients.availability.habit import (
 )
 from clients.availability.intervals import DAY, HOUR
 from clients.availability.registry import availability_of
-from clients.population import DeviceModel, are_reachable, zone_of
+from clients.population import DeviceModel, are_usable, zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import draw, exponential, normal, uniform
 from fedray.scenario import Scenario
@@ -216,7 +216,7 @@ class TestTargets:
     @classmethod
     def half_hours(cls, *overrides: str) -> np.ndarray:
         value = scenario(cls.DEVICES, *overrides)
-        is_usable = are_reachable(DeviceModel.of(value), np.arange(cls.DEVICES, dtype=np.uint64))
+        is_usable = are_usable(DeviceModel.of(value), np.arange(cls.DEVICES, dtype=np.uint64))
         # +1 where a session starts and -1 where it ends: the sum so far is how many are going on.
         changes = np.zeros((cls.DEVICES, cls.DAYS, 49), np.int64)
         for day in range(cls.DAYS):

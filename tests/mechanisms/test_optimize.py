@@ -256,7 +256,7 @@ def test_the_gradient_over_gram_matrices_is_that_of_jax(kind: str, sharpness: in
 
 
 def test_several_outcomes_give_a_compromise_that_weights_move() -> None:
-    """Of log loss: the mixture is between the specialists on each outcome, nearer to the one that weighs more."""
+    """The mixture's log loss is between the specialists on each outcome, nearer to the one that weighs more."""
     one, other = MinSep(300, 100, 3), MinSep(300, 10, 20)
     specialist = {
         participation: optimize_blt([Target(participation)], 2) for participation in (one, other)

@@ -130,7 +130,7 @@ print("connected")
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("token", ["own", "another", "none"])
 def test_a_client_without_the_token_is_refused(token: str) -> None:
-    """Of Ray's own default; the loopback interface is every user's of this machine. With the token the same client connects."""
+    """Ray refuses it by its own default; the loopback interface is every user's of this machine. With the token the same client connects."""
     import ray
 
     environment = {

@@ -61,7 +61,7 @@ def assert_same(trace: Trace, reference: Trace) -> None:
 
 
 def restarts_of(trace: Trace) -> int:
-    """Of its simulation and of its training."""
+    """The restarts of its simulation and of its training."""
     return trace.run["restarts"] + (trace.trained.document["restarts"] if trace.trained else 0)
 
 
@@ -571,7 +571,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
 
 
 def test_files_of_another_run_are_refused(unfinished: Path, small, tmp_path: Path) -> None:
-    """Of the same scenario even, with checkpoints at the same moments: whether journal, checkpoints or both are exchanged."""
+    """Even those of the same scenario, with checkpoints at the same moments, whether journal, checkpoints or both are exchanged."""
     with pytest.raises(KeyboardInterrupt):
         run_scenario(
             small("rounds.look_ahead_minutes=2.0", "seed=8"),

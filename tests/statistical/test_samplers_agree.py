@@ -12,7 +12,7 @@ from fedray.scenario import Scenario
 
 HOUR = 3600.0
 FALSE_ALARM = 1e-4
-"""Of each test; the seeds are fixed, so that one change of the draws in some thousand is held up for no reason."""
+"""Probability of each test's false alarm; the seeds are fixed, so that one change of the draws in some thousand is held up for no reason."""
 
 DIVIDE = 1 if "FEDRAY_FULL_SIZE" in os.environ else 2
 """How many times smaller whole runs are, both in devices and in goal; `make laws` has all."""
