@@ -53,8 +53,12 @@ SMALL = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the session's cluster run in one process, however many there are."""
+    """Tests that share the session's cluster run in one process, however many there are.
+
+    They are the largest group, so xdist begins with it, and the others fill up the end.
+    """
     for item in items:
         if item.get_closest_marker("ray") is not None:
             item.add_marker(pytest.mark.xdist_group("ray"))

@@ -89,6 +89,15 @@ def test_two_nodes_and_a_lost_one_change_nothing(small, tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.skipif(
+    "PYTEST_XDIST_WORKER" not in os.environ, reason="all tests are in one process anyway"
+)
+def test_the_tests_of_the_session_s_cluster_are_one_group(request) -> None:
+    """xdist may lose groups without a word; each of its processes would then start a cluster."""
+    assert request.node.nodeid.endswith("@ray")
+
+
+@pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_local_cluster_listens_on_the_loopback_interface_alone() -> None:
     """GCS, raylet, its agents, a worker, and this process, which other processes of the cluster call back."""
