@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from clients.availability.intervals import Intervals
 from clients.device_map import DeviceMap, value_of
-from clients.population import DeviceModel, Presence, is_reachable, joined_before, joined_in_block
+from clients.population import DeviceModel, Presence, is_usable, joined_before, joined_in_block
 from fedray.blocks import BLOCK_DEVICES
 from fedray.messages import NEVER, CheckInOrder, Window
 from fedray.rng import Key, address_within, draw, exponential, uniform
@@ -465,7 +465,7 @@ def draw_candidates(
         end_device: of the shard.
 
     Returns:
-        (local, times) [C]: candidates on devices that the task can use, by their positions in the
+        (local, times) [C]: candidates on usable devices, by their positions in the
         shard.
     """
     window = process.window
@@ -516,7 +516,7 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
                 place = (device_word * np.uint64(size)) >> np.uint64(32)
                 device = block + np.int64(place)
                 arrival += 1
-                if not is_reachable(model, device):
+                if not is_usable(model, device):
                     continue
                 if total < out_local.size:
                     out_local[total] = device - process.first_device

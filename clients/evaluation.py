@@ -10,7 +10,7 @@ from clients.data.source import FIRST_HELD_OUT, ExampleSource
 from clients.tasks.layout import named, tensors
 from clients.tasks.task import Task
 from fedray.messages import Evaluation, Measured
-from fedray.scenario import Training
+from fedray.scenario.training import Training
 
 EXAMPLES_AT_ONCE = 2048
 

@@ -27,7 +27,7 @@ class DeviceModel(NamedTuple):
     """What compiled code needs to derive a device's attributes.
 
     key: of the draws.
-    reachable_share: of devices that the task can use.
+    usable_share: share of the devices that are usable, which means that the task can use them.
     examples_median, examples_sigma, examples_max: of the training examples on a device; see
         `fedray.scenario.population`.
     speed_sigma: log-standard deviation of the training time between devices.
@@ -35,7 +35,7 @@ class DeviceModel(NamedTuple):
     """
 
     key: Key
-    reachable_share: float
+    usable_share: float
     examples_median: float
     examples_sigma: float
     examples_max: float
@@ -49,7 +49,7 @@ class DeviceModel(NamedTuple):
         population, latency = scenario.population, scenario.latency
         return cls(
             key=stream_key(scenario.seed, Stream.DEVICE),
-            reachable_share=scenario.usable_share,
+            usable_share=scenario.usable_share,
             examples_median=population.examples_median,
             examples_sigma=population.examples_sigma,
             examples_max=float(population.examples_max),
@@ -60,17 +60,17 @@ class DeviceModel(NamedTuple):
 
 
 @njit(inline="always")
-def is_reachable(model, device):
-    """Whether the task can use a device at all.
+def is_usable(model, device):
+    """Whether a device is usable: the task can use it at all.
 
     Args:
         model: of the scenario's devices.
         device: its id.
     """
-    if model.reachable_share == 1.0:
+    if model.usable_share == 1.0:
         return True
     w0, _, _, _ = draw(model.key, device, 0, _REACH)
-    return uniform(w0) < model.reachable_share
+    return uniform(w0) < model.usable_share
 
 
 class Zones(NamedTuple):
@@ -394,25 +394,25 @@ def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDA
 
 
 @njit(cache=True, nogil=True)
-def are_reachable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether the task can use devices.
+def are_usable(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether devices are usable.
 
     Args:
         model: of the scenario's devices.
         device_ids: [N].
 
     Returns:
-        Whether it can use each, [N].
+        Whether each is, [N].
     """
     answer = np.empty(device_ids.size, np.bool_)
     for asked in range(device_ids.size):
-        answer[asked] = is_reachable(model, device_ids[asked])
+        answer[asked] = is_usable(model, device_ids[asked])
     return answer
 
 
 @njit(cache=True, nogil=True)
-def reachable_among(model: DeviceModel, first_device: int, end_device: int) -> NDArray[np.uint16]:
-    """The devices of a range that the task can use.
+def usable_among(model: DeviceModel, first_device: int, end_device: int) -> NDArray[np.uint16]:
+    """The usable devices of a range.
 
     Args:
         model: of the scenario's devices.
@@ -424,7 +424,7 @@ def reachable_among(model: DeviceModel, first_device: int, end_device: int) -> N
     locals_in_block = np.empty(end_device - first_device, np.uint16)
     total = 0
     for device in range(first_device, end_device):
-        if is_reachable(model, device):
+        if is_usable(model, device):
             locals_in_block[total] = device - first_device
             total += 1
     return locals_in_block[:total].copy()

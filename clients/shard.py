@@ -30,13 +30,13 @@ from clients.population import (
     DeviceModel,
     Presence,
     TimerHabits,
-    are_reachable,
+    are_usable,
     devices_of_ranks,
     joined_before,
     joined_in_block,
     present_between,
-    reachable_among,
     timer_seconds_of,
+    usable_among,
 )
 from clients.rows import RowStore
 from fedray.blocks import BLOCK_DEVICES, part_ranges
@@ -140,12 +140,12 @@ class PopulationShard:
         self._young_seconds = participation.young_history_seconds
         """How long a device waits after its history began."""
         self._can_be_young_again = self._young_seconds > 0 and participation.forgets_noticeably
-        self._timers = DeviceMap(end_device - first_device)
+        self._open_times = DeviceMap(end_device - first_device)
         """When each device's timer opens, whole seconds since start."""
         self._last_rounds = DeviceMap(end_device - first_device)
         """Last round + 1; filled only where rounds must be separated."""
         self._contributions = DeviceMap(end_device - first_device)
-        """Accepted reports; filled only where they are capped."""
+        """Reports that arrived in time; filled only where they are capped."""
         self._forgotten = DeviceMap(end_device - first_device)
         """How many of them were before the last loss of the device's history."""
         self._forget_times = DeviceMap(end_device - first_device)
@@ -215,7 +215,7 @@ class PopulationShard:
                 continue
             self._settled = settlement.attempt
             local = (settlement.device_ids - np.uint64(self.first_device)).astype(np.int64)
-            self._timers.raise_to(local, settlement.reopen_times)
+            self._open_times.raise_to(local, settlement.reopen_times)
             if self._listed is not None:
                 self._moved.append(local[settlement.reopen_times > 0])
             # A round that draws stored uploads asks nothing of their devices.
@@ -227,10 +227,10 @@ class PopulationShard:
 
     def _remember(self, local: NDArray[np.int64], settlement: Settlement) -> None:
         """Keeps last rounds and counts, by the devices' positions, where some policy needs them."""
-        counted = local[settlement.is_accepted]
+        counted = local[settlement.has_arrived]
         if self._is_capped:
             is_lost = self._has_forgotten(
-                counted, settlement.check_in_times[settlement.is_accepted]
+                counted, settlement.check_in_times[settlement.has_arrived]
             )
             lost = counted[is_lost]
             self._forgotten.raise_to(lost, self._contributions.get(lost))
@@ -241,7 +241,7 @@ class PopulationShard:
             number = np.full(kept.size, settlement.round_index + 1, np.uint32)
             self._last_rounds.raise_to(kept, number)
         if self._losses.happen and (self._is_capped or self._separation):
-            is_written = settlement.is_accepted | settlement.remembers_round
+            is_written = settlement.has_arrived | settlement.remembers_round
             self._forget_times.raise_to(local[is_written], settlement.forget_times[is_written])
 
     def _has_forgotten(
@@ -266,7 +266,7 @@ class PopulationShard:
         if self._listed is None or not self._listed.covers(window.number):
             self._forget_listed()  # its memory is free before there are others
             self._listed = self._list_period(order)
-        self._listed.enter(window, self._timers, self._take_moved())
+        self._listed.enter(window, self._open_times, self._take_moved())
         first, entries = enumerate_check_ins(self._listed.active, self._process(order))
         return _Prepared(order, self._with_work(first, entries))
 
@@ -283,7 +283,7 @@ class PopulationShard:
         listed, moved = self._listed, self._take_moved()
         assert listed is not None
         is_new, has_new = draw_again(
-            before.first, listed.active, self._process(order), self._timers, moved
+            before.first, listed.active, self._process(order), self._open_times, moved
         )
         if has_new:
             drawn = np.flatnonzero(before.first.times < np.inf)
@@ -321,7 +321,7 @@ class PopulationShard:
                 members = members[: np.searchsorted(members, here)]
             if members.size:
                 local = members + np.uint32(block - self.first_device)
-                open_times = self._timers.get(local.astype(np.int64)).astype(np.float64)
+                open_times = self._open_times.get(local.astype(np.int64)).astype(np.float64)
                 if self._young_seconds:
                     begin_times = np.full(local.size, from_time)
                     open_times = np.maximum(open_times, self._trust_times(local, begin_times))
@@ -334,12 +334,10 @@ class PopulationShard:
         if block in self._members:
             return self._members[block]
         end = min(block + BLOCK_DEVICES, self.end_device)
-        # Where the task can use all devices, blocks share one array instead of 128 KiB each.
-        is_everybody = self._devices.reachable_share == 1.0
+        # Where all devices are usable, blocks share one array instead of 128 KiB each.
+        is_everybody = self._devices.usable_share == 1.0
         members = (
-            _WHOLE_BLOCK[: end - block]
-            if is_everybody
-            else reachable_among(self._devices, block, end)
+            _WHOLE_BLOCK[: end - block] if is_everybody else usable_among(self._devices, block, end)
         )
         if self._least_examples:
             members = members[self._have_data(members + np.uint64(block))]
@@ -409,7 +407,7 @@ class PopulationShard:
         local, times = draw_candidates(
             self._devices, self._presence, self._process(order), self.end_device
         )
-        is_open = self._timers.get(local.astype(np.int64)) <= times
+        is_open = self._open_times.get(local.astype(np.int64)) <= times
         local, times = local[is_open], times[is_open]
         if self._young_seconds:  # before the first of each interval is taken
             is_trusted = self._trust_times(local, times) <= times
@@ -435,7 +433,7 @@ class PopulationShard:
         but the first of each interval."""
         listed = prepared.listed
         candidates = listed.first.take(listed.entries)
-        is_open = self._timers.get(candidates.local.astype(np.int64)) <= candidates.times
+        is_open = self._open_times.get(candidates.local.astype(np.int64)) <= candidates.times
         still = np.flatnonzero(is_open)
         return listed.take(still[first_of_each_interval(candidates.take(still))])
 
@@ -447,7 +445,7 @@ class PopulationShard:
         here = ids[
             slice(*np.searchsorted(ids, np.array([self.first_device, self.end_device], np.uint64)))
         ]
-        here = here[are_reachable(self._devices, here)]
+        here = here[are_usable(self._devices, here)]
         return here[self._have_data(here)] if self._least_examples else here
 
     def _take_census(self, order: CheckInOrder) -> Census:
@@ -466,13 +464,13 @@ class PopulationShard:
         held_back = self._separation and max(0, order.round_index - self._separation + 1)
         eligible, is_open, is_free, is_spent = count_at(
             self._census_intervals,
-            self._timers.table,
+            self._open_times.table,
             self._last_rounds.table,
             self._forget_times.table,
             time,
             held_back,
         )
-        open_times = self._timers.get(self._census_members.astype(np.int64))
+        open_times = self._open_times.get(self._census_members.astype(np.int64))
         listed = int((np.maximum(open_times, self._census_joins) < order.list_until_time).sum())
         return Census(
             eligible=eligible * stride,
@@ -512,7 +510,7 @@ class PopulationShard:
     def _counts(
         self, local: NDArray[np.int64], has_forgotten: NDArray[np.bool_]
     ) -> NDArray[np.uint32]:
-        """How many accepted reports devices remember, by their positions [S]."""
+        """How many reports that arrived in time devices remember, by their positions [S]."""
         counts = self._contributions.get(local) - self._forgotten.get(local)
         return np.where(has_forgotten, np.uint32(0), counts)
 

@@ -1,7 +1,7 @@
 """The trainer: local training, clipping, the exact sum of what the devices send, and evaluation.
 
-It trains any devices and has no state between two orders. Torch works on one thread here: the
-trainers of the pool are the parallelism.
+It trains any devices, and what it gives for an order depends on no other order. Torch works on one
+thread here: the trainers of the pool are the parallelism.
 """
 
 import dataclasses
@@ -18,12 +18,13 @@ from clients.evaluation import device_sums, evaluate
 from clients.tasks.initial import parameters_in
 from clients.tasks.layout import size_of
 from clients.tasks.registry import task_of
+from clients.waiting import WaitingUpdates
 from clients.work.registry import work_of
 from clients.work.work import WorkOrder, WorkResult
-from fedray.encoding.encoding import ClippedUpdates
 from fedray.encoding.registry import encoding_of
 from fedray.messages import (
     FIXED_POINT_BITS,
+    Clip,
     DeviceMeasures,
     Evaluation,
     TaskDescription,
@@ -49,7 +50,8 @@ class LocalTrainer:
         self._work = work_of(scenario, self._task, self._source)
         self._clipper = Clipper(scenario.privacy, self._task.shapes)
         dimension = size_of(self._task.shapes)
-        self._encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
+        encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
+        self._waiting = WaitingUpdates(encoding, dimension)
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """[D]: those of training.initial, or drawn as the task says."""
@@ -98,10 +100,11 @@ class LocalTrainer:
             What became of the devices; and the sum [P] of their encoded updates.
         """
         _use_one_thread()
-        total_P = self._encoding.zero_sum()
+        clip = order.clip or self._clipper.first
         start_D = torch.tensor(parameters)
-        groups = [self._train_group(order, group, start_D, total_P) for group in order.groups]
-        return TrainReport.of(order.round_index, groups), total_P
+        self._waiting.begin(order.round_index, clip.norm)
+        groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
+        return TrainReport.of(order.round_index, groups), self._waiting.finish()
 
     def seconds_per_device(
         self, order: TrainOrder, parameters: NDArray[np.float32], devices_at_once: int
@@ -123,7 +126,7 @@ class LocalTrainer:
         order: TrainOrder,
         device_ids: NDArray[np.uint64],
         start_D: torch.Tensor,
-        total_P: NDArray[np.int64],
+        clip: Clip,
     ) -> TrainReport:
         """Trains one group, and adds what its devices send to the sum."""
         asked = device_ids
@@ -134,20 +137,22 @@ class LocalTrainer:
         result, damaged = None, 0
         while device_ids.size and result is None:
             try:
-                result = self._work.compute(WorkOrder(order.round_index, device_ids, held, start_D))
+                room = self._waiting.room(device_ids.size)
+                result = self._work.compute(
+                    WorkOrder(order.round_index, device_ids, held, start_D, room)
+                )
             except DamagedExamples as error:
                 is_whole = _are_whole(device_ids, error)
                 damaged += int((~is_whole).sum())
                 device_ids, held = device_ids[is_whole], held[is_whole]
         without_update = np.setdiff1d(asked, device_ids, assume_unique=True)
-        self._encoding.encode_zeros_into(total_P, without_update, order.round_index)
+        self._waiting.add_without_update(without_update)
         counts = {"devices": asked.size, "without_examples": without_examples, "damaged": damaged}
         if weights is not None:
             counts["weight_sum"] = sum(round(each * 2.0**FIXED_POINT_BITS) for each in weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        weights_of_updates = self._weights(held)
-        return self._add(order, device_ids, result, weights_of_updates, total_P, counts)
+        return self._add(order, device_ids, result, self._weights(held), clip, counts)
 
     def _weights(self, held: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """What updates of devices [G] with so many examples count; None where all count the
@@ -165,14 +170,12 @@ class LocalTrainer:
         device_ids: NDArray[np.uint64],
         result: WorkResult,
         weights: NDArray[np.float64] | None,
-        total_P: NDArray[np.int64],
+        clip: Clip,
         counts: dict[str, int],
     ) -> TrainReport:
-        clip, values = order.clip or self._clipper.first, result.updates.numpy()
-        group = self._clipper.clip(values, clip)
+        group = self._clipper.clip(result.updates.numpy(), clip)
         factors = group.factors if weights is None else group.factors * weights
-        updates = ClippedUpdates(order.round_index, device_ids, values, factors)
-        self._encoding.encode_into(total_P, updates, clip.norm)
+        self._waiting.add(device_ids, factors)
         is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
         is_counting = clip.counted_norm is not None
         short = int((group.norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0

@@ -12,7 +12,7 @@ from fedray.errors import InputError
 BLOCK_DEVICES = 65_536
 MAX_PARTS = 1024
 MOST_SHARD_DEVICES = 2**32 - 2
-"""Of one shard, which numbers them in 32 bits."""
+"""Most devices of one shard, which numbers them in 32 bits."""
 
 
 def part_devices(devices: int) -> int:

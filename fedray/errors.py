@@ -21,7 +21,7 @@ Every message names the argument, its value, the rule it breaks and the remedy, 
 import re
 
 SHOWN_CHARACTERS = 80
-"""Of a value, in a message."""
+"""Most characters of a value that a message shows."""
 _WORD_CHARACTERS, _LINE_CHARACTERS = 300, 2000  # a path's name has up to 255, and is cut by nobody
 
 

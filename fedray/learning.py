@@ -36,7 +36,9 @@ from fedray.messages import (
     TrainOrder,
 )
 from fedray.placement import Placement
-from fedray.scenario import TRAINED_TABLES, CustomTask, FedAvg, Scenario
+from fedray.scenario import TRAINED_TABLES, Scenario
+from fedray.scenario.tasks import CustomTask
+from fedray.scenario.training import FedAvg
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
@@ -92,8 +94,9 @@ def train(
     assert isinstance(opened, Trace)
     directory = Path(out) if out is not None else new_directory(f"{value.name}-training")
     build_index(value, on_progress)
-    here = (placement or Placement()).resolved(lambda: predicted_seconds(value))
-    return _train(opened, value, here, directory, None, is_resumed, on_progress)
+    time_of_devices = DeviceTime(value)
+    here = (placement or Placement()).resolved(lambda: predicted_seconds(value, time_of_devices))
+    return _train(opened, value, here, directory, None, is_resumed, on_progress, time_of_devices)
 
 
 def scenario_of(trace: Trace | ImportedTrace) -> Scenario:
@@ -142,23 +145,58 @@ def finish_training(
     is_given = scenario is not None and scenario.digest == value.digest
     if not (trust_code or is_given):
         value.demand_trust_of_training()
-    placement = placement.resolved(lambda: predicted_seconds(value))
+    time_of_devices = DeviceTime(value)
+    placement = placement.resolved(lambda: predicted_seconds(value, time_of_devices))
     directory = trace.path / TRAINING
-    return _train(trace, value, placement, directory, partial, is_resumed, on_progress)
+    return _train(
+        trace, value, placement, directory, partial, is_resumed, on_progress, time_of_devices
+    )
 
 
-def predicted_seconds(scenario: Scenario) -> float:
+class DeviceTime:
+    """How long a device of a scenario trains, which is measured at most once.
+
+    A placement that is decided here is on this machine, so what decided it is told to the user too.
+
+    Args:
+        scenario: what is trained.
+
+    group: devices that are timed at once.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        at_once = scenario.training.devices_at_once or MEASURED_DEVICES
+        self.group = min(at_once, scenario.training.cohort_sample)
+        self._scenario = scenario
+        self._seconds: float | None = None
+
+    def measured_by(self, trainers: Sequence[TrainerWorker]) -> float:
+        """Seconds of a device, measured by the first trainer unless they are known."""
+        if self._seconds is None:
+            # Spread over the population, because devices that joined together may be alike.
+            last = self._scenario.population.devices - 1
+            device_ids = np.linspace(0, last, self.group).astype(np.uint64)
+            parameters = trainers[0].initial_parameters().result()
+            order = TrainOrder(0, [device_ids])
+            answer = trainers[0].seconds_per_device(order, parameters, self.group)
+            self._seconds = answer.result()
+        return self._seconds
+
+
+def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = None) -> float:
     """How long a training takes in this process, by training some of its devices here.
 
     Args:
         scenario: what is trained.
+        time_of_devices: of the scenario; keeps what is measured. None: it is not needed again.
 
     Returns:
         Seconds, of all rounds. No result depends on it.
     """
     here = Placement(backend="in-process")
     trainers = start_trainers(scenario.for_trainers(), here, cpus=1)
-    return _estimate(scenario, trainers, scenario.rounds.count).sample_seconds
+    per_device = time_of_devices or DeviceTime(scenario)
+    return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.uint64]]]:
@@ -208,6 +246,7 @@ class LiveTraining:
         is_resumed: whether the simulation goes on from a checkpoint. The training then goes on
             from its own, if there is one.
         on_progress: is told how far the training is, from the thread.
+        time_of_devices: of the scenario, where it was measured for the placement.
     """
 
     def __init__(
@@ -217,6 +256,7 @@ class LiveTraining:
         trace_directory: Path,
         is_resumed: bool = False,
         on_progress: ProgressListener | None = None,
+        time_of_devices: DeviceTime | None = None,
     ) -> None:
         self._scenario = scenario
         self._trace_directory = Path(os.path.abspath(trace_directory))
@@ -229,6 +269,7 @@ class LiveTraining:
             partial,
             is_resumed and has_checkpoint(partial),
             on_progress,
+            time_of_devices or DeviceTime(scenario),
         )
         self._rounds: queue.SimpleQueue[tuple[int, NDArray[np.uint64]] | None]
         self._rounds = queue.SimpleQueue()
@@ -312,6 +353,7 @@ class _Training:
         checkpoints: Checkpoints,
         state: dict[str, NDArray],
         on_progress: ProgressListener | None,
+        time_of_devices: DeviceTime,
     ) -> None:
         self.writer = writer
         self._scenario = scenario
@@ -326,7 +368,7 @@ class _Training:
         self._description = trainers[0].describe().result()
         rounds_left = scenario.rounds.count - self._loop.next_round
         if on_progress is not None and rounds_left:
-            on_progress(_estimate(scenario, trainers, rounds_left))
+            on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
         self._begun = time.monotonic()
         self._last_checkpoint = self._begun
 
@@ -393,8 +435,11 @@ def _train(
     partial: Path | None,
     is_resumed: bool,
     on_progress: ProgressListener | None,
+    time_of_devices: DeviceTime,
 ) -> TrainedRun:
-    with _training(scenario, placement, directory, partial, is_resumed, on_progress) as training:
+    with _training(
+        scenario, placement, directory, partial, is_resumed, on_progress, time_of_devices
+    ) as training:
         for round_index, cohort in cohorts(trace, scenario):
             training.train(round_index, cohort)
         return training.finish(trace)
@@ -408,6 +453,7 @@ def _training(
     partial: Path | None,
     is_resumed: bool,
     on_progress: ProgressListener | None,
+    time_of_devices: DeviceTime,
 ) -> Iterator[_Training]:
     """Within: the workers are there, and the directory is being made."""
     partial = partial or partial_directory(Path(os.path.abspath(directory)))
@@ -442,7 +488,15 @@ def _training(
         if scenario.training_files:
             _rehearse(trainers[0])
         yield _Training(
-            scenario, placement, trainers, aggregator, writer, checkpoints, state, on_progress
+            scenario,
+            placement,
+            trainers,
+            aggregator,
+            writer,
+            checkpoints,
+            state,
+            on_progress,
+            time_of_devices,
         )
 
 
@@ -450,17 +504,13 @@ def _estimate(
     scenario: Scenario,
     trainers: Sequence[TrainerWorker],
     rounds: int,
+    time_of_devices: DeviceTime,
 ) -> TrainingEstimate:
     """How long so many rounds take these trainers, by what some devices take the first one."""
     sample = scenario.trained_devices
     accepted = scenario.rounds.report_goal
-    at_once = scenario.training.devices_at_once or MEASURED_DEVICES
-    group = min(at_once, sample)
-    # Spread over the population, because devices that joined together may be alike.
-    device_ids = np.linspace(0, scenario.population.devices - 1, group).astype(np.uint64)
-    parameters = trainers[0].initial_parameters().result()
-    order = TrainOrder(0, [device_ids])
-    per_device = trainers[0].seconds_per_device(order, parameters, group).result()
+    group = time_of_devices.group
+    per_device = time_of_devices.measured_by(trainers)
 
     def seconds(devices: int) -> float:
         groups = math.ceil(devices / group)

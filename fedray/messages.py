@@ -100,7 +100,7 @@ class Settlement:
         return not self.is_of_uploads and (has_accepted or not self.device_ids.size)
 
     @property
-    def is_accepted(self) -> NDArray[np.bool_]:
+    def has_arrived(self) -> NDArray[np.bool_]:
         """Whether each report arrived before the attempt closed [S], committed or not."""
         return (self.outcomes == Outcome.ACCEPTED) | (self.outcomes == Outcome.ABANDONED)
 
@@ -158,7 +158,7 @@ class CheckIns:
     last_rounds: last round that the device remembers (-1 for none); empty unless rounds must be
         separated.
     timer_seconds: how long the device really waits; empty where all keep the timer.
-    contributions: how many reports of the device were accepted, as it remembers; empty unless
+    contributions: how many reports of the device arrived in time, as it remembers; empty unless
         participations are capped.
     census: of the shard's devices, at the window's start.
     """

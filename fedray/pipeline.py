@@ -9,7 +9,7 @@ from clients.data.registry import build_index
 from fedray import learning, simulation
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError
-from fedray.learning import LiveTraining, finish_training
+from fedray.learning import DeviceTime, LiveTraining, finish_training
 from fedray.messages import ProgressListener
 from fedray.placement import RAY_START_SECONDS, Placement
 from fedray.scenario import Scenario
@@ -42,12 +42,14 @@ def run_scenario(
         FedrayError: as `simulate` and `train`. After a checkpoint, `resume_run` goes on.
     """
     build_index(scenario, on_progress)
-    placement = _resolved(scenario, placement)
+    time_of_devices = DeviceTime(scenario)
+    placement = _resolved(scenario, placement, time_of_devices)
     simulation.check_memory(scenario, placement)
     directory = Path(out) if out is not None else new_directory(scenario.name)
     if not scenario.training.enabled:
         return simulate(scenario, placement, directory, on_progress, on_start)
-    with _live(scenario, placement, directory, on_progress) as (live, inside):
+    started = _live(scenario, placement, directory, on_progress, time_of_devices)
+    with started as (live, inside):
         trace = simulate(scenario, inside, directory, on_progress, on_start, live.add)
         live.finish(trace)
     return trace
@@ -81,26 +83,32 @@ def resume_run(
     partial, kept, _ = read_unfinished_scenario(directory, scenario)
     if scenario is None and not trust_code:
         kept.demand_trust()
-    placement = _resolved(kept, placement)
+    time_of_devices = DeviceTime(kept)
+    placement = _resolved(kept, placement, time_of_devices)
     out = partial.with_name(partial.name.removesuffix(".partial"))
     if not kept.training.enabled:
         return resume(out, placement, scenario, on_progress, trust_code=trust_code)
-    with _live(kept, placement, out, on_progress, is_resumed=True) as (live, inside):
+    started = _live(kept, placement, out, on_progress, time_of_devices, is_resumed=True)
+    with started as (live, inside):
         trace = resume(out, inside, scenario, on_progress, live.add, trust_code=trust_code)
         live.finish(trace)
     return trace
 
 
-def _resolved(scenario: Scenario, placement: Placement | None) -> Placement:
-    return (placement or Placement()).resolved(lambda: _predicted_seconds(scenario))
+def _resolved(
+    scenario: Scenario, placement: Placement | None, time_of_devices: DeviceTime
+) -> Placement:
+    return (placement or Placement()).resolved(
+        lambda: _predicted_seconds(scenario, time_of_devices)
+    )
 
 
-def _predicted_seconds(scenario: Scenario) -> float:
+def _predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime) -> float:
     simulated = simulation.predicted_seconds(scenario)
     # Where the answer is known already, no device need be trained to find it.
     if not scenario.training.enabled or simulated >= RAY_START_SECONDS:
         return simulated
-    return simulated + learning.predicted_seconds(scenario)
+    return simulated + learning.predicted_seconds(scenario, time_of_devices)
 
 
 def _finish_training(
@@ -127,13 +135,17 @@ def _live(
     placement: Placement,
     directory: Path,
     on_progress: ProgressListener | None,
+    time_of_devices: DeviceTime,
     is_resumed: bool = False,
 ) -> Iterator[tuple[LiveTraining, Placement]]:
     """Within: a cluster, a training, and the placement that others in that cluster take."""
     with _hint(directory), cluster(placement):
         # Whoever starts workers within finds the cluster that is up; an address would be refused.
         inside = dataclasses.replace(placement, address=None)
-        with LiveTraining(scenario, inside, directory, is_resumed, on_progress) as live:
+        training = LiveTraining(
+            scenario, inside, directory, is_resumed, on_progress, time_of_devices
+        )
+        with training as live:
             yield live, inside
 
 

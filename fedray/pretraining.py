@@ -28,7 +28,7 @@ class Pretrained:
     path: Path
     """Its safetensors file, for `training.initial.file`."""
     sha256: str
-    """Of the file."""
+    """Digest of the file."""
     examples: int
     """Examples that were there to be trained on."""
     steps: tuple[Step, ...]

@@ -44,8 +44,8 @@ AnyCoordinator = Coordinator | StoredCoordinator
 CHECKPOINT_ROWS = 1 << 21
 """A checkpoint is due when so many rows are not yet in the journal's files."""
 BYTES_PER_DEVICE = 5
-"""Of a shard, at least: the timer, once most devices have taken part. While check-ins are
-enumerated, a day's intervals come on top."""
+"""A shard needs at least so many bytes for each device: the timer, once most devices have taken
+part. While check-ins are enumerated, a day's intervals come on top."""
 
 
 def simulate(

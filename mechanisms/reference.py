@@ -133,8 +133,8 @@ def tree_nodes(strategy: Tree, rounds: int) -> list[Node]:
 
 
 def virtual_subtrees(strategy: Tree, rounds: int) -> list[Node]:
-    """Of completed trees: the subtrees without a real round, as large as they come; known by end
-    and height.
+    """The subtrees of completed trees without a real round, as large as they come; known by end and
+    height.
 
     The run has released `rounds` rounds.
     """

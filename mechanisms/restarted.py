@@ -105,7 +105,8 @@ class Restarted(Strategy):
         return any_strategy_sensitivity(self, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
 
     def error_variances(self, rounds: int) -> NDArray[np.float64]:
-        """Of a prefix: the finished segments' last variances, and the present segment's own."""
+        """The sum, for each prefix, of the finished segments' last variances and the present
+        segment's own."""
         variances, finished = np.zeros(rounds), 0.0
         for start, end in self.segments(rounds):
             variances[start:end] = finished + self.mechanism.error_variances(end - start)

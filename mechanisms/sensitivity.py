@@ -59,8 +59,8 @@ ROWS_TOGETHER = 32
 cache."""
 
 MOST_IMPROVEMENTS = 20
-"""Of each pattern that the lower bound for any C starts from; patterns may creep by one round a
-time for hundreds of times."""
+"""How often a pattern is improved from which the lower bound for any C starts; patterns may creep
+by one round a time for hundreds of times."""
 
 ROUNDING = 1e-12
 """Relative size of what float64 sums of these lengths may differ by; no decision rests on less."""

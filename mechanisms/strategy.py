@@ -1,4 +1,4 @@
-"""Strategy: the matrix C of a mechanism that releases C G + z * clip_norm * N(0, I); and what a
+"""Strategy: the matrix C of a mechanism that releases C X + z * clip_norm * N(0, I); and what a
 sensitivity claims."""
 
 from abc import ABC, abstractmethod

@@ -43,7 +43,7 @@ class PublishedRun:
     rho: float
     """The printed zCDP of online tree aggregation at the noise multiplier."""
     epsilon: float | None
-    """Of the same at delta 1e-10; None where it is not printed."""
+    """The printed epsilon of the same at delta 1e-10; None where it is not printed."""
 
     @property
     def name(self) -> str:
@@ -56,10 +56,38 @@ class PublishedRun:
         between."""
         return gap_of(self.rounds_between)
 
+    @property
+    def days(self) -> tuple[float, float]:
+        """Between how many days the run took, as its printed k implies.
+
+        A device took part k times, so k - 1 timers ran out. Among so many devices one comes back
+        as soon as its timer lets it, so fewer than k timers fit; that is an estimate, and no law.
+        """
+        timer_days = self.timer_hours / 24.0
+        return (self.max_participations - 1) * timer_days, self.max_participations * timer_days
+
+    @property
+    def relative_pace(self) -> tuple[float, float]:
+        """Between which values the mean pace lies, relative to that of the slowest days.
+
+        Rounds in a timer's length on average, over the min-sep, which is the rounds in the slowest
+        such time. It follows from `days`.
+        """
+        least, most = self.days
+        lowest = relative_pace(self.rounds, most, self.timer_hours, self.min_sep)
+        return lowest, relative_pace(self.rounds, least, self.timer_hours, self.min_sep)
+
     @cached_property
     def file(self) -> Path:
         """The scenario file of this run, named by its row."""
         return FOLDER / f"{self.name.lower().replace('-', '_')}.toml"
+
+
+def relative_pace(rounds: int, days: float, timer_hours: float, min_sep: int) -> float:
+    """The mean pace of a run, relative to that of its slowest days: `rounds` in a timer's length on
+    average, over `min_sep`, the gap, which is the rounds in the slowest such time."""
+    timers = days * 24.0 / timer_hours
+    return rounds / timers / min_sep
 
 
 def published_runs() -> list[PublishedRun]:

@@ -1,9 +1,9 @@
-"""Clip rules: by which norm the updates of each round are clipped. To add one: its table in
-fedray/scenario/clipping.py, its class here, its line in `clip_rule_of`, a case in
-tests/server/test_clip_rule.py.
+"""Clip rules: by which norm the updates of each round are clipped. To add one: ARCHITECTURE.md, "To
+add".
 """
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedray.messages import Clip, TrainReport
 from fedray.rng import Stream
-from fedray.scenario import AdaptiveClipping, FixedClipping, PerLayerClipping, Scenario
+from fedray.scenario import Scenario
+from fedray.scenario.clipping import AdaptiveClipping, AnyClipping
 from fedray.trace.checkpoints import prefixed, under
 from server.noise import noise_stream
 
@@ -51,8 +52,8 @@ class ClipRule(Protocol):
 class FixedRule:
     """The scenario's clip norm in every round."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._clip = scenario.privacy.clipping.clip(scenario.privacy.clip_norm)
+    def __init__(self, table: AnyClipping, scenario: Scenario) -> None:
+        self._clip = table.clip(scenario.privacy.clip_norm)
 
     def clip(self) -> Clip:
         """See `ClipRule`."""
@@ -71,7 +72,7 @@ class FixedRule:
 
 class AdaptiveRule:
     """The norm follows a quantile, by counts to which noise was added (Xu et al. 2023, Algorithm
-    1); see `fedray.scenario.AdaptiveClipping`.
+    1); see `fedray.scenario.clipping.AdaptiveClipping`.
 
     The noise on the counts is that of the run's mechanism, of its own stream of draws. It is scaled
     by cohort_sample / report_goal, as that on the sums is.
@@ -123,10 +124,15 @@ class AdaptiveRule:
         return math.exp(min(max(logarithm, least), most)) if excess else self._first_norm
 
 
+RULES: dict[str, Callable[..., ClipRule]] = {
+    "adaptive": AdaptiveRule,
+    "fixed": FixedRule,
+    "per_layer": FixedRule,
+}
+"""The clip rules by `privacy.clipping.kind`; they take their table and the scenario."""
+
+
 def clip_rule_of(scenario: Scenario) -> ClipRule:
     """The rule of a scenario's table `privacy.clipping`."""
-    match scenario.privacy.clipping:
-        case AdaptiveClipping() as table:
-            return AdaptiveRule(table, scenario)
-        case FixedClipping() | PerLayerClipping():
-            return FixedRule(scenario)
+    table = scenario.privacy.clipping
+    return RULES[table.kind](table, scenario)

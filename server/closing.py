@@ -1,5 +1,6 @@
-"""The door for closing rules: when a round closes, and which reports it keeps."""
+"""Closing rules and their interface: when a round closes, and which reports it keeps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.scenario import Scenario
-from fedray.scenario.rounds import AtLeastClosing
+from fedray.scenario.rounds import AtLeastClosing, GoalClosing, Rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +17,12 @@ class Closing:
 
     is_committed: whether enough reports came before the deadline.
     time: when it closed, seconds since start.
-    is_on_time: [S]; the reports that were accepted before; they are kept if it was committed.
+    has_arrived: [S]; whether each report arrived in time; those are kept if it was committed.
     """
 
     is_committed: bool
     time: float
-    is_on_time: NDArray[np.bool_]
+    has_arrived: NDArray[np.bool_]
 
 
 class ClosingRule(Protocol):
@@ -30,11 +31,14 @@ class ClosingRule(Protocol):
     def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
         """Closes a round.
 
+        A round is committed if report_goal reports arrive by the deadline, and keeps at least so
+        many: the noise is measured by the goal.
+
         Args:
             report_times: [S]; when each device reports, in order of device id; infinity for those
                 that do not. Seconds since start, like the other times.
             started: when the round started.
-            deadline: no report is accepted after it.
+            deadline: no report arrives in time after it.
         """
         ...
 
@@ -48,6 +52,12 @@ class AtGoal:
     """
 
     report_goal: int
+
+    @classmethod
+    def of(cls, table: GoalClosing, rounds: Rounds) -> "AtGoal":
+        """The rule of a `table`, which has no keys, for `rounds`."""
+        del table
+        return cls(rounds.report_goal)
 
     def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
         """See `ClosingRule.close`."""
@@ -74,6 +84,11 @@ class AtLeast:
     report_goal: int
     open_seconds: float
 
+    @classmethod
+    def of(cls, table: AtLeastClosing, rounds: Rounds) -> "AtLeast":
+        """The rule of a `table` for `rounds`."""
+        return cls(rounds.report_goal, 60.0 * table.open_minutes)
+
     def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
         """See `ClosingRule.close`."""
         at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)
@@ -83,9 +98,14 @@ class AtLeast:
         return Closing(True, open_until, report_times <= open_until)
 
 
+RULES: dict[str, Callable[..., ClosingRule]] = {
+    "at_least": AtLeast.of,
+    "goal": AtGoal.of,
+}
+"""The closing rules by `rounds.closing.kind`; they take their table and the table `rounds`."""
+
+
 def closing_rule_of(scenario: Scenario) -> ClosingRule:
     """The rule of a scenario's table `rounds`."""
-    rounds = scenario.rounds
-    if isinstance(rounds.closing, AtLeastClosing):
-        return AtLeast(rounds.report_goal, 60.0 * rounds.closing.open_minutes)
-    return AtGoal(rounds.report_goal)
+    table = scenario.rounds.closing or GoalClosing()
+    return RULES[table.kind](table, scenario.rounds)

@@ -31,7 +31,7 @@ from server.budget import Budget
 from server.pace import Pace, Samplers
 from server.records import records_array, records_of
 from server.rounds import RoundRules, draw_fates, resolve_reporting, withheld
-from server.selection import CLOSED, EXHAUSTED, FULL, Selection
+from server.selection import DOWN, EXHAUSTED, FULL, Selection
 from server.shards import Shards
 
 
@@ -111,7 +111,7 @@ class Coordinator:
                 self._next_window()
                 continue
             # An outage sends everybody away who waits; the attempt stays open.
-            if status == CLOSED:
+            if status == DOWN:
                 self._send_away(self._selection.down_until)
                 continue
             # At the selection timeout fewer than the target are enough, if they can meet the goal.
@@ -199,7 +199,7 @@ class Coordinator:
         # The selection hears of it at once, the shards with the next order.
         round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
         remembered = round_or_none.astype(np.int32)
-        contributions = selected.contributions + settlement.is_accepted.astype(np.uint32)
+        contributions = selected.contributions + settlement.has_arrived.astype(np.uint32)
         self._selection.let_go(
             selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
         )

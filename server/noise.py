@@ -1,11 +1,11 @@
 """Streams of correlated noise: row t of C^-1 Z (of a tree: of its decoder times Z), in torch, one
 class per recurrence of mechanisms/recurrence.py.
 
-    IndependentNoise    Independent
-    BufferedNoise       Buffers: one row of state per (theta, omega)
-    OutputRecurrence    Outputs: the last `bands - 1` rows
-    InputConvolution    Draws: the last draws, one fewer than there are coefficients
-    TreeNoise           Forest: one row per height
+    IndependentNoise    Independent: no state
+    BuffersNoise        Buffers: one row of state per (theta, omega)
+    OutputsNoise        Outputs: the last `bands - 1` rows
+    DrawsNoise          Draws: the last draws, one fewer than there are coefficients
+    ForestNoise         Forest: one row per height, and the last prefix's noise
 
 A stream is made for a number of rounds and refuses to go beyond: a row that was accounted for
 nowhere, or given twice, would break the guarantee. Rows are in place: what `next` returns is
@@ -110,7 +110,7 @@ class IndependentNoise(NoiseStream):
         return self._out[None, :0]
 
 
-class BufferedNoise(NoiseStream):
+class BuffersNoise(NoiseStream):
     """out_t = z_t - omega' S; S = diag(theta) S + out_t. S is [buffers, D]."""
 
     def __init__(
@@ -212,7 +212,7 @@ class _Ring(NoiseStream):
         return self._ring
 
 
-class OutputRecurrence(_Ring):
+class OutputsNoise(_Ring):
     """out_t = (z_t - sum_{j >= 1} C[t, t-j] out_{t-j}) / C[t, t]: forward substitution."""
 
     def __init__(
@@ -237,7 +237,7 @@ class OutputRecurrence(_Ring):
             self._keep(place, self._out)
 
 
-class InputConvolution(_Ring):
+class DrawsNoise(_Ring):
     """out_t = sum_j d_j z_{t-j}, d_0 = 1."""
 
     def __init__(
@@ -260,7 +260,7 @@ class InputConvolution(_Ring):
         self._keep(place, self._draw)
 
 
-class TreeNoise(NoiseStream):
+class ForestNoise(NoiseStream):
     """Binary tree with Honaker's estimate from below: the noise of the prefix sum minus that of the
     one before.
 
@@ -348,10 +348,10 @@ def noise_stream(
         case Independent():
             return IndependentNoise(recurrence, *where)
         case Buffers():
-            return BufferedNoise(recurrence, *where)
+            return BuffersNoise(recurrence, *where)
         case Outputs():
-            return OutputRecurrence(recurrence, *where)
+            return OutputsNoise(recurrence, *where)
         case Draws():
-            return InputConvolution(recurrence, *where)
+            return DrawsNoise(recurrence, *where)
         case Forest():
-            return TreeNoise(recurrence, *where)
+            return ForestNoise(recurrence, *where)

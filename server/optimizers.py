@@ -1,25 +1,20 @@
-"""Server optimisers: from the mean update of a round to the next parameters. To add one: its table
-in fedray/scenario/training.py, its class and its line in OPTIMIZERS here.
+"""Server optimisers: from the mean update of a round to the next parameters. To add one:
+ARCHITECTURE.md, "To add".
 
 Shape suffix: D parameters. All steps treat every coordinate alone.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.scenario import (
-    Scenario,
-    Schedule,
-    ServerAdagrad,
-    ServerAdam,
-    ServerSGD,
-    ServerYogi,
-)
+from fedray.scenario import Scenario
+from fedray.scenario.training import Schedule, ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
 
 
 def schedule_factor(schedule: Schedule, round_index: int, rounds: int) -> float:
@@ -80,7 +75,7 @@ class ServerOptimizer(ABC):
 
 
 class SGDStep(ServerOptimizer):
-    """See fedray.scenario.ServerSGD."""
+    """See `fedray.scenario.training.ServerSGD`."""
 
     def __init__(
         self, table: ServerSGD, scenario: Scenario, dimension: int, device: torch.device
@@ -126,15 +121,16 @@ class AdaptiveStep(ServerOptimizer):
         parameters_D.addcdiv_(m_D, v_D.sqrt().add_(table.epsilon), value=learning_rate)
 
 
-OPTIMIZERS = {
-    ServerSGD: SGDStep,
-    ServerAdagrad: AdaptiveStep,
-    ServerAdam: AdaptiveStep,
-    ServerYogi: AdaptiveStep,
+OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
+    "adagrad": AdaptiveStep,
+    "adam": AdaptiveStep,
+    "sgd": SGDStep,
+    "yogi": AdaptiveStep,
 }
+"""The optimisers by `training.server.kind`; they take their table, the scenario, D and a device."""
 
 
 def optimizer_of(scenario: Scenario, dimension: int, device: torch.device) -> ServerOptimizer:
     """The optimiser of a scenario's table `training.server` for D = dimension parameters."""
     table = scenario.training.server
-    return OPTIMIZERS[type(table)](table, scenario, dimension, device)
+    return OPTIMIZERS[table.kind](table, scenario, dimension, device)

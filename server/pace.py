@@ -17,15 +17,15 @@ from fedray.messages import Census, CheckInOrder, Window
 from fedray.scenario import Scenario
 
 COSTS_VERSION = 1
-"""Of the three costs below. Whoever changes one of them raises it: another choice of sampler is
-another trace."""
+"""Version of the three costs below. Whoever changes one of them raises it: another choice of
+sampler is another trace."""
 ENUMERATED_DEVICE_COST = 700.0
-"""Of enumeration: to list one device's eligible intervals over one period. Costs are relative; one
-machine took so many nanoseconds."""
+"""The cost of enumeration: to list one device's eligible intervals over one period. Costs are
+relative; one machine took so many nanoseconds."""
 CANDIDATE_COST = 450.0
-"""Of thinning: one candidate on a device that the task can use."""
+"""The cost of thinning: one candidate on a usable device."""
 UNUSABLE_CANDIDATE_COST = 40.0
-"""Of thinning: one candidate on a device that the task cannot use."""
+"""The cost of thinning: one candidate on a device that is not usable."""
 QUIET_LOCAL_HOUR = 14.0
 """Periods of enumeration end then, local time of the largest zone: the fewest intervals go on."""
 

@@ -103,7 +103,7 @@ class Selected:
     upload_seconds: of the fixed ones, those of the upload, which comes last; 0 where no policy
         counts uploads.
     timer_seconds: how long each waits before it may be selected again.
-    contributions: reports accepted so far; 0 where they are not counted.
+    contributions: reports that arrived in time so far; 0 where they are not counted.
     list_rows: rows of the present window's list; -1 for devices that have waited longer.
     """
 
@@ -217,7 +217,7 @@ def resolve_reporting(
     outcomes[fails] = Outcome.FAILED
     outcomes[reports] = Outcome.LATE
     kept = Outcome.ACCEPTED if closing.is_committed else Outcome.ABANDONED
-    outcomes[closing.is_on_time] = kept
+    outcomes[closing.has_arrived] = kept
 
     upload_times = started + fates.work_seconds - selected.upload_seconds
     # The server aborts the uploads that go on when the round closes.
@@ -228,8 +228,8 @@ def resolve_reporting(
         report_times=report_times,
         upload_times=upload_times,
         has_reported=reports,
-        is_accepted=closing.is_on_time,
-        has_uploaded=closing.is_on_time | is_lost_on_the_way,
+        has_arrived=closing.has_arrived,
+        has_uploaded=closing.has_arrived | is_lost_on_the_way,
         timer_seconds=selected.timer_seconds,
         contributions=selected.contributions,
     )

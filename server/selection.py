@@ -21,7 +21,7 @@ from fedray.messages import NO_WINDOW, CheckIns, Window
 from fedray.rng import Key, address_within, draw, exponential
 from server.rounds import RoundRules, Selected
 
-EXHAUSTED, FULL, TIMED_OUT, CLOSED = 0, 1, 2, 3
+EXHAUSTED, FULL, TIMED_OUT, DOWN = 0, 1, 2, 3
 _READY = 4
 """How `Selection.advance` ends; and, inside the kernel alone, that the round may start now."""
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -195,7 +195,7 @@ is_waiting: it waits, so that it may be free sooner or later than that.
 reopen_time: the timer opens then.
 known_from: first window whose lists account for the timer, the last round and the contributions.
 last_round: -1 for none.
-contributions: accepted reports.
+contributions: reports that arrived in time.
 """
 
 
@@ -265,7 +265,7 @@ class Selection:
 
         Returns:
             What it is, and its time (seconds since start): the round can start (FULL), selection
-            times out (TIMED_OUT), an outage begins (CLOSED), or the window ends (EXHAUSTED).
+            times out (TIMED_OUT), an outage begins (DOWN), or the window ends (EXHAUSTED).
         """
         assert self._arrivals is not None
         next_outage = float("inf")
@@ -282,7 +282,7 @@ class Selection:
             self._waiting,
             self._blocked,
         )
-        if status == CLOSED:
+        if status == DOWN:
             self._down_until = float(self._outages[self._outage, 1])
             self._outage += 1
         return status, time
@@ -327,7 +327,7 @@ class Selection:
             busy_until: [S]; no device checks in before.
             reopen_times: [S]; nor before its timer is open.
             remembered_rounds: [S]; -1 where the device keeps none.
-            contributions: [S]; its accepted reports, the last round's included.
+            contributions: [S]; its reports that arrived in time, the last round's included.
         """
         _block_all(
             self._blocked,
@@ -478,10 +478,10 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
     ends = arrivals.interval_ends
     fixed_seconds = arrivals.fixed_seconds
     training_seconds = arrivals.training_seconds
-    uploads = arrivals.upload_seconds
+    own_upload_seconds = arrivals.upload_seconds
     last_rounds = arrivals.last_rounds
-    timers = arrivals.timer_seconds
-    reports = arrivals.contributions
+    own_timer_seconds = arrivals.timer_seconds
+    own_contributions = arrivals.contributions
     counts = arrivals.counts
     next_times = arrivals.next_times
     next_rows = arrivals.next_rows
@@ -526,11 +526,15 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
             if is_apart and waiting_counts[0] < rules.target:
                 # What the device says counts; where the lists say nothing, all keep the timer,
                 # uploads do not matter and nobody counts.
-                timer_seconds = timers[row] if timers.size else rules.timer_seconds
-                upload_seconds = uploads[row] if uploads.size else np.float32(0.0)
+                timer_seconds = rules.timer_seconds
+                if own_timer_seconds.size:
+                    timer_seconds = own_timer_seconds[row]
+                upload_seconds = np.float32(0.0)
+                if own_upload_seconds.size:
+                    upload_seconds = own_upload_seconds[row]
                 contributions = np.uint32(0)
-                if reports.size:
-                    contributions = max(entry.contributions, reports[row])
+                if own_contributions.size:
+                    contributions = max(entry.contributions, own_contributions[row])
                 arrival = _Arrival(
                     device_id=device,
                     time=time,
@@ -562,7 +566,7 @@ def _next_moment(attempt, is_ready, outages):
         moment, what = attempt.ready_time, _READY
     # At equal times the server is down first, so that no round starts in an outage.
     if outages.next_start <= moment:
-        return outages.next_start, CLOSED
+        return outages.next_start, DOWN
     return moment, what
 
 

@@ -215,7 +215,7 @@ class StoredCoordinator:
         settlement = self._settle(check_ins, (upload_window + 1) * self._uploads.seconds)
         counts = np.bincount(settlement.outcomes, minlength=len(Outcome))
         self._outcomes[upload_window] += counts
-        accepted = settlement.is_accepted
+        accepted = settlement.has_arrived
         more = Stored(
             settlement.device_ids[accepted],
             settlement.check_in_times[accepted],
@@ -256,7 +256,7 @@ class StoredCoordinator:
             report_times=np.where(is_complete, report_times, np.inf),
             upload_times=upload_times,
             has_reported=is_complete,
-            is_accepted=is_stored,
+            has_arrived=is_stored,
             has_uploaded=is_stored | is_lost_on_the_way,
             timer_seconds=tried.timer_seconds,
             contributions=tried.contributions,

@@ -22,8 +22,8 @@ from fedray.trace.checkpoints import prefixed, under
 from fedray.workers import ArgumentLost, Pending
 
 SIZES = (1, 4, 16, 64)
-"""Of groups, tried where the scenario leaves the size open. The smallest is a loop over devices,
-which is the fastest for large models on a CPU."""
+"""Sizes of groups that are tried where the scenario leaves the size open. The smallest is a loop
+over devices, which is the fastest for large models on a CPU."""
 Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 """What each device [G] costs to train, in any unit."""
 

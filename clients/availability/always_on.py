@@ -5,10 +5,19 @@ from numpy.typing import NDArray
 
 from clients.availability.intervals import Intervals
 from clients.availability.model import NothingKnown
+from fedray.scenario import Scenario
+from fedray.scenario.availability import AlwaysOn
 
 
 class AlwaysOnModel(NothingKnown):
-    """Availability without an end; see clients.availability.model.Availability."""
+    """Availability without an end; see clients.availability.model.Availability.
+
+    Args:
+        scenario, table: say nothing that matters here.
+    """
+
+    def __init__(self, scenario: Scenario, table: AlwaysOn) -> None:
+        del scenario, table
 
     def list_intervals(
         self,

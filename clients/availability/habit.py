@@ -10,6 +10,7 @@ of day d may start on the evening before.
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -181,10 +182,22 @@ class HabitTables(NamedTuple):
         alpha, beta = table.night_propensity
         shape = table.day_habit_shape
         return cls(
-            propensities=tabulated_quantiles(lambda u: special.betaincinv(alpha, beta, u)),
-            free_rates=tabulated_quantiles(lambda u: special.gammaincinv(shape, u) / shape),
+            propensities=_beta_quantiles(alpha, beta),
+            free_rates=_gamma_quantiles(shape),
             zones=Zones.of(scenario),
         )
+
+
+# Inverting the two distributions takes a third of a second, most of a small run; all shards and
+# runs of a process have the same few. A table is a MB, and nothing writes to it.
+@lru_cache(maxsize=16)
+def _beta_quantiles(alpha: float, beta: float) -> NDArray[np.float64]:
+    return tabulated_quantiles(lambda u: special.betaincinv(alpha, beta, u))
+
+
+@lru_cache(maxsize=16)
+def _gamma_quantiles(shape: float) -> NDArray[np.float64]:
+    return tabulated_quantiles(lambda u: special.gammaincinv(shape, u) / shape)
 
 
 class Habit(NamedTuple):

@@ -1,5 +1,4 @@
-"""What an availability model is. A new one: its table in fedray/scenario/availability.py, its file
-here, its name in registry.py; the suite in tests/contracts then holds it to this."""
+"""What an availability model is. To add one: ARCHITECTURE.md, "To add"."""
 
 from typing import Any, Protocol
 

@@ -1,31 +1,21 @@
-"""The availability models by their tables."""
+"""The availability models by `availability.model`. To add one: ARCHITECTURE.md, "To add"."""
 
-from clients.availability.always_on import AlwaysOnModel
-from clients.availability.custom import CustomModel
-from clients.availability.habit import HabitAvailabilityModel
+from pkgutil import resolve_name
+
 from clients.availability.model import Availability
-from clients.availability.poisson import PoissonModel
-from clients.availability.replay import ReplayModel
 from fedray.scenario import Scenario
-from fedray.scenario.availability import (
-    AlwaysOn,
-    CustomAvailability,
-    HabitAvailability,
-    PoissonAvailability,
-    ReplayAvailability,
-)
+
+MODELS = {
+    "always_on": "clients.availability.always_on:AlwaysOnModel",
+    "custom": "clients.availability.custom:CustomModel",
+    "habit": "clients.availability.habit:HabitAvailabilityModel",
+    "poisson": "clients.availability.poisson:PoissonModel",
+    "replay": "clients.availability.replay:ReplayModel",
+}
+"""What takes a scenario and its table, and is an `Availability`."""
 
 
 def availability_of(scenario: Scenario) -> Availability:
     """The scenario's availability model."""
-    match scenario.availability:
-        case HabitAvailability() as table:
-            return HabitAvailabilityModel(scenario, table)
-        case AlwaysOn():
-            return AlwaysOnModel()
-        case PoissonAvailability() as table:
-            return PoissonModel(scenario, table)
-        case ReplayAvailability() as table:
-            return ReplayModel(scenario, table)
-        case CustomAvailability() as table:
-            return CustomModel(scenario, table)
+    table = scenario.availability
+    return resolve_name(MODELS[table.model])(scenario, table)

@@ -7,7 +7,7 @@ import numpy as np
 
 from clients.availability.intervals import DAY, HOUR
 from clients.availability.registry import availability_of
-from clients.population import DeviceModel, Presence, are_reachable, devices_of_ranks
+from clients.population import DeviceModel, Presence, are_usable, devices_of_ranks
 from fedray.scenario import Scenario
 
 SAMPLE_DEVICES = 10_000
@@ -43,7 +43,7 @@ def eligible_at_once(scenario: Scenario) -> Supply:
     ranks = np.arange(0, devices, stride)
     join_order = Presence.of(scenario).order
     sample = devices_of_ranks(join_order, ranks).astype(np.uint64)
-    is_usable = are_reachable(DeviceModel.of(scenario), sample)
+    is_usable = are_usable(DeviceModel.of(scenario), sample)
     usable = sample[is_usable]
     timers_open = np.zeros(usable.size)
     availability = availability_of(scenario)

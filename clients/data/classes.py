@@ -42,7 +42,7 @@ class Classes(DrawnCounts):
         self._classes = table.classes
         self._skew = 0.0 if table.skew is None else table.skew
         self.means = _means(table, stream_generator(seed, Stream.EXAMPLES))
-        """Of the classes, [classes, inputs]."""
+        """Mean inputs of each class, [classes, inputs]."""
         self.fields: Mapping[str, Field] = {
             "inputs": Field(shape=table.shape, kind="real"),
             "targets": Field(shape=(), kind="whole", values=table.classes),

@@ -42,7 +42,7 @@ class Index:
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()
         self.examples: NDArray[np.int64] = self._table.column("examples").to_numpy()
-        """Of each client [N]."""
+        """How many examples each client has, [N]."""
 
     @property
     def is_of_gathered(self) -> bool:

@@ -17,6 +17,7 @@ from clients.data.drawn import DrawnCounts
 from clients.data.source import Field
 from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
+from fedray.scenario.data import LanguageData
 
 WORDS = 400
 TOPICS = 8
@@ -34,9 +35,11 @@ class Language(DrawnCounts):
 
     Args:
         scenario: says seed and devices.
+        table: its table of the data, which has no keys.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, table: LanguageData) -> None:
+        del table
         super().__init__(scenario)
         tokens = Field(shape=(LENGTH + 1,), kind="whole", values=WORDS + 1)
         self.fields: Mapping[str, Field] = {"tokens": tokens}

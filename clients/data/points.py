@@ -36,7 +36,7 @@ class Points(DrawnCounts):
         self._within = table.within
         generator = stream_generator(seed, Stream.EXAMPLES)
         self.mean: NDArray[np.float64] = generator.standard_normal(table.dimension)
-        """Of all points, [dimension]: the optimum of the quadratic task."""
+        """The mean of all points, [dimension], which is the optimum of the quadratic task."""
         inputs = Field(shape=(table.dimension,), kind="real")
         self.fields: Mapping[str, Field] = {"inputs": inputs}
         variance = table.between**2 + table.within**2

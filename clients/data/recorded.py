@@ -19,17 +19,15 @@ from clients.data.source import DamagedExamples, Field, OnRead
 from fedray.errors import InputError, one_line
 from fedray.kept import keep, read_kept
 from fedray.scenario import Scenario
-from fedray.scenario.data import AnyFileData, AssignedData, CustomData, FormedData, SourceCodeData
+from fedray.scenario.data import AnyRecordedData, AssignedData, CustomData, FormedData
 from fedray.scenario.data_file import PLACES
 
 DECODED_BYTES = 128 << 20
 """Memory for clients that were read, so that those that are asked for again need not be."""
 _VERSION = 1
-"""Of what is kept in the cache."""
+"""Version of what is kept in the cache."""
 _OF_THE_DEVICES = {"tie", "tie_strength", "tie_order"}
 """Keys that change nothing of what is kept."""
-
-RecordedData = AnyFileData | SourceCodeData | CustomData
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class RecordedExamples:
     def __init__(
         self,
         scenario: Scenario,
-        table: RecordedData,
+        table: AnyRecordedData | CustomData,
         make_reader: Callable[[Path], ClientFile],
         digest: str | None,
         on_read: OnRead | None = None,

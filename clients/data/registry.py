@@ -1,30 +1,35 @@
-"""Kinds of data by their tables. To add one: its table in fedray/scenario/data.py, its file here,
-and a case in this file. A kind is imported when it is first used."""
+"""The kinds of data by `data.kind`. A kind is imported when it is first used. To add one:
+ARCHITECTURE.md, "To add"."""
 
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
-from clients.data.readers.reader import ClientFile
 from clients.data.source import ExampleSource, OnRead
 from fedray.messages import DataProgress, ProgressListener
 from fedray.scenario import Scenario
-from fedray.scenario.data import (
-    AnyFileData,
-    ClassesData,
-    CustomData,
-    FileData,
-    LanguageData,
-    LeafData,
-    ParquetData,
-    PflHdf5Data,
-    PointsData,
-    SourceCodeData,
-    TffSqliteData,
-)
+from fedray.scenario.data import FileData, SourceCodeData
+
+SOURCES = {
+    "classes": "clients.data.classes:Classes",
+    "custom": "clients.data.custom:custom_source",
+    "language": "clients.data.language:Language",
+    "points": "clients.data.points:Points",
+}
+"""What takes a scenario and its table, and is an `ExampleSource`."""
+READERS = {
+    "leaf": "clients.data.readers.leaf:LeafFiles.of",
+    "parquet": "clients.data.readers.parquet:ParquetFiles.of",
+    "pfl_hdf5": "clients.data.readers.pfl_hdf5:PflHdf5.of",
+    "source_code": "clients.data.readers.source_code:SourceCode.of",
+    "tff_sqlite": "clients.data.readers.tff_sqlite:TffSqlite.of",
+}
+"""What takes its table and the folder in the cache for the data's content, and is a `ClientFile`:
+recorded clients, which `RecordedExamples` gives to devices."""
 
 TOLD_EVERY_SECONDS = 0.2
-"""Of data that is read as a whole."""
+"""How often progress is told while data is read as a whole."""
 
 
 def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSource:
@@ -37,30 +42,16 @@ def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSourc
     Raises:
         InputError: they cannot be opened.
     """
-    match scenario.data:
-        case LanguageData():
-            from clients.data.language import Language
+    table = scenario.data
+    if isinstance(table, FileData):
+        # Before there is a folder in the cache for another content than the file has.
+        table.checked_path("file")
+    if isinstance(table, FileData | SourceCodeData):
+        from clients.data.recorded import RecordedExamples
 
-            return Language(scenario)
-        case ClassesData() as table:
-            from clients.data.classes import Classes
-
-            return Classes(scenario, table)
-        case PointsData() as table:
-            from clients.data.points import Points
-
-            return Points(scenario, table)
-        case CustomData() as table:
-            from clients.data.custom import custom_source
-
-            return custom_source(scenario, table)
-        case SourceCodeData() as table:
-            return _source_code(scenario, table, on_read)
-        case TffSqliteData() | PflHdf5Data() | ParquetData() | LeafData() as table:
-            from clients.data.recorded import RecordedExamples
-
-            make = _opener(table, table.checked_path("file"))
-            return RecordedExamples(scenario, table, make, table.sha256, on_read)
+        make_reader = partial(resolve_name(READERS[table.kind]), table)
+        return RecordedExamples(scenario, table, make_reader, table.sha256, on_read)
+    return resolve_name(SOURCES[table.kind])(scenario, table)
 
 
 def build_index(scenario: Scenario, on_progress: ProgressListener | None = None) -> None:
@@ -86,48 +77,3 @@ def build_index(scenario: Scenario, on_progress: ProgressListener | None = None)
             on_progress(DataProgress(clients, count))
 
     source_of(scenario, tell)
-
-
-def _source_code(
-    scenario: Scenario, table: SourceCodeData, on_read: OnRead | None
-) -> ExampleSource:
-    from clients.data.readers.source_code import SourceCode
-    from clients.data.recorded import RecordedExamples
-    from fedray.errors import InputError
-    from fedray.scenario.standard_library import standard_library
-
-    library = standard_library()
-    if library.digest != table.sha256:
-        raise InputError(
-            f"data.sha256={table.sha256!r} is of another Python's standard library than this one "
-            f"({library.digest}); use that Python"
-        )
-    return RecordedExamples(
-        scenario, table, lambda folder: SourceCode(library), table.sha256, on_read
-    )
-
-
-def _opener(table: AnyFileData, path: Path) -> Callable[[Path], ClientFile]:
-    """What opens a file of its kind, given the folder in the cache for its content."""
-
-    def make(cache: Path) -> ClientFile:
-        match table:
-            case TffSqliteData():
-                from clients.data.readers.tff_sqlite import TffSqlite
-
-                return TffSqlite(path, cache)
-            case PflHdf5Data():
-                from clients.data.readers.pfl_hdf5 import PflHdf5
-
-                return PflHdf5(path, table.tokens or table.inputs)
-            case ParquetData():
-                from clients.data.readers.parquet import ParquetFiles
-
-                return ParquetFiles(path, table.client, cache)
-            case LeafData():
-                from clients.data.readers.leaf import LeafFiles
-
-                wanted = (table.tokens,) if table.tokens else (table.inputs, table.targets)
-                return LeafFiles(path, [column for column in wanted if column], cache)
-
-    return make

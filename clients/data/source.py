@@ -1,5 +1,4 @@
-"""What a source of examples is. A new kind: its table in fedray/scenario/data.py, its file here,
-its line in registry.py, and the contract suite in contract.py."""
+"""What a source of examples is. To add a kind of data: ARCHITECTURE.md, "To add"."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -14,11 +14,11 @@ from clients.tasks.layout import size_of
 from clients.tasks.task import Batch, Parameters, Task
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
-from fedray.scenario import CustomTask as CustomTable
+from fedray.scenario.tasks import CustomTask as CustomTable
 
 T = TypeVar("T")
 METHODS = ("initial_parameters", "losses", "measure")
-"""Of `clients.tasks.task.Task`, beside `shapes` and `metrics`."""
+"""What a task must have of `clients.tasks.task.Task`, beside `shapes` and `metrics`."""
 
 
 class CustomTask:

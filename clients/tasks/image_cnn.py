@@ -19,12 +19,12 @@ from clients.tasks.classification import Classifier, classes_of
 from clients.tasks.initial import Draw, Parameter, constant, glorot, uniform
 from clients.tasks.task import Parameters
 from fedray.errors import ScenarioError
-from fedray.scenario import ImageCnnTask
+from fedray.scenario.tasks import ImageCnnTask
 
 CHANNELS, UNITS = (32, 64), 128
 KERNEL = 3
 LEAST_PIXELS = 6
-"""Of an edge: two convolutions take four pixels, and the pooling needs two."""
+"""Least length of an edge: two convolutions take four pixels, and the pooling needs two."""
 
 
 class ImageCnn(Classifier):

@@ -21,7 +21,7 @@ from clients.tasks.initial import Parameter, constant, glorot, orthogonal, unifo
 from clients.tasks.recurrence import recur
 from clients.tasks.task import Parameters
 from clients.tasks.text import TextModel, embedded, tokens_of
-from fedray.scenario import KeyboardLstmTask
+from fedray.scenario.tasks import KeyboardLstmTask
 
 EMBEDDING_BOUND = 0.05
 

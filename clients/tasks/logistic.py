@@ -10,7 +10,7 @@ from clients.data.source import Field
 from clients.tasks.classification import Classifier, classes_of
 from clients.tasks.initial import Parameter, constant
 from clients.tasks.task import Batch, Parameters
-from fedray.scenario import LogisticTask
+from fedray.scenario.tasks import LogisticTask
 
 
 class Logistic(Classifier):

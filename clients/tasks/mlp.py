@@ -15,7 +15,7 @@ from clients.data.source import Field
 from clients.tasks.classification import Classifier, classes_of
 from clients.tasks.initial import Parameter, constant, glorot
 from clients.tasks.task import Parameters
-from fedray.scenario import MlpTask
+from fedray.scenario.tasks import MlpTask
 
 
 class Mlp(Classifier):

@@ -15,7 +15,7 @@ from clients.tasks.task import Batch, Parameters
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
 from fedray.rng import Stream, stream_generator
-from fedray.scenario import NextWordTask
+from fedray.scenario.tasks import NextWordTask
 
 EMBEDDING, HIDDEN = 32, 48
 WORDS = 400

@@ -19,7 +19,7 @@ from clients.tasks.classification import described
 from clients.tasks.task import Batch, Parameters
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
-from fedray.scenario import QuadraticTask
+from fedray.scenario.tasks import QuadraticTask
 
 
 class Quadratic:

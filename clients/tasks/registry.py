@@ -1,9 +1,8 @@
-"""Tasks by their tables. To add one: its table in fedray/scenario/tasks.py, its file here, a line
-in this file, and one in `tests/contracts/test_tasks.py`. A task is imported when it is first used.
-"""
+"""The tasks by `training.task.kind`. A task is imported when it is first used. To add one:
+ARCHITECTURE.md, "To add"."""
 
 from collections.abc import Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 
 from clients.data.source import Field
 from clients.tasks.task import Task
@@ -19,6 +18,7 @@ TASKS = {
     "quadratic": "clients.tasks.quadratic:Quadratic",
     "transformer_lm": "clients.tasks.transformer_lm:TransformerLm",
 }
+"""What takes its table, a seed and the fields of the data, and is a `Task`."""
 
 
 def task_of(scenario: Scenario, fields: Mapping[str, Field]) -> Task:
@@ -32,6 +32,4 @@ def task_of(scenario: Scenario, fields: Mapping[str, Field]) -> Task:
         ScenarioError: the task does not fit the data. A custom task's methods raise it too.
     """
     table = scenario.training.task
-    module, _, attribute = TASKS[table.kind].partition(":")
-    make = getattr(import_module(module), attribute)
-    return make(table, scenario.training_seed, fields)
+    return resolve_name(TASKS[table.kind])(table, scenario.training_seed, fields)

@@ -21,7 +21,7 @@ from clients.data.source import Field
 from clients.tasks.initial import Draw, Parameter, constant, glorot, uniform
 from clients.tasks.task import Parameters
 from clients.tasks.text import TextModel, embedded, tokens_of
-from fedray.scenario import TransformerLmTask
+from fedray.scenario.tasks import TransformerLmTask
 
 EMBEDDING_BOUND = 0.05
 LONGEST_WAVE = 10_000.0

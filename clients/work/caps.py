@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from clients.data.source import ExampleSource, Field
 from fedray.errors import ScenarioError
-from fedray.scenario import FedAvg, FedSGD
+from fedray.scenario.training import FedAvg, FedSGD
 
 READ_AT_ONCE = 1024
 """Examples of a device that are read to count their tokens."""

@@ -17,10 +17,11 @@ from clients.work.orders import example_orders
 from clients.work.work import WorkOrder, WorkResult
 from fedray.errors import ScenarioError
 from fedray.rng import Stream, stream_key
-from fedray.scenario import FedAvg, FedProx, FedSGD
+from fedray.scenario.training import FedAvg, FedProx, FedSGD
 
 MOST_EXAMPLES_HELD = 8192
-"""Of a group, in memory at once: those of a few steps, so that long epochs are no burden."""
+"""A group has at most so many examples in memory at once, those of a few steps, so that long epochs
+need no more."""
 
 
 class LocalTraining:
@@ -59,7 +60,11 @@ class LocalTraining:
         )
         devices = len(order.device_ids)
         start = named(order.start[None, :], self._task.shapes)
-        parameters = repeated(start, devices)
+        # The first step of plain SGD makes parameters of their own for a device that is alone; a
+        # copy of a large model takes as long as a step. A group shares no memory from the start,
+        # because tasks may look at its parameters as one tensor.
+        is_copy_needed = devices > 1 or not _is_plain(table)
+        parameters = repeated(start, devices) if is_copy_needed else start
         # Plain SGD is a single call; torch's optimisers would take longer than a small model.
         optimizer = _optimizer(table, list(parameters.values()))
         steps_at_once = max(1, MOST_EXAMPLES_HELD // (devices * batch))
@@ -81,10 +86,15 @@ class LocalTraining:
                 for name, gradient in gradients.items():
                     away = parameters[name] - start[name]
                     gradient.add_(away, alpha=self._proximal)
+            if parameters is start:
+                parameters = _first_step(table, start, gradients)
+                continue
             is_training_G = torch.from_numpy(steps_G > step)
             _take_step(table, parameters, gradients, optimizer, is_training_G)
-        flat_parts = [part.reshape(devices, -1) for part in parameters.values()]
-        updates_GD = torch.cat(flat_parts, dim=1).sub_(order.start)
+        updates_GD = order.room()
+        # Each difference is written to its place: joined first, they pass through memory twice.
+        for name, update in named(updates_GD, self._task.shapes).items():
+            torch.sub(parameters[name], start[name], out=update)
         return WorkResult(
             updates=updates_GD,
             losses=first_losses_G.double(),
@@ -126,7 +136,7 @@ class OneGradient:
         """
         used_G = usable_examples(self._table, self._source, order.device_ids, order.held)
         start = named(order.start[None, :], self._task.shapes)
-        updates_GD = order.start.new_zeros(used_G.size, order.start.numel())
+        updates_GD = order.room().zero_()
         losses_G = torch.zeros(used_G.size, dtype=torch.float64)
         for place, used in enumerate(used_G.tolist()):
             one = slice(place, place + 1)
@@ -179,13 +189,28 @@ def gradients_of(
     return losses.detach(), dict(zip(leaves, gradients, strict=True))
 
 
+def _is_plain(table: FedAvg) -> bool:
+    """Whether steps are those of SGD without momentum, which has no state."""
+    return table.optimizer == "sgd" and not table.momentum
+
+
 def _optimizer(table: FedAvg, parameters: list[Tensor]) -> torch.optim.Optimizer | None:
     """One of torch's, which treats every coordinate alone; None for plain SGD."""
+    if _is_plain(table):
+        return None
     if table.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=table.learning_rate)
-    if table.momentum:
-        return torch.optim.SGD(parameters, lr=table.learning_rate, momentum=table.momentum)
-    return None
+    return torch.optim.SGD(parameters, lr=table.learning_rate, momentum=table.momentum)
+
+
+def _first_step(
+    table: FedAvg, start: dict[str, Tensor], gradients: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Where a step of plain SGD leads from parameters that stay as they are."""
+    parts = torch._foreach_add(  # pyright: ignore[reportPrivateImportUsage]
+        list(start.values()), list(gradients.values()), alpha=-table.learning_rate
+    )
+    return dict(zip(start, parts, strict=True))
 
 
 def _take_step(

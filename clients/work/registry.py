@@ -1,12 +1,19 @@
-"""Kinds of work by their tables. To add one: its table in fedray/scenario/training.py, its file
-here, and a line in this file."""
+"""The kinds of work by `training.client.kind`. To add one: ARCHITECTURE.md, "To add"."""
+
+from pkgutil import resolve_name
 
 from clients.data.source import ExampleSource
 from clients.tasks.task import Task
 from clients.work.caps import demand_tokens
-from clients.work.local import LocalTraining, OneGradient
 from clients.work.work import DeviceWork
-from fedray.scenario import FedSGD, Scenario
+from fedray.scenario import Scenario
+
+WORKS = {
+    "fedavg": "clients.work.local:LocalTraining",
+    "fedprox": "clients.work.local:LocalTraining",
+    "fedsgd": "clients.work.local:OneGradient",
+}
+"""What takes its table, a task, a source of examples and a seed, and is a `DeviceWork`."""
 
 
 def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork:
@@ -21,8 +28,5 @@ def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork
         ScenarioError: the examples lack what the work needs.
     """
     table = scenario.training.client
-    seed = scenario.training_seed
     demand_tokens(table, source)
-    if isinstance(table, FedSGD):
-        return OneGradient(table, task, source, seed)
-    return LocalTraining(table, task, source, seed)
+    return resolve_name(WORKS[table.kind])(table, task, source, scenario.training_seed)

@@ -16,19 +16,28 @@ class WorkOrder:
     device_ids: [G] uint64.
     held: how many examples each of them has, [G] int64, at least 1.
     start: the round's parameters [D], float32.
+    out: where the updates are to be written, [G, D] float32; None: to memory of their own.
     """
 
     round_index: int
     device_ids: NDArray[np.uint64]
     held: NDArray[np.int64]
     start: Tensor
+    out: Tensor | None = None
+
+    def room(self) -> Tensor:
+        """Memory [G, D] for the updates, whatever is in it."""
+        if self.out is not None:
+            return self.out
+        return self.start.new_empty(self.device_ids.size, self.start.numel())
 
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
     """What the devices of a group computed.
 
-    updates: [G, D] float32: what each would send, before clipping.
+    updates: [G, D] float32: what each would send, before clipping. It is the order's `out` if it
+        has one.
     losses: [G] float64: each one's mean loss on the first examples that it used, before it
         trained.
     examples: [G] int64: how many different examples each has used.

@@ -98,12 +98,12 @@ class MechanismAudit:
 
     @property
     def rho(self) -> float | None:
-        """Of this trace."""
+        """rho of this trace."""
         return self.observed.rho
 
     @property
     def epsilon(self) -> float | None:
-        """Of this trace."""
+        """epsilon of this trace."""
         return self.observed.epsilon
 
     @property
@@ -141,7 +141,7 @@ class Audit:
     mechanisms: tuple[MechanismAudit, ...]
     """Those that are asked about; empty for a log of which no mechanism is known."""
     findings: tuple[Finding, ...]
-    """Of the claim, if there was one."""
+    """What was found of each statement of the claim; empty if there was none."""
     incompleteness: str
     """Why an imported log is not complete, as a sentence; empty if it is."""
     left_out: tuple[LeftOut, ...]
@@ -235,8 +235,8 @@ class Audit:
 
     @cached_property
     def frontier(self) -> Frontier | None:
-        """Of that mechanism; computed when first asked for. None without a mechanism, a min-sep, or
-        a theorem."""
+        """The frontier of the first mechanism, which is computed when it is first asked for. None
+        without a mechanism, a min-sep, or a theorem."""
         if not self.mechanisms or self.patterns.min_sep == 0:
             return None
         try:

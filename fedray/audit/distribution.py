@@ -17,7 +17,7 @@ from mechanisms.triangular import TriangularStrategy
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 CURVE_STEPS = 200
-"""Of the curve of rho over devices."""
+"""Steps of the curve of rho over devices."""
 MOST_ENTRIES = 16
 """Entries of the frontier; were there more numbers of participations, neighbouring ones share an
 entry."""
@@ -50,7 +50,7 @@ class Quantile:
     follows from it."""
 
     share: float
-    """Of the devices: those whose privacy is no worse than this; from 0 to 1."""
+    """Share of the devices whose privacy is no worse than this, from 0 to 1."""
     sensitivity: float
     """What their sensitivities do not exceed, at clip norm 1."""
     rho: float
@@ -182,8 +182,8 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
 
 
 def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
-    """Of devices with fewest .. most participations: the least number of rounds from one to the
-    j-th after it, j below `most`.
+    """The least number of rounds from a participation to the j-th after it, j below `most`, among
+    devices with fewest .. most participations.
 
     The first `MOST_SPANS` of them.
     """

@@ -16,7 +16,7 @@ from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
 from fedray.rounding import down, up
-from fedray.scenario import Privacy
+from fedray.scenario.privacy import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from mechanisms.accounting.accountants import epsilon_of

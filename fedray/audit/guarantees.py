@@ -89,7 +89,7 @@ class Guarantee:
     sensitivity: Sensitivity | None
     event: Event | None
     delta: float
-    """Of epsilon."""
+    """delta of the epsilon."""
     may_rest_on: bool
     reason: str
     assumptions: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ class LedgerEntry:
     rounds: int
     """How many rounds."""
     sensitivity: float
-    """Of the trace over these rounds, at clip norm 1."""
+    """Sensitivity of the trace over these rounds, at clip norm 1."""
     sensitivity_is_exact: bool
     """False marks an upper bound."""
     rho: float

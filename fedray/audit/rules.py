@@ -5,8 +5,9 @@ Rules are kept by devices. A rule ensures nothing where the scenario says that d
 it: because they ignore it, or because they lose the history that it rests on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from fedray.scenario import Scenario
 from fedray.scenario.participation import (
     MinSepPolicy,
     Participation,
+    PolicyTable,
+    TimerPolicy,
     WithoutReplacementPolicy,
 )
 from fedray.trace.reader import Trace
@@ -84,29 +87,9 @@ def rules_of(given: Participation) -> list[Rule]:
         given: the table.
     """
     lost = LOST if given.history_loss_per_day is not None else ""
-    rules = list(_timer(given, lost))
-    for policy in given.policies or ():
-        if isinstance(policy, WithoutReplacementPolicy):
-            # A device that knows that its history was cleared waits one whole period from then.
-            unkept = lost if given.history_loss == "corrupted" else ""
-            rules.append(
-                Rule(
-                    name=f"a period of more than {policy.period_hours:g} h from each start of an "
-                    f"upload{ROUND_TIMES}",
-                    unkept=unkept,
-                    seconds=3600.0 * policy.period_hours,
-                )
-            )
-        elif isinstance(policy, MinSepPolicy):
-            between = policy.counts == "between"
-            rules.append(
-                Rule(
-                    name=f"a separation of {policy.minimum_separation:,} rounds "
-                    + ("strictly between two of a device" if between else "from one to the next"),
-                    unkept=lost,
-                    separation=policy.minimum_separation + between,
-                )
-            )
+    tables = (TimerPolicy(),) if given.policies is None else given.policies
+    timer_first = sorted(tables, key=lambda each: each.kind != "timer")
+    rules = [rule for each in timer_first for rule in POLICY_RULES[each.kind](each, given, lost)]
     if given.round_separation > 0:
         name = f"a separation of {given.round_separation:,} rounds"
         rules.append(Rule(name=name, unkept=lost, separation=given.round_separation))
@@ -116,9 +99,9 @@ def rules_of(given: Participation) -> list[Rule]:
     return rules
 
 
-def _timer(given: Participation, lost: str) -> Iterator[Rule]:
-    is_listed = given.policies is None or any(each.kind == "timer" for each in given.policies)
-    if not is_listed or given.timer_hours == 0.0:
+def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rule]:
+    del policy
+    if given.timer_hours == 0.0:
         return
     is_ignored = given.timer_violators > 0.0 or given.clock_skew_hours > 0.0
     # A rule that devices ignore anyway has a short name, which the reason for that follows.
@@ -131,6 +114,42 @@ def _timer(given: Participation, lost: str) -> Iterator[Rule]:
         seconds=3600.0 * given.timer_hours,
         is_from_report=given.timer_resets_on in ("accepted", "reported"),
     )
+
+
+def _period(policy: WithoutReplacementPolicy, given: Participation, lost: str) -> Iterator[Rule]:
+    # A device that knows that its history was cleared waits one whole period from then.
+    yield Rule(
+        name=f"a period of more than {policy.period_hours:g} h from each start of an "
+        f"upload{ROUND_TIMES}",
+        unkept=lost if given.history_loss == "corrupted" else "",
+        seconds=3600.0 * policy.period_hours,
+    )
+
+
+def _separation(policy: MinSepPolicy, given: Participation, lost: str) -> Iterator[Rule]:
+    del given
+    between = policy.counts == "between"
+    yield Rule(
+        name=f"a separation of {policy.minimum_separation:,} rounds "
+        + ("strictly between two of a device" if between else "from one to the next"),
+        unkept=lost,
+        separation=policy.minimum_separation + between,
+    )
+
+
+def _nothing(policy: PolicyTable, given: Participation, lost: str) -> Iterator[Rule]:
+    del policy, given, lost
+    return iter(())
+
+
+POLICY_RULES: dict[str, Callable[[Any, Participation, str], Iterator[Rule]]] = {
+    "data_available": _nothing,
+    "min_sep": _separation,
+    "swor": _period,
+    "timer": _timer,
+}
+"""What each of `participation.policies` ensures, by its kind: functions of its table, the table
+`participation`, and why devices may not keep a rule that rests on their history."""
 
 
 def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:

@@ -225,7 +225,7 @@ def reproduce(
     from fedray.report.text import TextTable
     from fedray.report.text.studies import reproduction_rows
     from fedray.rounding import shown_min_sep
-    from fedray.studies.reproduce import GAP_NOTE, reproduce_gboard
+    from fedray.studies.reproduce import GAP_NOTE, PACE_NOTE, reproduce_gboard
 
     if what == "learning":
         if (rows, shards, address) != (None, None, None):
@@ -273,7 +273,7 @@ def reproduce(
                     "Full-size simulations of the published federated runs of Gboard's "
                     "language models; one reach per locale. "
                 )
-                note += GAP_NOTE
+                note += f"{GAP_NOTE} {PACE_NOTE}"
                 write_page(
                     render_reproduction("Gboard runs, reproduced", note, table, documents),
                     out / "report.html",
@@ -287,7 +287,7 @@ def reproduce(
         print_json({"runs": documents})
     else:
         print_table(TextTable("Observed / published (Xu et al. 2023)", table))
-        typer.echo(GAP_NOTE)
+        typer.echo(f"{GAP_NOTE}\n{PACE_NOTE}")
         if out is not None:
             typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
 

@@ -28,9 +28,9 @@ FINENESS = 1 << 15
 """Steps of 1 / q in a standard deviation, at the least where q allows: a standard deviation is
 rounded up by at most one step."""
 MOST_FINENESS = 1 << 20
-"""Of q."""
+"""Largest q."""
 MOST_DEVIATION = 1 << 21
-"""Of sigma: beyond, a and b would not fit."""
+"""Largest sigma: beyond, a and b would not fit."""
 _ONE, _SHIFT_16, _SHIFT_48 = np.uint64(1), np.uint64(16), np.uint64(48)
 _LOW_16, _MOST_BLOCKS = np.uint64(0xFFFF), np.uint64(0xFFFF)
 _WORDS, _PLACE, _BLOCK, _DEVICE, _ROUND, _COORDINATE, _SIZE = 4, 4, 5, 6, 7, 8, 9

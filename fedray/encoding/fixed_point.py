@@ -9,8 +9,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.encoding.encoding import ClippedUpdates
+from fedray.encoding.encoding import ClippedUpdates, SumSetting
+from fedray.encoding.tables import FixedPoint
 from fedray.messages import FIXED_POINT_BITS
+
+_CHUNK = 4096
+"""Coordinates of a sum that stay in a core's cache while all devices add to them."""
 
 
 class FixedPointEncoding:
@@ -25,6 +29,12 @@ class FixedPointEncoding:
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
+
+    @classmethod
+    def of(cls, table: FixedPoint, setting: SumSetting) -> "FixedPointEncoding":
+        """The encoding of a `table`, which has no keys, in a `setting`."""
+        del table
+        return cls(setting.dimension)
 
     def zero_sum(self) -> NDArray[np.int64]:
         """See `Encoding`."""
@@ -65,13 +75,16 @@ def _steps_per_unit(clip_norm: float) -> float:
 @njit(cache=True)
 def _encode_into(total, values, factors, steps_per_unit):
     devices, dimension = values.shape
-    for device in range(devices):
-        if factors[device] == 0.0:  # the values may be NaN
-            continue
-        scale = steps_per_unit * factors[device]
-        for coordinate in range(dimension):
-            # The conversion rounds towards zero.
-            total[coordinate] += np.int64(np.float64(values[device, coordinate]) * scale)
+    for first in range(0, dimension, _CHUNK):
+        chunk = total[first : first + _CHUNK]
+        for device in range(devices):
+            if factors[device] == 0.0:  # the values may be NaN
+                continue
+            scale = steps_per_unit * factors[device]
+            own = values[device][first : first + _CHUNK]
+            for place in range(chunk.size):
+                # The conversion rounds towards zero.
+                chunk[place] += np.int64(np.float64(own[place]) * scale)
 
 
 @njit(cache=True)

@@ -45,13 +45,13 @@ from fedray.errors import ScenarioError
 from fedray.rng import Stream, draw, stream_key, uniform
 
 MOST_BITS = 62
-"""Of the modulus: two residues then add up within an int64."""
+"""Most bits of the modulus: two residues then add up within an int64."""
 MOST_INFLATION = 2.0
 """A scale at which the inflated norm is more than this many clip norms is refused: noise grows with
 that norm, and what is sent is mostly rounding."""
 _MOST_TRIES = 1000
-"""Of rounding. All of them fail with a probability of exp(-500), unless an update was not
-clipped."""
+"""How often rounding is tried. All tries fail with a probability of exp(-500), unless an update was
+not clipped."""
 
 
 class SecAggEncoding:

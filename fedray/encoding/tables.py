@@ -11,8 +11,8 @@ from pydantic import Field, Tag
 from fedray.table import Table, told_apart_by
 
 LEAST_DEVICE_VARIANCE = 0.25
-"""Of the discrete noise of one device, squared steps: a condition of the theorem on their sum
-(Kairouz, Liu and Steinke 2021, Proposition 14)."""
+"""Least variance of the discrete noise of one device, squared steps: a condition of the theorem on
+their sum (Kairouz, Liu and Steinke 2021, Proposition 14)."""
 _INFLATED_NORM = (
     "the inflated norm, which is the clip norm times sqrt(1 + 1 / s + d / (4 s^2) + "
     "sqrt(d) / (2 s^2)), with s the scale and d the model's parameters padded to a power of two"

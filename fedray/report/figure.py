@@ -242,7 +242,7 @@ Shown = Figure | Plane
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Of boxes (left, bottom, right, top)."""
+    """Whether two boxes (left, bottom, right, top) overlap."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 

@@ -325,7 +325,9 @@ def observed_beside_published(
     points = [point for point in points if None not in point]
     names, published, observed = zip(*points, strict=True) if points else ((), (), ())
     both = np.array([*published, *observed] or [1.0], np.float64)
-    ends = np.array([0.9 * both.min(), 1.1 * both.max()])
+    # A name is an eighth of a phone's plot on either side of its point; less would cut it.
+    margin = max(1.1, (both.max() / both.min()) ** 0.17)
+    ends = np.array([both.min() / margin, both.max() * margin])
     agreement = Series("agreement", "line", ends, ends, is_reference=True)
     runs = Series(
         "runs",

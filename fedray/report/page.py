@@ -85,7 +85,7 @@ class About:
     description: str
     """What was run or imported, in words."""
     seed: int | None
-    """Of the run; None for a log."""
+    """The run's seed; None for a log."""
     written: str
     """When the trace was written, ISO 8601."""
     packages: dict[str, str]

@@ -11,7 +11,7 @@ from fedray.rounding import down, shown_min_sep, up
 
 EPSILON_DECIMALS = 4
 FINE_DECIMALS = 6
-"""Of rho and sensitivities."""
+"""Decimals of rho and sensitivities."""
 NARROW, MEDIUM, PROSE = 36, 64, 100
 """Characters: a row that stands on a telephone's screen, a row that need not fill a page, and a
 cell that is prose."""

@@ -25,7 +25,7 @@ class ContentFile(Table):
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """SHA-256 of the content; filled in when the file is read, checked where given."""
     suffix: ClassVar[str]
-    """Of the file that holds `content`."""
+    """Suffix of the file that holds `content`."""
     _content: bytes = PrivateAttr()
     _kept_as: Path | None = PrivateAttr(default=None)
     """Where the content was found if it came with a trace or run; None for a file that the user

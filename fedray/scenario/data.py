@@ -211,10 +211,6 @@ class LeafData(FileData):
     """Key of what is to be learned (field `targets`); empty: there is none."""
 
 
-AnyFileData = TffSqliteData | PflHdf5Data | ParquetData | LeafData
-"""The tables of data in a file of clients."""
-
-
 class SourceCodeData(FormedData, AssignedData):
     """Real text that every machine has: the source of Python's standard library. A module is a
     client, a line an example; see clients/data/readers/source_code.py."""
@@ -238,6 +234,16 @@ class SourceCodeData(FormedData, AssignedData):
             )
         object.__setattr__(self, "sha256", digest)  # frozen, and not yet handed out
         return self
+
+
+AnyRecordedData = (
+    Annotated[TffSqliteData, Tag("tff_sqlite")]
+    | Annotated[PflHdf5Data, Tag("pfl_hdf5")]
+    | Annotated[ParquetData, Tag("parquet")]
+    | Annotated[LeafData, Tag("leaf")]
+    | Annotated[SourceCodeData, Tag("source_code")]
+)
+"""The tables of recorded clients."""
 
 
 class CustomData(PythonFile, FormedData, AssignedData):
@@ -264,11 +270,7 @@ AnyData = Annotated[
     Annotated[LanguageData, Tag("language")]
     | Annotated[ClassesData, Tag("classes")]
     | Annotated[PointsData, Tag("points")]
-    | Annotated[TffSqliteData, Tag("tff_sqlite")]
-    | Annotated[PflHdf5Data, Tag("pfl_hdf5")]
-    | Annotated[ParquetData, Tag("parquet")]
-    | Annotated[LeafData, Tag("leaf")]
-    | Annotated[SourceCodeData, Tag("source_code")]
+    | AnyRecordedData
     | Annotated[CustomData, Tag("custom")],
     told_apart_by("kind", "language"),
 ]

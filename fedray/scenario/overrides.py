@@ -12,9 +12,12 @@ from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
 from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
+from fedray.scenario.participation import AnyPolicy
 from fedray.scenario.rounds import AnyClosing
 from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
+from fedray.scenario.uploads import AnySchedule
+from fedray.scenario.weighting import AnyWeighting
 from mechanisms.registry import AnyStrategy
 
 _LONG_FORMS = {"file": ["training", "task", "file"], "task": ["training", "task", "kind"]}
@@ -45,7 +48,7 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
                 f"override {shown(override)}: {shown(name)} is a value, not a table; name one of "
                 "its own keys"
             )
-    kinds = _KINDS.get(tuple(names), {})
+    kinds = KINDS.get(tuple(names), {})
     if isinstance(value, str) and value in kinds:
         _forget_keys_of_another_kind(table, kinds.get(table.get(names[-1], "")), kinds[value])
     table[names[-1]] = value
@@ -92,15 +95,18 @@ def _by_kind(union: Any, key: str) -> dict[str, type[BaseModel]]:
     }
 
 
-_KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
+KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("availability", "model"): _by_kind(Availability, "model"),
     ("data", "kind"): _by_kind(AnyData, "kind"),
+    ("participation", "policies", "kind"): _by_kind(AnyPolicy, "kind"),
     ("privacy", "clipping", "kind"): _by_kind(AnyClipping, "kind"),
     ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
     ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
     ("rounds", "closing", "kind"): _by_kind(AnyClosing, "kind"),
+    ("rounds", "uploads", "schedule", "kind"): _by_kind(AnySchedule, "kind"),
     ("training", "client", "kind"): _by_kind(AnyWork, "kind"),
     ("training", "server", "kind"): _by_kind(AnyServerStep, "kind"),
     ("training", "task", "kind"): _by_kind(AnyTask, "kind"),
+    ("training", "weighting", "kind"): _by_kind(AnyWeighting, "kind"),
 }
 """Keys that say of what kind a table is, with the table of every kind."""

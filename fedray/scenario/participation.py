@@ -10,14 +10,47 @@ from fedray.table import Share, Table
 Hours = Annotated[float, Field(ge=0, le=87_840)]
 
 
-class TimerPolicy(Table):
+class PolicyTable(Table):
+    """The table of a policy: what it asks of the shards, and by which keys it holds devices back.
+
+    A policy asks for nothing but what its table says here.
+    """
+
+    @property
+    def gap(self) -> int:
+        """Least difference between the numbers of two rounds of a device; 0 for none."""
+        return 0
+
+    @property
+    def young_history_hours(self) -> float:
+        """Hours that a device waits after its history began; 0 for none."""
+        return 0.0
+
+    @property
+    def least_examples(self) -> int:
+        """Examples that a device must have; 0 for none."""
+        return 0
+
+    @property
+    def counts_uploads(self) -> bool:
+        """Whether it counts contributions from the start of their upload."""
+        return False
+
+    @property
+    def keys_by_rule(self) -> dict[str, str]:
+        """The keys, with their values, that make devices wait ("time") or keep rounds apart
+        ("rounds"), for messages."""
+        return {}
+
+
+class TimerPolicy(PolicyTable):
     """A device keeps away for `participation.timer_hours` after what `timer_resets_on` names."""
 
     kind: Literal["timer"] = "timer"
     """The timer of the table `participation`."""
 
 
-class WithoutReplacementPolicy(Table):
+class WithoutReplacementPolicy(PolicyTable):
     """Sampling without replacement, by the device's own history.
 
     A device is eligible if more than the period has passed since its last contribution (an upload
@@ -30,8 +63,20 @@ class WithoutReplacementPolicy(Table):
     period_hours: Annotated[float, Field(gt=0, le=87_840)]
     """The period, hours; exactly the period is not enough."""
 
+    @property
+    def young_history_hours(self) -> float:
+        return self.period_hours
 
-class MinSepPolicy(Table):
+    @property
+    def counts_uploads(self) -> bool:
+        return True
+
+    @property
+    def keys_by_rule(self) -> dict[str, str]:
+        return {"time": f"period_hours={self.period_hours:g} of participation.policies"}
+
+
+class MinSepPolicy(PolicyTable):
     """Minimum separation in rounds, by the device's own history.
 
     The server sends the number of the round that is being formed. The device remembers the number
@@ -52,17 +97,33 @@ class MinSepPolicy(Table):
 
     @property
     def gap(self) -> int:
-        """Least difference between the numbers of two rounds of a device."""
         return self.minimum_separation + (1 if self.counts == "between" else 0)
 
+    @property
+    def young_history_hours(self) -> float:
+        return self.trust_hours
 
-class DataAvailablePolicy(Table):
+    @property
+    def counts_uploads(self) -> bool:
+        return True
+
+    @property
+    def keys_by_rule(self) -> dict[str, str]:
+        separation = f"minimum_separation={self.minimum_separation}"
+        return {"rounds": f"{separation} of participation.policies"}
+
+
+class DataAvailablePolicy(PolicyTable):
     """A device is eligible if it has enough examples."""
 
     kind: Literal["data_available"] = "data_available"
     """Enough examples."""
     min_example_count: Annotated[int, Field(ge=1, lt=2**31)]
     """Examples that a device must have."""
+
+    @property
+    def least_examples(self) -> int:
+        return self.min_example_count
 
 
 AnyPolicy = Annotated[
@@ -81,14 +142,14 @@ class Participation(Table):
     """Hours that must pass before a device may be selected again; 0 for none."""
     round_separation: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Least difference between the numbers of two rounds of one device, which it remembers; 0 for
-    none. It remembers rounds that accepted its report."""
+    none. It remembers rounds in which its report arrived in time."""
     timer_resets_on: Literal["accepted", "reported", "selected", "upload"] = "accepted"
-    """What starts the timer: its report is accepted; it reports at all (late included); it is
+    """What starts the timer: its report arrives in time; it reports at all (late included); it is
     selected; its upload starts, unless the server aborts it (a late one is aborted, one that is
     lost is not)."""
     max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """Most contributions of a device, which counts its accepted reports and never takes part again
-    after that many; none: no cap. Reports accepted in rounds that were abandoned later count too,
+    """Most contributions of a device, which counts its reports that arrived in time and never takes
+    part again after that many; none: no cap. Those in rounds that were abandoned later count too,
     since the device cannot know. Devices that ignore the timer keep the cap."""
     history_loss_per_day: Annotated[float, Field(gt=0, le=24)] | None = None
     """Stress: mean number of times a day that a device forgets when and how often it took part;
@@ -115,50 +176,35 @@ class Participation(Table):
     @property
     def separation(self) -> int:
         """Least difference between the numbers of two rounds of a device; 0 for none."""
-        gaps = [each.gap for each in self.policies or () if isinstance(each, MinSepPolicy)]
-        return max(self.round_separation, *gaps, 0)
+        return max(self.round_separation, *(each.gap for each in self.policies or ()), 0)
 
     @property
     def keys_by_rule(self) -> dict[str, str]:
         """The keys, with their values, that make devices wait ("time") and keep rounds apart
         ("rounds"), for messages."""
+        told = [each.keys_by_rule for each in self.policies or ()]
         time = [f"participation.timer_hours={self.timer_hours:g}"] if self.has_timer else []
-        rounds = [f"participation.round_separation={self.round_separation}"]
-        for each in self.policies or ():
-            if isinstance(each, WithoutReplacementPolicy):
-                time.append(f"period_hours={each.period_hours:g} of participation.policies")
-            elif isinstance(each, MinSepPolicy):
-                separation = each.minimum_separation
-                rounds = [f"minimum_separation={separation} of participation.policies"]
-        return {"time": " and ".join(time), "rounds": " and ".join(rounds)}
+        time += [keys["time"] for keys in told if "time" in keys]
+        rounds = [keys["rounds"] for keys in told if "rounds" in keys]
+        own = f"participation.round_separation={self.round_separation}"
+        return {"time": " and ".join(time), "rounds": " and ".join(rounds) or own}
 
     @property
     def young_history_seconds(self) -> float:
         """How long a device waits after its history began; 0 where no policy asks for that."""
-        hours = [
-            each.period_hours if isinstance(each, WithoutReplacementPolicy) else each.trust_hours
-            for each in self.policies or ()
-            if isinstance(each, WithoutReplacementPolicy | MinSepPolicy)
-        ]
+        hours = [each.young_history_hours for each in self.policies or ()]
         return 3600.0 * max(hours, default=0.0)
 
     @property
     def min_example_count(self) -> int:
         """Examples that a device must have; 0 where no policy asks for any."""
-        counts = [
-            each.min_example_count
-            for each in self.policies or ()
-            if isinstance(each, DataAvailablePolicy)
-        ]
-        return max(counts, default=0)
+        return max((each.least_examples for each in self.policies or ()), default=0)
 
     @property
     def counts_uploads(self) -> bool:
         """Whether some policy counts contributions from the start of their upload."""
-        by_upload = WithoutReplacementPolicy | MinSepPolicy
-        return (self.has_timer and self.timer_resets_on == "upload") or any(
-            isinstance(each, by_upload) for each in self.policies or ()
-        )
+        by_timer = self.has_timer and self.timer_resets_on == "upload"
+        return by_timer or any(each.counts_uploads for each in self.policies or ())
 
     @property
     def forgets_noticeably(self) -> bool:

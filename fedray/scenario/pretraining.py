@@ -24,7 +24,7 @@ class Pretraining(Table):
     """Examples of a step, drawn from those of all clients without replacement until all were
     used."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Of the steps."""
+    """Which optimiser takes the steps."""
     learning_rate: Positive = 0.1
     """Step size."""
     momentum: BelowOne = 0.0

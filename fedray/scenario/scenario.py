@@ -36,7 +36,7 @@ from mechanisms.accounting.clip_count import update_noise_multiplier
 from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
-"""Of a coefficient of C^-1: beyond, float32 noise would drown itself."""
+"""Largest coefficient of C^-1: beyond, float32 noise would drown itself."""
 TRAINED_TABLES = ("data", "training", "privacy")
 """On which no trace depends, but for the budget `privacy.stop_at`: two trainings on one trace may
 differ in the rest of them."""
@@ -195,7 +195,7 @@ class Scenario(Table):
 
     @property
     def usable_share(self) -> float:
-        """Share of the devices that the task can use and that are eligible at all."""
+        """Share of usable devices: the task can use them, and they are eligible at all."""
         return self.population.reach * (1 - self.population.unreachable)
 
     @property

@@ -42,7 +42,7 @@ class FedAvg(LocalSteps):
     """Passes over the device's examples per round, in whole steps rounded up; none: local_steps
     says how long a device trains."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Of the local steps. Its state starts anew in every round."""
+    """Which optimiser takes the local steps. Its state starts anew in every round."""
     momentum: BelowOne = 0.0
     """Share of the previous local step that is kept; of sgd alone."""
 

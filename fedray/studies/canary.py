@@ -46,7 +46,7 @@ ALARM = 1e-4
 NO_NOISE = 1e-6
 """Times what is expected: below, there is none but rounding."""
 MOST_VALUES = 1 << 26
-"""Of the released rounds, held in memory as float64."""
+"""Most values of the released rounds, which are held in memory as float64."""
 MOST_ROUNDS = 5000
 """Whitening takes a few matrices of so many rounds squared, 200 MB each."""
 _GROUP = 64
@@ -90,7 +90,7 @@ class CanaryResult:
     rounds: int
     """n, rounds that were released."""
     coordinates: int
-    """Of the model; half of them have a canary."""
+    """Coordinates of the model, half of which have a canary."""
     pattern: tuple[int, ...]
     """Rounds in which the canaries took part."""
     noise_multiplier: float

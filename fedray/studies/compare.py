@@ -45,14 +45,14 @@ class Group:
     runs: Mapping[int, TrainedRun]
     """The runs by their seeds."""
     settings: Mapping[str, Any]
-    """Of the keys in which groups differ, the values here; a key that it does not have is not in
-    it."""
+    """The values here of the keys in which groups differ, without the keys that this group does not
+    have."""
     epsilon: Mapping[str, float | None] | None
     """By guarantee: observed and enforced. None where the trace is not known."""
 
     @property
     def seeds(self) -> list[int]:
-        """Of its runs, in order."""
+        """Seeds of its runs, in order."""
         return sorted(self.runs)
 
     def finals(self, metric: str) -> dict[int, float]:
@@ -65,13 +65,13 @@ class Comparison:
     """Trained runs of one trace, grouped."""
 
     trace_digest: str
-    """Of the trace that all of them were learned from."""
+    """Digest of the trace that all of them were learned from."""
     metrics: tuple[Metric, ...]
-    """Of their evaluations."""
+    """Metrics of their evaluations."""
     groups: tuple[Group, ...]
     """In the order of their first runs; the others are compared with the first."""
     delta: float
-    """Of every epsilon."""
+    """delta of every epsilon."""
     assumptions: tuple[str, ...]
     """What the epsilons rest on; empty where the trace is not known."""
 
@@ -81,11 +81,12 @@ class Comparison:
         return sorted({key for group in self.groups for key in group.settings})
 
     def mean(self, group: Group, metric: str) -> MeanInterval:
-        """Of a metric after the last round, over the seeds of a group."""
+        """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
 
     def difference(self, group: Group, metric: str) -> MeanInterval:
-        """Of a metric after the last round: a group less the first, over seeds of both."""
+        """Difference of a metric after the last round: a group less the first, over seeds of
+        both."""
         return paired_difference(group.finals(metric), self.groups[0].finals(metric))
 
     def to_json(self) -> dict[str, Any]:

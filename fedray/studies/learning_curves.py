@@ -72,11 +72,11 @@ class TrainedMechanism:
     name: str
     """Its kind, and the min-sep that it was made for where that is a wrong one; or `NO_NOISE`."""
     kind: str
-    """Of its strategy."""
+    """Kind of its strategy."""
     made_for_min_sep: int | None
     """Min-sep that it was optimised for; None where that makes no difference."""
     sensitivity: float
-    """Of the trace, at clip norm 1."""
+    """Sensitivity of the trace, at clip norm 1."""
     sensitivity_is_exact: bool
     """False: an upper bound."""
     noise_multiplier: float
@@ -123,10 +123,10 @@ class MetricResult:
     """Largest standard error of one evaluation. It comes from the finite held-out data, which the
     trainings of a seed share."""
     order: tuple[Comparison, ...]
-    """Of neighbours in the literature's order."""
+    """Comparisons of neighbours in the literature's order."""
     guesses: tuple[Comparison, ...]
-    """Of a mechanism that was made for the trace's min-sep and one made for another; and of two
-    kinds made for the same wrong one, the one of the lesser predicted error first."""
+    """Comparisons of a mechanism that was made for the trace's min-sep with one made for another;
+    and of two kinds made for the same wrong one, the one of the lesser predicted error first."""
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
@@ -153,7 +153,7 @@ class LearningCurves:
     scenario: str
     """Name of the scenario."""
     trace_digest: str
-    """Of the trace that all trainings share."""
+    """Digest of the trace that all trainings share."""
     participation: MinSep
     """(n, b, k) of the trace."""
     rho: float
@@ -161,7 +161,7 @@ class LearningCurves:
     epsilon: float
     """At delta, of that rho."""
     delta: float
-    """Of epsilon."""
+    """delta of epsilon."""
     seeds: tuple[int, ...]
     """`training.seed` of each training of a mechanism."""
     mechanisms: tuple[TrainedMechanism, ...]

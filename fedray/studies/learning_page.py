@@ -50,7 +50,7 @@ def learning_figures(study: LearningCurves) -> list[Shown]:
 
 
 def _curves(study: LearningCurves, metric: Metric) -> Figure:
-    """Of the mechanisms in the literature's order, and of the reference."""
+    """The curves of the mechanisms in the literature's order, and of the reference."""
     lines = []
     for mechanism in _without_guesses(study):
         first, *others = (study.runs[mechanism.name, seed].metrics for seed in study.seeds)

@@ -30,7 +30,7 @@ from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Of the metric over the devices of a group."""
+"""Quantiles of the metric over the devices of a group."""
 SINGLE = 8
 """Counts up to here are groups of their own; beyond, groups end at powers of two."""
 NOTES = (

@@ -15,8 +15,8 @@ from typing import Any
 from fedray.parsing import finite_or_none
 
 CONFIDENCE = 0.95
-"""Of an interval, unless another is asked for: the share of samples whose interval holds the true
-mean."""
+"""Confidence of an interval, unless another is asked for: the share of samples whose interval holds
+the true mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class MeanInterval:
     for."""
 
     mean: float
-    """Of the values; NaN if there are none, or if one is not finite."""
+    """Mean of the values; NaN if there are none, or if one is not finite."""
     count: int
     """Values in the sample."""
     low: float

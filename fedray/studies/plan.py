@@ -30,7 +30,8 @@ from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.rounding import up
-from fedray.scenario import Participation, Scenario
+from fedray.scenario import Scenario
+from fedray.scenario.participation import Participation
 from fedray.studies.fit import scaled
 from fedray.studies.sweep.cells import Truth, simulated
 from mechanisms.accounting.events import Gaussian
@@ -65,7 +66,7 @@ SLOWER = 0.05
 """Relative: a run that takes so much longer with the planned limits as rules than without gets a
 warning."""
 MOST_OF_THE_DEVICES = 0.95
-"""Of usable devices that a round may select at once."""
+"""Largest share of the usable devices that a round may select at once."""
 Progress = Callable[[str], None]
 
 
@@ -79,11 +80,11 @@ class PlanTarget:
     epsilon: float
     """Most epsilon."""
     delta: float = 1e-10
-    """Of epsilon."""
+    """delta of epsilon."""
     noise_per_report: float = 7.0 / 6500.0
     """Noise multiplier over report goal: the signal-to-noise ratio is the same at every goal."""
     buffers: int = 4
-    """Of the BLT that is planned for."""
+    """Buffers of the BLT that is planned for."""
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
@@ -125,9 +126,9 @@ class Candidate:
     population_over_goal: int
     """The common guess for min-sep, rounded down; it may be more than there are rounds."""
     min_seps: tuple[int | None, ...]
-    """Of each seed; None where no device took part twice."""
+    """Min-sep of each seed's run; None where no device took part twice."""
     max_participations: tuple[int, ...]
-    """Of each seed."""
+    """Most participations of a device in each seed's run."""
     planned_min_sep: int | None = None
     """With the margin below those of the seeds; None where no device takes part twice."""
     planned_max_participations: int | None = None
@@ -135,9 +136,9 @@ class Candidate:
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
-    """Of the slowest seed."""
+    """Days that the slowest seed's run took."""
     sensitivity: float | None = None
-    """Of a BLT made for the planned limits, under them."""
+    """Sensitivity of a BLT made for the planned limits, under them."""
     rho: float | None = None
     """At the planned limits."""
     epsilon: float | None = None
@@ -147,9 +148,10 @@ class Candidate:
     note: str = ""
     """Why a run starved."""
     enforced_days: float | None = None
-    """Of a full-size run in which the planned limits are rules; None where none was simulated."""
+    """Days of a full-size run in which the planned limits are rules; None where none was
+    simulated."""
     enforced_min_sep: int | None = None
-    """Of that run; None also where no device took part twice."""
+    """Min-sep of that run; None also where no device took part twice."""
 
     @property
     def starves(self) -> bool:
@@ -199,7 +201,7 @@ class Plan:
 
     @property
     def least_of_timers(self) -> dict[float, Candidate | None]:
-        """Of each timer the candidate of the least goal that meets the target: at full size where
+        """For each timer the candidate of the least goal that meets the target: at full size where
         one was simulated."""
         timers = [each.timer_hours for each in self.candidates]
         found: dict[float, Candidate | None] = dict.fromkeys(timers)
@@ -617,7 +619,7 @@ def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -
 
 
 def _best(proposals: dict[float, Candidate]) -> tuple[float, Candidate]:
-    """Of goals that are the least, to the search's precision, the fastest."""
+    """The fastest candidate among those whose goal is the least, to the search's precision."""
     least = min(each.report_goal for each in proposals.values())
     most = least * (1 + PRECISION)
     near = {hours: each for hours, each in proposals.items() if each.report_goal <= most}
@@ -692,7 +694,7 @@ def _epsilon(sensitivity: float, z: float, delta: float) -> float | None:
 
 
 def _sensitivity(limits: MinSep, buffers: int) -> float:
-    """Of the BLT made for limits, under them."""
+    """Sensitivity of the BLT made for limits, under them."""
     return _mechanism(limits, buffers).participation_sensitivity(limits).value
 
 

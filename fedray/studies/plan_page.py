@@ -216,7 +216,8 @@ def plan_figure(plan: Plan) -> Figure:
 
 
 def _zones(plan: Plan, least: float, most: float) -> tuple[Mark, ...]:
-    """Of the plan's timer: the goals that miss the target, those that starve, and the plan."""
+    """What is marked for the plan's timer: the goals that miss the target, those that starve, and
+    the plan."""
     best = plan.best
     if best is None:
         return ()

@@ -24,7 +24,7 @@ class PublishedPrivacy:
     multiplier alone."""
 
     name: str
-    """Of the row, such as nwp-en-GB."""
+    """Name of the row, such as nwp-en-GB."""
     rounds: int
     """n: rounds of the run."""
     min_sep: int
@@ -32,7 +32,7 @@ class PublishedPrivacy:
     max_participations: int
     """k: as printed."""
     squared_sensitivity: float
-    """Of tree aggregation under (b, k), at clip norm 1."""
+    """Squared sensitivity of tree aggregation under (b, k), at clip norm 1."""
     exact_rho: float
     """Computed, unrounded."""
     published_rho: float

@@ -11,7 +11,7 @@ from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from mechanisms.registry import Tree
-from scenarios.gboard import PublishedRun, select
+from scenarios.gboard import PublishedRun, relative_pace, select
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ReproducedRun:
     """One row of the tables, simulated by its scenario and audited with tree aggregation."""
 
     name: str
-    """Of the row, such as nwp-en-GB."""
+    """Name of the row, such as nwp-en-GB."""
     reach: float
     """Share of the population that the task can use."""
     min_sep: Figure
@@ -52,12 +52,19 @@ class ReproducedRun:
     """zCDP of tree aggregation, exact for the simulated trace."""
     days: float
     """Simulated time to the last commit."""
+    published_days: tuple[float, float]
+    """Between how many days the published run took, as its k implies; `PublishedRun.days`."""
+    relative_pace: float | None
+    """Rounds in a timer's length on average, over the min-sep; None where there is none, or no
+    timer."""
+    published_relative_pace: tuple[float, float]
+    """Between which values that of the published run lies; `PublishedRun.relative_pace`."""
     ended: str
     """How the run ended; "completed", or why it did not."""
     digest: str
     """The trace's digest."""
     wall_seconds: float
-    """Of the simulation, without the audit."""
+    """Seconds that the simulation took, without the audit."""
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object, as `fedray reproduce --json` prints it: a key per field, and relative
@@ -103,6 +110,15 @@ GAP_NOTE = (
 )
 
 
+PACE_NOTE = (
+    "A device that took part k times waited for k - 1 timers, so the published k tells between "
+    "how many days a run took (an estimate). Relative pace is the mean number of rounds in a "
+    "timer's length over the min-sep. Where the published one is above the simulated one, the "
+    "published run had slower days, compared with its mean, than the simulation has: no value of "
+    "reach gives both its min-sep and its k."
+)
+
+
 def _reproduce(
     published: PublishedRun, overrides: Sequence[str], trace_path: Path, placement: Placement | None
 ) -> ReproducedRun:
@@ -112,6 +128,11 @@ def _reproduce(
     audit = audit_trace(trace, mechanism=Tree())
     tree = audit.mechanisms[0]
     min_sep = audit.min_sep if audit.max_participations > 1 else None
+    days = float(trace.rounds["closed"][-1]) / 86_400.0
+    timer_hours = scenario.participation.timer_hours
+    pace = None
+    if min_sep is not None and timer_hours > 0.0:
+        pace = relative_pace(trace.committed_rounds, days, timer_hours, min_sep)
     # A run of ours always has a noise multiplier, and so a rho.
     assert tree.observed.rho is not None
     return ReproducedRun(
@@ -122,7 +143,10 @@ def _reproduce(
         rho=Figure(tree.observed_limits.rho, published.rho),
         epsilon=Figure(tree.observed_limits.epsilon, published.epsilon),
         trace_rho=tree.observed.rho,
-        days=float(trace.rounds["closed"][-1]) / 86_400.0,
+        days=days,
+        published_days=published.days,
+        relative_pace=pace,
+        published_relative_pace=published.relative_pace,
         ended=trace.run["ended"],
         digest=trace.digest,
         wall_seconds=trace.run["wall_seconds"],

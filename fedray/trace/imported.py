@@ -76,6 +76,43 @@ IMPORTED_SCHEMA = pa.schema(
 TIMED_SCHEMA = IMPORTED_SCHEMA.append(pa.field("time", pa.float64(), nullable=False))
 
 
+KINDS: dict[str, type] = {
+    "digest": str,
+    "devices_digest": str,
+    "log": str,
+    "written": str,
+    "packages": dict,
+    "rounds": int,
+    "rows_read": int,
+    "rows": int,
+    "devices": int,
+    "left_out": list,
+    "parts": list,
+}
+"""Keys of run.json in every version that is read, and the types of their values."""
+NEWER_KINDS: dict[str, type] = {
+    DOCUMENT_DIGEST: str,
+    "rounds_digest": str,
+    "device_columns": list,
+    "round_column": str,
+    "where": list,
+    "numbering": str,
+    "repeats": str,
+    "repeated_rows": int,
+    "empty_rounds": int,
+    "rounds_out_of_order": int,
+    "filtered_rows": int,
+}
+"""Keys that the first version that is read lacks."""
+LEFT_OUT_KINDS: dict[str, type] = {
+    "reason": str,
+    "rows": int,
+    "example": str,
+    "may_be_participation": bool,
+}
+"""Keys of an entry of left_out; the last one is missing in the first version that is read."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """Rows of the log that were left out for one reason, and one of them, as run.json records
@@ -130,68 +167,22 @@ class ImportedTrace:
                 f"to {IMPORT_VERSION}; "
                 "import it again"
             )
-        kinds = {
-            "digest": str,
-            "devices_digest": str,
-            "log": str,
-            "written": str,
-            "packages": dict,
-            "rounds": int,
-            "rows_read": int,
-            "rows": int,
-            "devices": int,
-            "left_out": list,
-            "parts": list,
-            **({DOCUMENT_DIGEST: str} if version > FIRST_READ_IMPORT else {}),
-        }
-        if version > FIRST_READ_IMPORT:
-            kinds |= {
-                "rounds_digest": str,
-                "device_columns": list,
-                "round_column": str,
-                "where": list,
-                "numbering": str,
-                "repeats": str,
-                "repeated_rows": int,
-                "empty_rounds": int,
-                "rounds_out_of_order": int,
-                "filtered_rows": int,
-            }
-        check_keys(run, kinds, directory)
+        is_first_version = version == FIRST_READ_IMPORT
+        check_keys(run, KINDS if is_first_version else KINDS | NEWER_KINDS, directory)
         if verify:
             check_document(run, directory)
-        known = set(LeftOut.__slots__) - (
-            set() if version > FIRST_READ_IMPORT else {"may_be_participation"}
-        )
-        if not all(isinstance(each, dict) and set(each) == known for each in run["left_out"]):
-            raise TraceCorrupt(
-                f"{directory}: run.json has an entry of left_out in another form; import the log "
-                "again"
-            )
+        _check_left_out(run["left_out"], is_first_version, directory)
         _check_values(run, directory)
         check_parts(run["parts"], directory)
-        if (
-            verify
-            and run_digest([part["digest"] for part in run["parts"]], str(run["rounds"]))
-            != run["digest"]
-        ):
-            raise TraceCorrupt(
-                f"{directory}: its digest is not that of its parts and rounds; import the log again"
-            )
-        rows = sum(part["rows"] for part in run["parts"])
-        devices = max((part["end_device"] for part in run["parts"]), default=0)
-        if (rows, devices) != (run["rows"], run["devices"]):
-            raise TraceCorrupt(
-                f"{directory}: its parts have {rows} rows of {devices} devices, run.json says "
-                f"{run['rows']} of {run['devices']}; "
-                "import the log again"
-            )
+        if verify:
+            _check_digest(run, directory)
+        _check_totals(run, directory)
         check_no_strays(run["parts"], directory)
         if not (directory / DEVICES_FILE).is_file():
             raise TraceCorrupt(f"{directory / DEVICES_FILE} is missing; import the log again")
         for part in run["parts"]:
             check_file(directory / part["file"], _schema(part), part["rows"])
-        if version > FIRST_READ_IMPORT:
+        if not is_first_version:
             check_file(directory / LOG_ROUNDS_FILE, LOG_ROUNDS_SCHEMA, run["rounds"])
         return cls(directory, run, verify)
 
@@ -479,6 +470,37 @@ class ImportedTrace:
         return columns
 
 
+def _check_left_out(entries: list[Any], is_first_version: bool, directory: Path) -> None:
+    kinds = dict(LEFT_OUT_KINDS)
+    if is_first_version:
+        del kinds["may_be_participation"]
+    for entry in entries:
+        # `type`, since True is an int to isinstance.
+        if not isinstance(entry, dict) or {k: type(v) for k, v in entry.items()} != kinds:
+            raise TraceCorrupt(
+                f"{directory}: run.json has an entry of left_out in another form; import the log "
+                "again"
+            )
+
+
+def _check_digest(run: dict[str, Any], directory: Path) -> None:
+    of_parts = [part["digest"] for part in run["parts"]]
+    if run_digest(of_parts, str(run["rounds"])) != run["digest"]:
+        raise TraceCorrupt(
+            f"{directory}: its digest is not that of its parts and rounds; import the log again"
+        )
+
+
+def _check_totals(run: dict[str, Any], directory: Path) -> None:
+    rows = sum(part["rows"] for part in run["parts"])
+    devices = max((part["end_device"] for part in run["parts"]), default=0)
+    if (rows, devices) != (run["rows"], run["devices"]):
+        raise TraceCorrupt(
+            f"{directory}: its parts have {rows} rows of {devices} devices, run.json says "
+            f"{run['rows']} of {run['devices']}; import the log again"
+        )
+
+
 def _check_values(run: dict[str, Any], directory: Path) -> None:
     """Raises TraceCorrupt unless what run.json holds in lists and tables is of the kinds that the
     properties rely on."""
@@ -487,10 +509,6 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
     are_as_written = (
         len(run.get("device_columns", ["device"])) > 0
         and all(isinstance(name, str) for name in names)
-        and all(
-            isinstance(each["reason"], str) and type(each["rows"]) is int
-            for each in run["left_out"]
-        )
         and (
             times is None
             or (isinstance(times, dict) and {"column", "form", "rounds_file_form"} <= times.keys())
@@ -498,8 +516,8 @@ def _check_values(run: dict[str, Any], directory: Path) -> None:
     )
     if not are_as_written:
         raise TraceCorrupt(
-            f"{directory}: run.json has columns, conditions, times or left_out in another form; "
-            "import the log again"
+            f"{directory}: run.json has columns, conditions or times in another form; import "
+            "the log again"
         )
 
 

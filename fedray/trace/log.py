@@ -21,7 +21,7 @@ from fedray.trace.log_times import TimeReader
 
 BATCH_ROWS = 1 << 20
 BLOCK_BYTES = 16 << 20
-"""Of CSV; no value may be longer."""
+"""Bytes of CSV that are read at once; no value may be longer."""
 MOST_MET = 5
 """Values of a condition's column that are named where no row has the one that is wanted."""
 LONGEST_EXACT = 2**53

@@ -21,7 +21,7 @@ from fedray.trace.log_times import TimeReader
 
 MOST_ROUNDS = 2**32 - 1
 LARGEST_NUMBER = 10**18
-"""Of a round, in a log."""
+"""Largest number of a round in a log."""
 MOST_SHOWN = 5
 
 

@@ -139,7 +139,7 @@ class PartialDirectory:
             # Again, now that nobody else is at work in it.
             self._check_ours(output, is_resumed)
             self.token = secrets.token_hex(16)
-            """Of this writer: whoever reads it in the partial directory shares its file system."""
+            """This writer's token: who reads it in the partial directory shares its file system."""
             self._write(TOKEN_FILE, f"{MARK}{self.token}".encode())
             self._clear(is_resumed)
             for name in self.made_again:

@@ -1,6 +1,7 @@
 """What made a trace: versions of fedray, Python and the packages whose code decides results."""
 
 import platform
+from functools import cache
 from importlib import metadata
 
 PACKAGES = (
@@ -19,7 +20,12 @@ PACKAGES = (
 def package_versions() -> dict[str, str]:
     """Installed versions of what may change a result, by name of the package, without importing
     anything; a package that is not installed is left out."""
-    versions = {"python": platform.python_version()}
+    return {"python": platform.python_version(), **_installed_versions()}
+
+
+@cache  # each is a parse of the package's metadata, and a run writes several documents
+def _installed_versions() -> dict[str, str]:
+    versions = {}
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)

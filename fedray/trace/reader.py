@@ -163,9 +163,23 @@ class Trace:
 
     @cached_property
     def trained(self) -> TrainedRun | None:
-        """The model that `fedray run` learned from this trace, opened; None if none was trained."""
+        """The model that `fedray run` learned from this trace, opened; None if none was trained.
+
+        Raises:
+            TraceCorrupt: the model was learned from another trace.
+        """
         directory = self.path / TRAINING
-        return TrainedRun.open(directory, self._verify) if directory.exists() else None
+        if not directory.exists():
+            return None
+        trained = TrainedRun.open(directory, self._verify)
+        # Each file of another run's training agrees with the others, so only this tells.
+        if trained.trace_digest != self.digest:
+            raise TraceCorrupt(
+                f"{shown(str(directory))} was trained on the trace {trained.trace_digest[:12]}, "
+                f"not on this one, {self.digest[:12]}; put this trace's own training back, or "
+                "move that folder away"
+            )
+        return trained
 
     @cached_property
     def metrics(self) -> dict[str, NDArray] | None:

@@ -46,7 +46,7 @@ TRAINING_FILE = "training.json"
 METRICS_FILE = "metrics.parquet"
 MODEL_FILE = "model.safetensors"
 OLD_MODEL_FILE = "model.npz"
-"""Of version 1: the aggregator's state, with the flat parameters."""
+"""The model of version 1: the aggregator's state, with the flat parameters."""
 METRIC_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),
@@ -74,7 +74,7 @@ OLD_METRIC_SCHEMA = pa.schema(
         pa.field("evaluation_accuracy", pa.float64()),
     ]
 )
-"""Of version 1, and of traces in which the metrics lay themselves."""
+"""The metrics of version 1, and of traces in which the metrics lay themselves."""
 OLD_METRICS = (
     Metric("loss", "nats per word", "lower"),
     Metric("accuracy", "share of words", "higher"),

@@ -1,7 +1,6 @@
 """The accountants: each turns an event into epsilon at a delta, or refuses it.
 
-To add one: its file here with a function of an event and a delta, its line in `ACCOUNTANTS`, and
-its cases in tests/mechanisms/test_events.py, whose suite it must pass.
+To add one: ARCHITECTURE.md, "To add".
 """
 
 from collections.abc import Callable

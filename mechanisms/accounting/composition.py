@@ -32,14 +32,14 @@ from numpy.typing import NDArray
 TIGHTNESS = 2.5e-4
 """Share of epsilon, about, by which the rounding of losses may raise it."""
 MOST_POINTS = 1 << 21
-"""Of the window; they take 300 MB."""
+"""Most points of the window; they take 300 MB."""
 
 _CHARGED = 1e-7
 """Share of delta that is given up for each: losses beyond the largest, sums beyond the window."""
 _MASS_ERROR = 1e-12
 """Relative, of a probability: bounds the quadrature and rounding."""
 _PLACE_ERROR = 1e-8
-"""Of a loss, in steps of the grid: bounds the rounding of at most 4e6 steps."""
+"""Error of a loss's place, in steps of the grid: bounds the rounding of at most 4e6 steps."""
 _PANEL = 0.0625
 """Widest panel of the quadrature, in standard deviations of x, and z / 2 at most, so that y changes
 by half: six nodes integrate the density, and its shares of a cell, to 1e-14 there."""
@@ -216,7 +216,7 @@ def _chernoff(step: _Step, count: int, delta: float, sign: int) -> tuple[float, 
 def _densities(
     step: _Step, x: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of the mixture, and of N(0, z^2)."""
+    """The densities of the mixture, and of N(0, z^2)."""
     q, z = step.probability, step.noise_multiplier
     scale = 1.0 / (z * math.sqrt(2.0 * math.pi))
     without, own = scale * np.exp(-0.5 * (x / z) ** 2), scale * np.exp(-0.5 * ((x - 1.0) / z) ** 2)
@@ -224,7 +224,7 @@ def _densities(
 
 
 def _rounded_losses(step: _Step, interval: float, sign: int) -> _Losses:
-    """Of one step, removing or, if sign is -1, adding."""
+    """The losses of one step, removing or, if sign is -1, adding."""
     least, most = (float(each) for each in step.loss(np.array([step.low, step.high])))
     h = max(interval, (most - least) / MOST_POINTS)
     start, end = math.floor(least / h) - 1, math.ceil(most / h) + 1
@@ -259,7 +259,8 @@ def _rounded_losses(step: _Step, interval: float, sign: int) -> _Losses:
 
 
 def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> _Bound:
-    """Of n losses, by the tilt s; infinity where the window has more than `MOST_POINTS`."""
+    """A bound on epsilon of n losses, by the tilt s; infinity where the window has more than
+    `MOST_POINTS`."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     h = losses.interval

@@ -43,11 +43,11 @@ from mechanisms.strategy import Sensitivity, Strategy
 MOST_SENSITIVITY = 1e148
 """Beyond, no noise multiplier leaves an epsilon that is a number."""
 MOST_COUNT = 2**53
-"""Of repetitions, rounds, devices and coordinates: whole numbers that floats hold."""
+"""Most repetitions, rounds, devices and coordinates: whole numbers that floats hold."""
 SUMMED_TERMS = 1 << 16
-"""Of tau, beyond which each is bounded by the last that was summed."""
+"""Terms of tau that are summed; beyond, each is bounded by the last that was summed."""
 LEAST_DEVICE_VARIANCE = 0.25
-"""Of discrete Gaussian noise that is summed over devices: the theorem's condition."""
+"""Least variance of discrete Gaussian noise that is summed over devices, by the theorem."""
 UPDATES = "sum of clipped updates"
 """What a round releases, unless an event says otherwise."""
 
@@ -134,7 +134,7 @@ def _strategy_of(value: Any, info: ValidationInfo) -> Any:
 
 
 class StrategyRelease(_ScaledGaussian):
-    """The stream C G + z N(0, I) of a strategy C over some rounds, and all that is computed of it.
+    """The stream C X + z N(0, I) of a strategy C over some rounds, and all that is computed of it.
 
     The sensitivity is that of the recorded patterns of a trace, or that of every pattern which a
     participation permits. `under` and `of_patterns` compute it.
@@ -240,7 +240,7 @@ class GaussianSum(GaussianEvent):
     kind: Literal["gaussian-sum"] = "gaussian-sum"  # pyright: ignore[reportIncompatibleVariableOverride]
     """A noisy sum of numbers."""
     standard_deviation: Annotated[float, Field(gt=0)]
-    """Of the noise on the sum, in the unit of the numbers."""
+    """Standard deviation of the noise on the sum, in the unit of the numbers."""
     bound: Annotated[float, Field(gt=0)] = 0.5
     """Largest absolute value of a device's number."""
     query: str = "number of clipped updates"

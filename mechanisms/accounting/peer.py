@@ -70,7 +70,7 @@ class PeerFigures:
     renyi_epsilon: float
     """By Renyi DP."""
     version: str
-    """Of dp_accounting."""
+    """Version of dp_accounting."""
 
 
 def peer_figures(event: Event, delta: float) -> PeerFigures:

@@ -119,7 +119,7 @@ def cached_mechanism(
 
 
 def _strategy_of(content: bytes, directory: Path) -> Strategy:
-    """Of an entry of the cache. Raises InputError."""
+    """The strategy of an entry of the cache. Raises InputError."""
     try:
         # A matrix is held to the digest that the entry names.
         return strategy_of(json.loads(content), directory)
@@ -190,8 +190,8 @@ def _best_bands(
     objective: Objective,
     on_progress: Progress | None,
 ) -> BandFHU | BISR:
-    """Of least loss: the best of 24 spaced geometrically, then steps that halve until neither
-    neighbour is better."""
+    """The mechanism of least loss: the best of 24 spaced geometrically, then steps that halve until
+    neither neighbour is better."""
     known: dict[int, float] = {}
 
     def value(bands: int) -> float:
@@ -217,7 +217,7 @@ def _best_bands(
 
 
 def _digest(request: MechanismRequest) -> str:
-    """Of the request, of the code that optimises, and of the libraries it uses."""
+    """Digest of the request, of the code that optimises, and of the libraries it uses."""
     tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
     files = sorted(Path(__file__).parent.glob("*.py"))
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -12,7 +12,7 @@ from server.policies.policy import Absence, Attempt, ParticipationPolicy
 class Cap(ParticipationPolicy):
     """A device takes part at most so often.
 
-    max_participations: accepted reports after which it may not take part again.
+    max_participations: reports that arrived in time, after which it may not take part again.
     """
 
     max_participations: int
@@ -23,7 +23,7 @@ class Cap(ParticipationPolicy):
         return True
 
     def absence(self, attempt: Attempt) -> Absence:
-        """For ever, from the accepted report that reaches the cap."""
-        is_spent = attempt.is_accepted & (attempt.contributions + 1 >= self.max_participations)
+        """For ever, from the report that reaches the cap."""
+        is_spent = attempt.has_arrived & (attempt.contributions + 1 >= self.max_participations)
         since = np.where(is_spent, attempt.report_times, 0.0)
         return Absence(since, np.where(is_spent, float(NEVER), 0.0))

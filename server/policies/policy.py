@@ -1,4 +1,4 @@
-"""The door for participation policies: what an attempt leaves in the memory of its devices.
+"""The interface of participation policies: what an attempt leaves in the memory of its devices.
 
 A policy never meets a single check-in. It says once per attempt, for all of its devices, how long
 each keeps away and which of them keep the round as their last one. Compiled code compares these
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedray.history import HistoryLosses, first_loss_after
 from fedray.messages import NEVER
+from fedray.scenario.participation import Participation, PolicyTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,13 @@ class Attempt:
     report_times: [S]; when each reported; infinity where it did not.
     upload_times: [S]; when its upload would start, or did.
     has_reported: [S]; whether it reported at all, late or not.
-    is_accepted: [S]; whether its report arrived before the round closed. The device cannot know
+    has_arrived: [S]; whether its report arrived before the round closed. The device cannot know
         whether the round was committed.
-    has_uploaded: [S]; whether its upload started and the server did not abort it: it was accepted,
-        or lost on the way before the round closed.
+    has_uploaded: [S]; whether its upload started and the server did not abort it: it arrived, or
+        was lost on the way before the round closed.
     timer_seconds: [S]; how long each keeps away after its timer starts.
-    contributions: [S]; accepted reports before this attempt; 0 where they are not counted.
+    contributions: [S]; reports that arrived in time before this attempt; 0 where they are not
+        counted.
     """
 
     started: float | NDArray[np.float64]
@@ -39,7 +41,7 @@ class Attempt:
     report_times: NDArray[np.float64]
     upload_times: NDArray[np.float64]
     has_reported: NDArray[np.bool_]
-    is_accepted: NDArray[np.bool_]
+    has_arrived: NDArray[np.bool_]
     has_uploaded: NDArray[np.bool_]
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
@@ -88,6 +90,12 @@ class ParticipationPolicy:
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
         """Whether each device [S] of an attempt keeps the round as its last one."""
         return np.zeros(attempt.size, np.bool_)
+
+
+def remembers_nothing(table: PolicyTable, participation: Participation) -> ParticipationPolicy:
+    """What devices remember for a policy that the shard alone checks, whatever its `table`."""
+    del table, participation
+    return ParticipationPolicy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,21 @@
-"""The policies that a scenario names."""
+"""The policies by `participation.policies.kind`. To add one: ARCHITECTURE.md, "To add"."""
+
+from pkgutil import resolve_name
 
 from fedray.history import HistoryLosses
 from fedray.scenario import Scenario
-from fedray.scenario.participation import (
-    AnyPolicy,
-    MinSepPolicy,
-    Participation,
-    WithoutReplacementPolicy,
-)
+from fedray.scenario.participation import Participation, TimerPolicy
 from server.policies.cap import Cap
-from server.policies.min_sep import MinSep
 from server.policies.policy import ParticipationPolicy, Policies
-from server.policies.timer import Timer
-from server.policies.without_replacement import WithoutReplacement
+from server.policies.round_separation import RoundSeparation
+
+POLICIES = {
+    "data_available": "server.policies.policy:remembers_nothing",
+    "min_sep": "server.policies.round_separation:RoundSeparation.of",
+    "swor": "server.policies.without_replacement:WithoutReplacement.of",
+    "timer": "server.policies.timer:Timer.of",
+}
+"""What takes its table and the table `participation`, and gives a `ParticipationPolicy`."""
 
 
 def policies_of(scenario: Scenario) -> Policies:
@@ -22,12 +25,12 @@ def policies_of(scenario: Scenario) -> Policies:
         ValueError: a policy needs what the shards do not keep for this table.
     """
     table = scenario.participation
-    each: list[ParticipationPolicy] = []
-    if table.has_timer:
-        each.append(Timer(table.timer_resets_on))
-    each += [policy for one in table.policies or () for policy in _of_table(one, table)]
+    tables = (TimerPolicy(),) if table.policies is None else table.policies
+    each: list[ParticipationPolicy] = [
+        resolve_name(POLICIES[one.kind])(one, table) for one in tables
+    ]
     if table.round_separation:
-        each.append(MinSep(table.round_separation, "accepted"))
+        each.append(RoundSeparation(table.round_separation, "arrived"))
     if table.max_participations is not None:
         each.append(Cap(table.max_participations))
     joined = Policies(tuple(each), HistoryLosses.of(scenario))
@@ -49,13 +52,3 @@ def _check_that_shards_keep(policies: Policies, table: Participation) -> None:
             "a policy reads contributions but participation.max_participations is none, so shards "
             "do not count them; let the table say that they are counted"
         )
-
-
-def _of_table(policy: AnyPolicy, table: Participation) -> list[ParticipationPolicy]:
-    """What devices remember for a policy: nothing, for one that the shard alone checks."""
-    if isinstance(policy, WithoutReplacementPolicy):
-        is_known = table.history_loss != "corrupted"
-        return [WithoutReplacement(3600.0 * policy.period_hours, is_known)]
-    if isinstance(policy, MinSepPolicy):
-        return [MinSep(policy.gap, "upload")]
-    return []

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.scenario.participation import Participation, TimerPolicy
 from server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 
@@ -16,6 +17,12 @@ class Timer(ParticipationPolicy):
     """
 
     resets_on: str
+
+    @classmethod
+    def of(cls, table: TimerPolicy, participation: Participation) -> "Timer":
+        """The timer of the table `participation`; its own `table` has no keys."""
+        del table
+        return cls(participation.timer_resets_on)
 
     def absence(self, attempt: Attempt) -> Absence:
         """Seconds are rounded up, so that no device comes before its timer has run out."""
@@ -29,8 +36,8 @@ class Timer(ParticipationPolicy):
         """Whose timers start [S], and when."""
         match self.resets_on:
             case "accepted":
-                # The server accepts a report when it comes, even if the round is abandoned later.
-                return attempt.is_accepted, attempt.report_times
+                # The device cannot know whether the round was abandoned later.
+                return attempt.has_arrived, attempt.report_times
             case "reported":
                 return attempt.has_reported, attempt.report_times
             case "upload":

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedray.scenario.participation import Participation, WithoutReplacementPolicy
 from server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 
@@ -20,6 +21,14 @@ class WithoutReplacement(ParticipationPolicy):
 
     period_seconds: float
     knows_of_loss: bool
+
+    @classmethod
+    def of(
+        cls, table: WithoutReplacementPolicy, participation: Participation
+    ) -> "WithoutReplacement":
+        """The policy of its own `table`; `participation` says what losses of history are like."""
+        is_known = participation.history_loss != "corrupted"
+        return cls(3600.0 * table.period_hours, is_known)
 
     @property
     def survives_loss(self) -> bool:

@@ -46,7 +46,7 @@ def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> 
     from clients.tasks.custom import CustomTask
     from fedray.pipeline import run_scenario
     from fedray.placement import Placement
-    from fedray.scenario import CustomTask as CustomTable
+    from fedray.scenario.tasks import CustomTask as CustomTable
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_task.py").write_text(block("python", "Training"))
@@ -89,7 +89,7 @@ def test_every_command_is_shown() -> None:
 
 
 def test_every_option_of_every_command_is_in_its_synopsis_and_no_other() -> None:
-    """Of a switch that is on by itself, only what turns it off."""
+    """A switch that is on by itself is named only by what turns it off."""
     from typer.main import get_command
 
     from fedray.cli import app

@@ -102,7 +102,7 @@ def overhead(devices: int, small: bool) -> None:
     clock.around(FixedPointEncoding, "encode_into", "encode and sum")
     clock.around(aggregator.ModelAggregator, "add", "add sums")
     clock.around(aggregator.ModelAggregator, "release", "decode, add noise")
-    clock.around(noise.BufferedNoise, "next", "noise")
+    clock.around(noise.BuffersNoise, "next", "noise")
     clock.around(optimizers.SGDStep, "apply", "server step")
     clock.around(loop, "train", "rest")
     for round_index in range(1, rounds + 1):
@@ -192,7 +192,7 @@ def driver(devices: int, small: bool) -> None:
 
 
 def memory(devices: int, small: bool) -> None:
-    """Of each mechanism in a process of its own: the peak is never lowered."""
+    """The peak memory of each mechanism, in a process of its own, since the peak is never lowered."""
     dimension = 200_000 if small else 10_000_000
     for name in ["blt"] if small else MECHANISMS:
         code = f"import bench_learning; bench_learning.measure_memory({name!r}, {dimension})"

@@ -21,7 +21,7 @@ from mechanisms.loss import loss
 from mechanisms.optimize.gram import optimize_banded
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import PatternSensitivities
-from server.noise import BufferedNoise, noise_stream
+from server.noise import BuffersNoise, noise_stream
 
 FOUR = BLT(theta=(0.99, 0.9, 0.6, 0.2), omega=(0.1, 0.1, 0.1, 0.1))
 
@@ -58,7 +58,7 @@ def bench_stream(is_small: bool) -> None:
     """One step with 2.4 million parameters and 4 buffers: against a copy of as many bytes, and against torch's draw alone."""
     dimension, repeats = (100_000, 3) if is_small else (2_400_000, 41)
     stream = noise_stream(FOUR, 0, dimension, torch.device("cpu"), 10_000)
-    assert isinstance(stream, BufferedNoise)
+    assert isinstance(stream, BuffersNoise)
     stream.next()
     moved = (
         4 * dimension * (2 * len(FOUR.theta) + 2)
@@ -105,7 +105,7 @@ def bench_gpu(is_small: bool) -> None:
         return
     device, dimension = torch.device("cuda"), 1_000_000 if is_small else 1_000_000_000
     stream = noise_stream(FOUR, 0, dimension, device, 10_000)
-    assert isinstance(stream, BufferedNoise)
+    assert isinstance(stream, BuffersNoise)
     stream.next()
     moved = 4 * dimension * (2 * len(FOUR.theta) + 2)
     source = torch.zeros(dimension, device=device)

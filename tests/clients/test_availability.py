@@ -16,7 +16,7 @@ from clients.availability.habit import (
 )
 from clients.availability.intervals import DAY, HOUR
 from clients.availability.registry import availability_of
-from clients.population import DeviceModel, are_reachable, zone_of
+from clients.population import DeviceModel, are_usable, zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import draw, exponential, normal, uniform
 from fedray.scenario import Scenario
@@ -184,6 +184,20 @@ def test_static_habits_follow_their_laws_and_no_other(attribute: str, law) -> No
     assert stats.kstest(1.05 * values, law.cdf).pvalue < 1e-4
 
 
+def test_what_two_models_have_in_common_is_computed_once() -> None:
+    """Every shard makes a model; inverting its two distributions takes a third of a second."""
+    one, again, other = (
+        availability_of(scenario(100, *overrides))
+        for overrides in ((), ("seed=9",), ("availability.day_habit_shape=0.3",))
+    )
+    assert isinstance(one, HabitAvailabilityModel)
+    assert isinstance(again, HabitAvailabilityModel)
+    assert isinstance(other, HabitAvailabilityModel)
+    assert again.tables.propensities is one.tables.propensities
+    assert again.tables.free_rates is one.tables.free_rates
+    assert not np.array_equal(other.tables.free_rates, one.tables.free_rates)
+
+
 class TestTargets:
     """Targets of the default model with unreachable = 0.20 (a public 723-device trace, and Bonawitz et al. 2019, section 9).
 
@@ -202,17 +216,19 @@ class TestTargets:
     @classmethod
     def half_hours(cls, *overrides: str) -> np.ndarray:
         value = scenario(cls.DEVICES, *overrides)
-        is_usable = are_reachable(DeviceModel.of(value), np.arange(cls.DEVICES, dtype=np.uint64))
-        eligible = np.zeros((cls.DEVICES, 48 * cls.DAYS), bool)
+        is_usable = are_usable(DeviceModel.of(value), np.arange(cls.DEVICES, dtype=np.uint64))
+        # +1 where a session starts and -1 where it ends: the sum so far is how many are going on.
+        changes = np.zeros((cls.DEVICES, cls.DAYS, 49), np.int64)
         for day in range(cls.DAYS):
             index, start, end = _list(
                 value, day * DAY, (day + 1) * DAY, np.where(is_usable, 0.0, np.inf)
             )
             first = np.maximum(0, np.ceil((start - day * DAY) / 1800)).astype(int)
             last = np.minimum(48, np.ceil((end - day * DAY) / 1800)).astype(int)
-            for device, a, b in zip(index, first, last, strict=True):
-                eligible[device, 48 * day + a : 48 * day + b] = True
-        return eligible
+            np.add.at(changes, (index, day, first), 1)
+            np.add.at(changes, (index, day, np.maximum(first, last)), -1)
+        eligible = changes.cumsum(axis=2)[:, :, :48] > 0
+        return eligible.reshape(cls.DEVICES, -1)
 
     @pytest.mark.slow
     def test_eligible_share(self, grid) -> None:

@@ -14,7 +14,8 @@ from clients.work.caps import usable_examples
 from clients.work.local import LocalTraining, OneGradient
 from clients.work.work import WorkOrder, WorkResult
 from fedray.errors import ScenarioError
-from fedray.scenario import FedAvg, FedProx, FedSGD, KeyboardLstmTask
+from fedray.scenario.tasks import KeyboardLstmTask
+from fedray.scenario.training import FedAvg, FedProx, FedSGD
 
 LENGTHS = {0: [3, 4, 2, 5], 1: [5, 5, 5], 2: [1] * 30}
 """Tokens that are learned of every text of a device."""

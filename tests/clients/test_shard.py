@@ -197,8 +197,8 @@ def test_every_check_in_lies_in_an_eligible_interval_and_in_its_window(is_enumer
 @pytest.mark.slow
 @SAMPLERS
 def test_first_check_ins_come_at_the_asked_rate(is_enumerated: bool) -> None:
-    """Of devices eligible for a whole window, times from its start to the first check-in are exponential at 3 an hour, cut at the
-    end; not at 3.3 (power). About 4,500 devices; fixed seed; rejects at p < 1e-4."""
+    """Devices that are eligible for a whole window have times from its start to the first check-in that are exponential at 3 an
+    hour, cut at the end; not at 3.3 (power). About 4,500 devices; fixed seed; rejects at p < 1e-4."""
     value = scenario(60_000)
     shard = PopulationShard(value, 0, 60_000)
     check_ins = shard.check_ins(order(1, 3.0, is_enumerated=is_enumerated))
@@ -253,7 +253,7 @@ def test_timers_only_move_forward() -> None:
     shard = PopulationShard(scenario(20_000), 0, 20_000)
     device = np.array([17], np.uint64)
     shard.settle([settlement(device, 5000), settlement(device, 0)])
-    assert shard._timers.get(np.array([17])).tolist() == [5000]
+    assert shard._open_times.get(np.array([17])).tolist() == [5000]
 
 
 def test_the_census_estimates_how_many_are_eligible() -> None:

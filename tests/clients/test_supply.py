@@ -24,8 +24,8 @@ def test_the_supply_of_a_recording_is_that_of_its_sessions(small, tmp_path: Path
 
 
 def test_the_supply_is_an_estimate_from_a_sample_of_the_usable(small) -> None:
-    """Of 300,000 devices every 30th is looked at: the mean over the week is within 5 deviations of one hour's count of all,
-    where habits are the same every day, for devices that are reachable and there at the start."""
+    """Every 30th of 300,000 devices is looked at: the mean over the week is within 5 deviations of one hour's count of all,
+    where habits are the same every day, for devices that are usable and there at the start."""
     scenario = small(
         "population.devices=300000",
         "population.reach=0.5",

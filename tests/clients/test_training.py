@@ -1,5 +1,6 @@
 """Local training: clipping, exact sums, and devices that do not feel each other."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from clients import waiting
 from clients.clipping import Clipped, Clipper, clip_factors
 from clients.data.language import LENGTH, START, WORDS, Language
 from clients.trainer import LocalTrainer
@@ -17,7 +19,9 @@ from fedray.encoding.fixed_point import FixedPointEncoding
 from fedray.errors import ScenarioError
 from fedray.messages import FIXED_POINT_BITS, Clip, TrainOrder, TrainReport
 from fedray.placement import Placement
-from fedray.scenario import FixedClipping, PerLayerClipping, Privacy
+from fedray.scenario.clipping import FixedClipping, PerLayerClipping
+from fedray.scenario.data import LanguageData
+from fedray.scenario.privacy import Privacy
 from fedray.simulation import simulate
 
 
@@ -60,6 +64,20 @@ def test_no_clipped_update_is_longer_than_the_clip_norm(clip_norm: float) -> Non
         assert norm == pytest.approx(min(own, clip_norm), rel=1e-6, abs=rounding)
 
 
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
+def test_a_norm_is_a_sum_in_64_lanes_and_so_the_same_on_every_machine(size: int) -> None:
+    update = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    rows = np.zeros((-(-size // 64), 64))
+    rows.flat[:size] = update.astype(np.float64) ** 2
+    lanes = np.zeros(64)
+    for row in rows:
+        lanes += row
+    clipper = Clipper(Privacy(), {"all": (size,)})
+    (norm,) = clipper.clip(update[None, :], Clip(1.0)).norms
+    assert norm == math.sqrt(sum(lanes.tolist()))
+    assert norm == pytest.approx(math.sqrt(math.fsum(rows.flat)), rel=1e-15)
+
+
 def test_a_sum_of_clipped_updates_is_that_of_each_alone() -> None:
     updates = np.random.default_rng(2).normal(size=(7, 300)).astype(np.float32)
     together, done = clipped(updates, 17.3)
@@ -67,6 +85,19 @@ def test_a_sum_of_clipped_updates_is_that_of_each_alone() -> None:
     assert (together == sum(total for total, _ in alone)).all()
     assert done.tolist() == [int(each[0]) for _, each in alone]
     assert 0 < done.sum() < 7
+
+
+def test_groups_that_wait_for_each_other_give_the_sum_of_each_device(
+    small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for three devices: groups fill it, end within it, and are larger than it."""
+    monkeypatch.setattr(waiting, "MOST_WAITING", 3)
+    trainer = LocalTrainer(small("training.enabled=true"))
+    groups = [[1, 2], [3], [4], [5, 6], [7, 8], [9, 10, 11, 12], [13]]
+    report, together = trained(trainer, *groups)
+    apart = [trained(trainer, group) for group in groups]
+    assert (together == sum(total for _, total in apart)).all()
+    assert report == TrainReport.of(0, [each for each, _ in apart])
 
 
 SHAPES = {"a": (3, 20), "b": (20,), "c": (2, 210)}
@@ -139,7 +170,7 @@ def test_norms_for_another_number_of_layers_are_refused() -> None:
 
 
 def test_a_trainer_clips_by_the_norm_of_its_order_and_counts_short_updates(trainer) -> None:
-    """Of one device with an update of norm u: the sum is u steps long at most, whatever the scenario's clip norm."""
+    """The sum of one device with an update of norm u is u steps long at most, whatever the scenario's clip norm."""
     group, start = [np.array([3], np.uint64)], trainer.initial_parameters()
     _, total = trainer.train(TrainOrder(0, group, Clip(1e3)), start)
     own = float(np.linalg.norm(total * (1e3 / 2.0**FIXED_POINT_BITS)))
@@ -207,14 +238,14 @@ def test_training_lowers_the_loss(small) -> None:
 
 def test_text_is_a_function_of_the_device_and_words_are_words(small) -> None:
     devices, positions = np.array([5, 9], np.uint64), np.tile(np.arange(4), (2, 1))
-    source = Language(small("training.seed=7"))
+    source = Language(small("training.seed=7"), LanguageData())
     both = source.examples(devices, positions)["tokens"]
     assert both.shape == (2, 4, LENGTH + 1)
     assert (both[:, :, 0] == START).all()
     assert both[:, :, 1:].max() < WORDS
     second = source.examples(devices[1:], np.array([[2, 0]]))["tokens"][0]
     assert (second == both[1, [2, 0]]).all()
-    other = Language(small("training.seed=8"))
+    other = Language(small("training.seed=8"), LanguageData())
     assert not (other.examples(devices, positions)["tokens"] == both).all()
 
 

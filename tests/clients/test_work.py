@@ -1,6 +1,7 @@
 """What devices compute: steps against those written out by hand, and groups of any size."""
 
 from collections.abc import Mapping
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
@@ -12,12 +13,12 @@ from clients.data.source import DamagedExamples, Field
 from clients.tasks.layout import named
 from clients.tasks.module import FunctionSource, ModuleTask
 from clients.trainer import LocalTrainer
-from clients.work.local import LocalTraining, OneGradient
 from clients.work.orders import example_orders
+from clients.work.registry import WORKS
 from clients.work.work import WorkOrder, WorkResult
 from fedray.messages import FIXED_POINT_BITS, Metric, TrainOrder
 from fedray.rng import Stream, stream_key
-from fedray.scenario import FedAvg, FedProx, FedSGD
+from fedray.scenario.training import FedAvg, FedProx, FedSGD
 
 HELD = np.array([5, 12, 3, 40], np.int64)
 DEVICES = np.arange(HELD.size, dtype=np.uint64)
@@ -44,8 +45,8 @@ def order(made: ModuleTask, device_ids=DEVICES, held=HELD, round_index: int = 3)
 
 def computed(table, made: ModuleTask, work_order: WorkOrder) -> WorkResult:
     assert made.source is not None
-    kind = OneGradient if isinstance(table, FedSGD) else LocalTraining
-    return kind(table, made, made.source, seed=7).compute(work_order)
+    make = resolve_name(WORKS[table.kind])
+    return make(table, made, made.source, seed=7).compute(work_order)
 
 
 def by_hand(table: FedAvg, made: ModuleTask, device: int, steps: int) -> torch.Tensor:
@@ -102,14 +103,26 @@ def test_steps_are_those_of_torch_s_own_optimisers_on_each_device(name: str) -> 
         assert result.examples[device] == min(usable[device], steps * table.batch_size)
 
 
-@pytest.mark.parametrize("name", TABLES)
+ALL_TABLES = {**TABLES, "one gradient": FedSGD(learning_rate=2.0)}
+
+
+@pytest.mark.parametrize("name", ALL_TABLES)
 def test_a_loop_and_a_batch_of_devices_agree(name: str) -> None:
-    made = task()
-    together = computed(TABLES[name], made, order(made))
+    table, made = ALL_TABLES[name], task()
+    together = computed(table, made, order(made))
     for device in range(HELD.size):
         one = slice(device, device + 1)
-        alone = computed(TABLES[name], made, order(made, DEVICES[one], HELD[one]))
+        alone = computed(table, made, order(made, DEVICES[one], HELD[one]))
         torch.testing.assert_close(alone.updates[0], together.updates[device], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_device_alone_leaves_the_parameters_of_the_round_as_they_are(name: str) -> None:
+    made = task()
+    alone = order(made, DEVICES[3:], HELD[3:])
+    before = alone.start.clone()
+    assert computed(TABLES[name], made, alone).updates.any()
+    assert torch.equal(alone.start, before)
 
 
 def test_many_steps_are_read_window_by_window(monkeypatch) -> None:

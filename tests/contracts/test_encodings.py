@@ -10,9 +10,10 @@ from clients.clipping import clip_factors
 from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
 from fedray.encoding.norms import padded
 from fedray.encoding.registry import encoding_of
-from fedray.encoding.tables import FixedPoint, SecAgg
+from fedray.encoding.tables import AnyEncoding, DiscreteGaussian, FixedPoint, SecAgg
 
-ENCODINGS = {
+ENCODINGS: dict[str, AnyEncoding] = {
+    "discrete_gaussian": DiscreteGaussian(parameters=1),
     "fixed_point": FixedPoint(),
     "secagg": SecAgg(scale=1000),
     "secagg, more room": SecAgg(scale=1 << 20, modulus_bits=40),
@@ -24,11 +25,17 @@ ERRORS = {
 }
 """The largest L2 error of a decoded sum, over the clip norm, before it is rounded to float32."""
 ALL = pytest.mark.parametrize("kind", ENCODINGS)
+WITHOUT_NOISE = pytest.mark.parametrize(
+    "kind", [kind for kind, table in ENCODINGS.items() if not table.adds_noise]
+)
 DEVICES = 12
 
 
 def made(kind: str, dimension: int) -> Encoding:
-    return encoding_of(ENCODINGS[kind], SumSetting(dimension, DEVICES, DEVICES, 1.0, seed=11))
+    table = ENCODINGS[kind]
+    if isinstance(table, DiscreteGaussian):
+        table = DiscreteGaussian(parameters=dimension)
+    return encoding_of(table, SumSetting(dimension, DEVICES, DEVICES, 1.0, seed=11))
 
 
 def updates_of(
@@ -82,7 +89,7 @@ def test_a_sum_does_not_depend_on_how_devices_are_grouped(kind: str, dimension: 
         assert (total == together).all()
 
 
-@ALL
+@WITHOUT_NOISE
 def test_devices_without_a_usable_update_add_zero(kind: str) -> None:
     values = np.array([[np.nan, 1.0], [np.inf, 0.0], [0.25, 0.0]], np.float32)
     factors, _ = clip_factors(values, 1.0)
@@ -95,7 +102,7 @@ def test_devices_without_a_usable_update_add_zero(kind: str) -> None:
     assert (encoding.decode(nothing, 1.0, 0) == 0).all()
 
 
-@ALL
+@WITHOUT_NOISE
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     dimension=st.integers(1, 300),
@@ -118,7 +125,7 @@ def test_no_device_contributes_more_than_is_said(
     assert norm <= encoding.contribution_norm(clip_norm) * (1 + 1e-6)
 
 
-@ALL
+@WITHOUT_NOISE
 @pytest.mark.parametrize("dimension", [1, 2, 3, 100, 5000])
 @pytest.mark.parametrize("clip_norm", [0.01, 30.0])
 def test_what_is_decoded_is_the_sum_within_the_stated_error(

@@ -15,7 +15,7 @@ from clients.data.registry import source_of
 from clients.tasks.contract import CHECKS
 from clients.tasks.custom import CustomTask
 from clients.tasks.module import ModuleTask
-from clients.tasks.registry import TASKS, task_of
+from clients.tasks.registry import task_of
 from clients.trainer import LocalTrainer
 from fedray import simulation
 from fedray.errors import InputError, ScenarioError
@@ -23,8 +23,8 @@ from fedray.learning import train
 from fedray.messages import FIXED_POINT_BITS, TrainOrder
 from fedray.pipeline import resume_run, run_scenario
 from fedray.placement import Placement
-from fedray.scenario import CustomTask as CustomTable
 from fedray.scenario import Scenario
+from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.simulation import read_unfinished_scenario, simulate
 
 HERE = Placement(1, "in-process")
@@ -119,8 +119,8 @@ def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
 
 
-DATA = {"next_word": {"kind": "language"}}
-"""Data for each shipped task."""
+DATA = {"next_word": "language"}
+"""The kind of data of each shipped task that takes no other."""
 MADE = {
     **{name: lambda seed, name=name: _registered(name, seed) for name in DATA},
     **{
@@ -135,7 +135,7 @@ MADE = {
 def _registered(name: str, seed: int):
     tables = {"population": {"devices": 2**40 - 2}, "rounds": {"count": 1, "report_goal": 64}}
     training = {"task": name, "seed": seed}
-    scenario = Scenario.from_tables({**tables, "data": DATA[name], "training": training})
+    scenario = Scenario.from_tables({**tables, "data": {"kind": DATA[name]}, "training": training})
     source = source_of(scenario)
     return task_of(scenario, source.fields), source
 
@@ -143,10 +143,6 @@ def _registered(name: str, seed: int):
 def _with_source(task):
     assert task.source is not None
     return task, task.source
-
-
-def test_every_shipped_task_is_tested() -> None:
-    assert {*DATA, "custom", *(table.kind for table, _ in CASES.values())} == TASKS.keys()
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -42,8 +42,9 @@ def test_run_prints_one_json_object_and_writes_trace_and_report(
             "training.evaluate_every=2",
         ).to_toml()
     )
+    workers = ["--shards", "1", "--trainers", "1"]
     code, out, _ = fedray_command(
-        "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--shards", "2", "--json"
+        "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), *workers, "--json"
     )
     assert code == 0
     document = json.loads(out)

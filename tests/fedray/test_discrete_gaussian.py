@@ -257,7 +257,7 @@ def test_a_model_trains_with_the_noise_of_its_devices(small, tmp_path) -> None:
 
 
 PATTERNS = [[0, 1, 2], [0, 2], [0, 1], [2], [2]]
-"""Of three rounds the second has the fewest devices, two."""
+"""The second of the three rounds has the fewest devices, two."""
 
 
 def test_the_audit_accounts_for_the_round_with_the_fewest_devices(trace_of, small) -> None:

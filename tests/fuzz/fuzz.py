@@ -66,7 +66,7 @@ from fedray.trace.writer import TraceWriter, encode_part
 from mechanisms.registry import Tree
 
 SECONDS = 60
-"""Of one case, at most."""
+"""Most seconds of one case."""
 MEMORY = 12 << 30
 """Address space of a child, bytes: what asks for more gets a MemoryError and not the machine's."""
 CHUNK = 1000
@@ -180,7 +180,7 @@ def changed_lines(text: str, separator: str, rng: random.Random) -> str:
 
 
 def changed_text(text: str, separator: str, rng: random.Random) -> bytes:
-    """Of a text, by lines or by bytes."""
+    """A text that is changed by lines or by bytes."""
     return (
         changed_bytes(text.encode(), rng)
         if rng.random() < 0.3
@@ -353,7 +353,12 @@ def make_own(path: Path, seed: int) -> None:
         for t in range(rounds)
     ]
     parameters = rng.random(9).astype(np.float32)
-    document = {"trace_digest": "0", "rounds": rounds, "seed": 7, "scenario": scenario.to_tables()}
+    document = {
+        "trace_digest": Trace.open(path).digest,
+        "rounds": rounds,
+        "seed": 7,
+        "scenario": scenario.to_tables(),
+    }
     with TrainedRunWriter(path / TRAINING) as trained:
         trained.finish(metrics, description, parameters, document)
 

@@ -42,7 +42,7 @@ STRATEGIES = [
 
 
 def largest(strategy, patterns: list[list[int]], rounds: int) -> float:
-    """Of the patterns' rounds so far, one by one."""
+    """The largest sensitivity of the patterns' rounds so far, one by one."""
     sensitivities = PatternSensitivities(strategy, rounds)
     so_far = [[each for each in pattern if each < rounds] for pattern in patterns]
     return max(sensitivities.exact(np.array(each)).value for each in so_far if each)

@@ -288,6 +288,18 @@ def test_a_plane_has_its_files_too(tmp_path: Path) -> None:
     assert table.read_text() == "x,y,epsilon\n1,2,3.00001\n2,2,6\n"
 
 
+def test_names_of_points_have_room_at_the_ends_of_a_phone_s_plot() -> None:
+    """A name takes an eighth of the width there, on either side of its point."""
+    runs = [
+        {"name": "nwp-en-GB", "min_sep": {"published": value, "observed": value}}
+        for value in (50.0, 500.0)
+    ]
+    agreement = observed_beside_published(runs, "min_sep", "t", "n").series[0]
+    first, last = np.log(agreement.x)
+    assert (np.log(50.0) - first) / (last - first) >= 0.125
+    assert (last - np.log(500.0)) / (last - first) >= 0.125
+
+
 @pytest.mark.slow
 def test_figures_without_data_are_drawn_empty() -> None:
     figure = observed_beside_published(

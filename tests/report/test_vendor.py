@@ -6,7 +6,7 @@ from importlib import resources
 
 VENDOR = resources.files("fedray.report") / "vendor"
 SHA256 = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
-"""Of plotly-basic.min.js in the npm package plotly.js-basic-dist-min 4.1.1."""
+"""Digest of plotly-basic.min.js in the npm package plotly.js-basic-dist-min 4.1.1."""
 
 
 def test_it_is_the_bundle_that_was_reviewed_with_its_version_and_licence() -> None:

@@ -3,6 +3,7 @@ is what is claimed."""
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -111,10 +112,36 @@ def test_between_restarts_the_norm_stays_and_the_estimate_moves(small, mechanism
     assert len({clip.norm for clip in clips}) == 4
 
 
-def test_a_restored_rule_goes_on_as_it_was(small) -> None:
-    scenario = adaptive(small, TREE)
-    one, other = clip_rule_of(scenario), clip_rule_of(scenario)
-    clips_of(one, 11, 2.0)
+CLIPPING = {
+    "adaptive": "{kind='adaptive', quantile=0.7}",
+    "fixed": "{kind='fixed', zero_above=10.0}",
+    "per_layer": "{kind='per_layer'}",
+}
+
+
+@pytest.fixture(params=CLIPPING.values(), ids=CLIPPING)
+def any_rule(request, small) -> Callable[[], ClipRule]:
+    """Makes a clip rule of a run in which the mechanism begins anew in rounds 8, 20 and 30."""
+    keys = ("training.enabled=true", "rounds.count=40", TREE)
+    scenario = small(*keys, f"privacy.clipping={request.param}")
+    return lambda: clip_rule_of(scenario)
+
+
+def test_the_norm_changes_only_where_the_mechanism_begins_anew(any_rule) -> None:
+    """The noise of what lies between is measured by one norm, whatever the rule and the reports."""
+    rule, rng, norms = any_rule(), np.random.default_rng(2), []
+    for t in range(40):
+        norms.append(rule.clip().norm)
+        short = int(rng.integers(0, 65))
+        rule.commit(TrainReport(round_index=t, devices=64, short=short, long=64 - short))
+    changes = {t for t in range(1, 40) if norms[t] != norms[t - 1]}
+    assert changes <= {8, 20, 30}
+
+
+def test_a_restored_rule_goes_on_as_it_was(any_rule) -> None:
+    one, other = any_rule(), any_rule()
+    for t in range(11):
+        one.commit(TrainReport(round_index=t, devices=64, short=40, long=24))
     other.load(one.state())
     for t in range(11, 35):
         assert one.clip() == other.clip()

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from example_mechanisms import MECHANISMS, ROUNDS
 from numpy.typing import NDArray
 
 from fedray.errors import CheckpointError, InputError
@@ -15,49 +16,18 @@ from mechanisms import reference
 from mechanisms.participation import MinSep
 from mechanisms.recurrence import Outputs, Recurrence
 from mechanisms.registry import (
-    BISR,
-    BLT,
-    Banded,
-    BandFHU,
-    Dense,
     Identity,
-    Matrix,
     Restarted,
-    Toeplitz,
     Tree,
-    TreeFull,
 )
 from mechanisms.strategy import Sensitivity, Strategy
-from mechanisms.triangular import lower_factor
 from server.aggregator import ModelAggregator
 from server.draws import BLOCK, VIRTUAL, NormalDraws
 from server.noise import NoiseStream, buffered_step, noise_stream
 
 CPU = torch.device("cpu")
-ROUNDS = 45
-LAGS = np.abs(np.subtract.outer(np.arange(ROUNDS), np.arange(ROUNDS)))
-STRATEGIES = [
-    Identity(),
-    BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)),
-    Toeplitz(coefficients=(0.8, 0.5, 0.25)),
-    BandFHU(bands=6),
-    BISR(bands=1),
-    BISR(bands=6),
-    Banded.from_matrix(
-        lower_factor(np.where(LAGS < 4, 0.6**LAGS, 0.0) + np.eye(ROUNDS)), "banded.npy"
-    ),
-    Dense.from_matrix(lower_factor(0.9**LAGS), "dense.npy"),
-    Matrix.from_matrix(np.tril(np.cos(LAGS)) + np.eye(ROUNDS), "matrix.npy"),
-    Tree(),
-    Tree(restarts=(1, 13, 20, 99)),
-    Tree(completion=True, rounds=ROUNDS),
-    Tree(restarts=(13, 20), completion=True, rounds=ROUNDS),
-    TreeFull(rounds=ROUNDS),
-    Restarted(mechanism=BLT(theta=(0.95, 0.6), omega=(0.2, 0.3)), restarts=(1, 13, 99)),
-    Restarted(mechanism=Toeplitz(coefficients=(0.8, 0.5, 0.25)), restarts=(7, 20)),
-    Restarted(mechanism=BISR(bands=6), restarts=(7, 20)),
-]
-KINDS = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.kind)
+BLT_STREAM = MECHANISMS["blt"]
+KINDS = pytest.mark.parametrize("strategy", MECHANISMS.values(), ids=MECHANISMS)
 
 
 def stream_of(
@@ -136,7 +106,11 @@ def test_a_mechanism_that_nobody_knows_has_the_noise_of_the_recurrence_that_it_n
         np.testing.assert_allclose(stream.next().numpy(), draw(t) / 2.0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES[-3:], ids=lambda s: s.mechanism.kind)
+@pytest.mark.parametrize(
+    "strategy",
+    [each for each in MECHANISMS.values() if isinstance(each, Restarted)],
+    ids=lambda s: s.mechanism.kind,
+)
 def test_after_a_restart_noise_is_that_of_a_stream_that_begins_there(strategy) -> None:
     """But for its draws, which are those of the later rounds."""
     start = strategy.restarts[1]
@@ -151,12 +125,12 @@ def test_strategies_of_fewer_rounds_have_no_stream() -> None:
     with pytest.raises(
         ValueError, match=f"rounds={ROUNDS + 1} is more than this banded strategy has"
     ):
-        stream_of(STRATEGIES[6], ROUNDS + 1)
+        stream_of(MECHANISMS["banded"], ROUNDS + 1)
 
 
 def test_a_state_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match="buffers have shape"):
-        stream_of(STRATEGIES[1], dimension=18).load(stream_of(STRATEGIES[1]).state())
+        stream_of(BLT_STREAM, dimension=18).load(stream_of(BLT_STREAM).state())
 
 
 def test_rounds_seeds_levels_and_blocks_never_share_a_draw() -> None:
@@ -177,7 +151,7 @@ def test_what_has_no_address_is_refused(address) -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", [STRATEGIES[1], STRATEGIES[3], STRATEGIES[9]], ids=lambda s: s.kind
+    "strategy", [MECHANISMS[kind] for kind in ("blt", "band-fhu", "tree")], ids=lambda s: s.kind
 )
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_shards_joined_are_the_one_stream(strategy: Strategy, shards: int) -> None:
@@ -197,7 +171,7 @@ def test_shards_start_at_whole_blocks() -> None:
 
 
 def test_the_step_that_a_gpu_compiles_is_the_one_that_a_cpu_takes() -> None:
-    stream = stream_of(STRATEGIES[1], dimension=10_000)
+    stream = stream_of(BLT_STREAM, dimension=10_000)
     S, out = torch.zeros(2, 10_000), torch.empty(10_000)
     for t in range(20):
         NormalDraws(3, 0, CPU).fill(out, t)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.scenario import Schedule
+from fedray.scenario.training import Schedule
 from server.optimizers import optimizer_of, schedule_factor
 from server.training import greedy_shares
 
@@ -30,24 +30,26 @@ def by_hand(server: dict, updates: list[float]) -> list[float]:
                 v = v + update**2
             elif server["kind"] == "adam":
                 v = 0.99 * v + 0.01 * update**2
-            else:
+            elif server["kind"] == "yogi":
                 v = v - 0.01 * update**2 * np.sign(v - update**2)
             w += server["learning_rate"] * m / (math.sqrt(v) + 1e-3)
         path.append(w)
     return path
 
 
+SERVERS = [
+    {"kind": "sgd", "momentum": 0.0, "learning_rate": 0.5},
+    {"kind": "sgd", "momentum": 0.9, "learning_rate": 1.0},
+    {"kind": "sgd", "momentum": 0.9, "learning_rate": 1.0, "nesterov": True},
+    {"kind": "adagrad", "learning_rate": 0.1},
+    {"kind": "adam", "learning_rate": 0.1},
+    {"kind": "yogi", "learning_rate": 0.1},
+]
+"""`training.server`; `by_hand` has the recurrence of each kind."""
+
+
 @pytest.mark.parametrize(
-    "server",
-    [
-        {"kind": "sgd", "momentum": 0.0, "learning_rate": 0.5},
-        {"kind": "sgd", "momentum": 0.9, "learning_rate": 1.0},
-        {"kind": "sgd", "momentum": 0.9, "learning_rate": 1.0, "nesterov": True},
-        {"kind": "adagrad", "learning_rate": 0.1},
-        {"kind": "adam", "learning_rate": 0.1},
-        {"kind": "yogi", "learning_rate": 0.1},
-    ],
-    ids=lambda table: " ".join(str(value) for value in table.values()),
+    "server", SERVERS, ids=lambda table: " ".join(str(value) for value in table.values())
 )
 def test_steps_are_those_of_the_papers_and_go_on_from_a_state(small, server: dict) -> None:
     keys = [f"training.server.{name}={value}".lower() for name, value in server.items()]

@@ -10,11 +10,10 @@ from scipy import stats
 from fedray.history import HistoryLosses, first_loss_after, last_loss_before, losses_between
 from fedray.messages import NEVER
 from fedray.rng import Stream, stream_key
-from server.policies import registry
 from server.policies.cap import Cap
-from server.policies.min_sep import MinSep
 from server.policies.policy import Attempt, ParticipationPolicy, Policies
 from server.policies.registry import policies_of
+from server.policies.round_separation import RoundSeparation
 from server.policies.timer import Timer
 from server.policies.without_replacement import WithoutReplacement
 
@@ -27,7 +26,7 @@ ATTEMPT = Attempt(
     report_times=np.array([130.0, 140.0, 200.0, np.inf]),
     upload_times=np.array([120.0, 131.5, 190.0, 150.0]),
     has_reported=np.array([True, True, True, False]),
-    is_accepted=np.array([True, True, False, False]),
+    has_arrived=np.array([True, True, False, False]),
     has_uploaded=np.array([True, True, False, True]),
     timer_seconds=np.full(4, 1000.0),
     contributions=np.array([0, 1, 1, 1], np.uint32),
@@ -57,12 +56,12 @@ def test_the_latest_of_all_policies_counts() -> None:
 def test_which_rounds_are_remembered() -> None:
     for policies, expected in (
         ((Timer("upload"),), [False] * 4),
-        ((MinSep(5, "accepted"),), [True, True, False, False]),
-        ((MinSep(5, "upload"), Cap(1)), [True, True, False, True]),
+        ((RoundSeparation(5, "arrived"),), [True, True, False, False]),
+        ((RoundSeparation(5, "upload"), Cap(1)), [True, True, False, True]),
     ):
         joined = Policies(policies, NO_LOSSES)
         assert joined.remembers_round(ATTEMPT).tolist() == expected
-    assert Policies((MinSep(5, "upload"), Timer("upload")), NO_LOSSES).separation == 5
+    assert Policies((RoundSeparation(5, "upload"), Timer("upload")), NO_LOSSES).separation == 5
     assert Policies((), NO_LOSSES).separation == 0
 
 
@@ -104,11 +103,11 @@ def test_losses_are_a_poisson_process_and_the_same_for_whoever_asks() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "told"),
-    [(MinSep(30, "accepted"), "keep rounds 30 apart"), (Cap(2), "do not count them")],
+    [(RoundSeparation(30, "arrived"), "keep rounds 30 apart"), (Cap(2), "do not count them")],
 )
 def test_a_policy_for_which_shards_keep_nothing_is_refused(
     small, monkeypatch, policy: ParticipationPolicy, told: str
 ) -> None:
-    monkeypatch.setattr(registry, "Timer", lambda resets_on: policy)
+    monkeypatch.setattr(Timer, "of", lambda table, participation: policy)
     with pytest.raises(ValueError, match=told):
         policies_of(small())

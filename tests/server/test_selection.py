@@ -15,11 +15,11 @@ from fedray.messages import NEVER, Census, CheckIns, Outcome, Window
 from fedray.rng import Stream, draw, exponential, stream_key
 from server.closing import AtGoal
 from server.policies.cap import Cap
-from server.policies.min_sep import MinSep
 from server.policies.policy import Policies
+from server.policies.round_separation import RoundSeparation
 from server.policies.timer import Timer
 from server.rounds import FateModel, Fates, RoundRules, Selected, draw_fates, resolve_reporting
-from server.selection import CLOSED, EXHAUSTED, FULL, TIMED_OUT, Selection
+from server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
 
 FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, 0.03)
 KEY = stream_key(1, Stream.RETURN)
@@ -108,7 +108,7 @@ class Twin:
                 self.leave(moment)
                 if what == "outage":
                     self.down_until = self.outages.pop(0)[1]
-                    return CLOSED, moment
+                    return DOWN, moment
                 if what == "deadline":
                     return TIMED_OUT, moment
                 self.is_ready = True
@@ -188,7 +188,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
     rules = replace(
         RULES,
         selection_target=target,
-        policies=Policies((MinSep(separation, "accepted"),), NO_LOSSES),
+        policies=Policies((RoundSeparation(separation, "arrived"),), NO_LOSSES),
         selection_timeout_seconds=timeout,
         outages=np.array(outages).reshape(-1, 2),
     )
@@ -216,7 +216,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
                 status, time = player.advance(rounds[which])
                 if status == EXHAUSTED:
                     break
-                is_round = status != CLOSED
+                is_round = status != DOWN
                 until = time + 30.0 if is_round else player.down_until
                 if player is kernel:
                     taken = kernel.take()

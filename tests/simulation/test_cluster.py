@@ -57,8 +57,8 @@ print("RESULT", json.dumps(out))
 """
 
 
-MOMENTS = [None, 2, 9, 20] if "FEDRAY_ALL_MOMENTS" in os.environ else [None, 9]
-"""When the second node is lost, in committed rounds. Half a minute each, so that the suite has one; `make faults` has all."""
+MOMENTS = [None, 2, 9, 20] if "FEDRAY_ALL_MOMENTS" in os.environ else [9]
+"""When the second node is lost, in committed rounds; None for never. Half a minute each, so that the suite has one; `make faults` has all."""
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ print("connected")
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("token", ["own", "another", "none"])
 def test_a_client_without_the_token_is_refused(token: str) -> None:
-    """Of Ray's own default; the loopback interface is every user's of this machine. With the token the same client connects."""
+    """Ray refuses it by its own default; the loopback interface is every user's of this machine. With the token the same client connects."""
     import ray
 
     environment = {

@@ -1,5 +1,6 @@
 """Laws that hold in every simulated run (Xu et al. 2023, section on min-sep and timers), over random small scenarios."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from fedray.trace.reader import Trace
 from fedray.trace.schema import OUTCOMES
 
 IN_PROCESS = Placement(shards=1, backend="in-process")
+EXAMPLES = 300 if "FEDRAY_ALL_SEEDS" in os.environ else 40
+"""Random scenarios; `make laws` has all."""
 
 
 @st.composite
@@ -106,7 +109,7 @@ def check_laws(trace: Trace) -> None:
 
 @pytest.mark.slow
 @given(scenarios())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_laws_hold_in_every_run(scenario: Scenario) -> None:
     run(scenario, check_laws)
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clients.trainer import LocalTrainer
 from fedray.errors import CheckpointError, InputError, ScenarioError
 from fedray.learning import cohorts, predicted_seconds, train
 from fedray.messages import Progress, TrainingEstimate, TrainingProgress
+from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.simulation import simulate
 from fedray.trace.importer import import_log
@@ -27,7 +29,7 @@ TRAINED = (
 
 @pytest.fixture(scope="module")
 def trace(small, tmp_path_factory) -> Trace:
-    """Of three parts, so that cohorts are put together from several files."""
+    """A trace of three parts, so that cohorts are put together from several files."""
     return simulate(small(*TRAINED), HERE, tmp_path_factory.mktemp("learning") / "t")
 
 
@@ -186,6 +188,30 @@ def test_how_long_it_takes_is_measured_with_the_task_that_is_trained(
     many = scenario.with_overrides("rounds.count=4000")
     assert Placement().resolved(lambda: predicted_seconds(many)).backend == "ray"
     assert Placement().resolved(lambda: 0.0).backend == "in-process"
+
+
+@pytest.mark.slow
+def test_what_a_placement_was_chosen_by_is_not_measured_again(
+    trace: Trace, small, tmp_path: Path, monkeypatch
+) -> None:
+    """Neither by a training of a trace nor by a run with training."""
+    told: list[Progress] = []
+    measured: list[float] = []
+    inner = LocalTrainer.seconds_per_device
+
+    def counted(*arguments) -> float:
+        measured.append(inner(*arguments))
+        return measured[-1]
+
+    monkeypatch.setattr(LocalTrainer, "seconds_per_device", counted)
+    scenario = small(*TRAINED, "training.devices_at_once=4")
+    train(trace, scenario, Placement(), tmp_path / "m", told.append)
+    run_scenario(scenario, Placement(), tmp_path / "t", told.append)
+    estimates = [each for each in told if isinstance(each, TrainingEstimate)]
+    # 8 rounds of 20 devices.
+    expected = [pytest.approx(8 * 20 * seconds) for seconds in measured]
+    assert [each.sample_seconds for each in estimates] == expected
+    assert len(measured) == 2
 
 
 def test_nothing_is_measured_where_the_placement_is_clear() -> None:

@@ -67,7 +67,7 @@ def test_drop_outs_are_those_of_production(default_day: Trace) -> None:
 
 @pytest.mark.slow
 def test_growth_and_churn_show_in_who_takes_part(small, tmp_path: Path) -> None:
-    """Of 68,000 ids in all, those dealt after the first 20,000 join in order of time: in turn to two blocks, until the second is
+    """There are 68,000 ids in all. Those dealt after the first 20,000 join in order of time: in turn to two blocks, until the second is
     full. A shrinking population has fewer and fewer eligible devices."""
     growing = small(
         "population.joins_per_day=8000",

@@ -50,7 +50,7 @@ def test_the_loss_falls_and_a_training_starts_from_the_file(small, tmp_path: Pat
 
 
 def test_descent_ends_at_the_mean_of_all_public_examples(small, tmp_path: Path) -> None:
-    """Of examples, and not of clients; of clients that no population reaches."""
+    """The mean is that of examples and not of clients, also of clients that no population reaches."""
     scenario = small(*POINTS)
     pretrainer = Pretrainer(
         scenario,

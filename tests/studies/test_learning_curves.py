@@ -105,7 +105,7 @@ def test_final_values_are_means_of_the_last_evaluations(kept) -> None:
 
 @pytest.mark.slow
 def test_of_one_guess_the_kind_of_lesser_predicted_error_is_expected_to_be_better(kept) -> None:
-    """Of a study that trains nothing: only which pairs there are is asked."""
+    """The study trains nothing: only which pairs there are is asked."""
     trace = Trace.open(kept[1] / "trace")
     study = _Study(small(), trace, ("banded-toeplitz", "blt"), (3,), lambda _: None)
     *made_for, (first, second) = study._wrong_guesses()

@@ -19,7 +19,7 @@ from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
 PATTERNS = [[0, 1, 2, 3]] * 3 + [[0, 2]] * 30 + [[1]] * 40 + [[3]] * 50
-"""Of the devices 0 to 122; 20,000 are in the population."""
+"""Rounds of the devices 0 to 122; 20,000 are in the population."""
 OVERRIDES = (
     "population.time_zones=[{utc_offset_hours=-5, share=0.5}, {utc_offset_hours=1, share=0.5}]",
     "data.kind=points",

@@ -7,7 +7,7 @@ import pytest
 
 from fedray.scenario import Scenario
 from mechanisms.participation import gap_of
-from scenarios.gboard import published_runs, select
+from scenarios.gboard import published_runs, relative_pace, select
 
 
 def test_every_published_run_has_its_scenario() -> None:
@@ -46,6 +46,15 @@ def test_a_published_min_sep_is_a_gap_of_one_more() -> None:
         )
 
 
+def test_k_tells_between_how_many_days_a_published_run_took_and_so_its_pace() -> None:
+    """pt-BR: 3,600 rounds, k = 3 and a timer of 6 days; a min-sep of 910 rounds in the slowest 6."""
+    (run,) = select("nwp-pt-BR")
+    assert run.days == (12.0, 18.0)
+    assert run.relative_pace == pytest.approx((3600 / 3 / 910, 3600 / 2 / 910))
+    # At the slowest pace throughout, all rounds take 6 days for each 910 of them.
+    assert relative_pace(3600, 6.0 * 3600 / 910, 144.0, 910) == pytest.approx(1.0)
+
+
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) -> None:
@@ -72,7 +81,11 @@ def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) ->
     assert runs[0]["min_sep"]["published"] == 227
     difference = runs[0]["min_sep"]["observed"] / 227 - 1
     assert runs[0]["min_sep"]["relative_difference"] == pytest.approx(difference)
+    assert runs[0]["published_days"] == [9.0, 12.0]
+    seen = 120 / (runs[0]["days"] / 3) / runs[0]["min_sep"]["observed"]
+    assert runs[0]["relative_pace"] == pytest.approx(seen)
     page = (tmp_path / "g" / "report.html").read_text()
+    assert f"{seen:.2f} / 1.08 to 1.44" in page
     assert f"{runs[0]['min_sep']['observed']:.0f} / 227" in page
     assert f"{100 * difference:+.1f} %" in page
     assert (tmp_path / "g" / "nwp-en-GB" / "run.json").exists()

@@ -353,12 +353,14 @@ def test_an_import_that_lost_a_part_or_a_name_is_noticed(tmp_path: Path, monkeyp
     trace = import_log(log, "dev", "round", 2, tmp_path / "t")
     document = json.loads((trace.path / "run.json").read_text())
     assert len(document["parts"]) > 1
-    changed = {
-        "rows of": {**document, "parts": document["parts"][:-1]},
-        "left_out": {**document, "left_out": [{}]},
-        "lacks packages": {key: value for key, value in document.items() if key != "packages"},
-    }
-    for expected, each in changed.items():
+    left_out = {"reason": "r", "rows": 1, "example": ["x"], "may_be_participation": True}
+    changed = [
+        ("rows of", {**document, "parts": document["parts"][:-1]}),
+        ("left_out", {**document, "left_out": [{}]}),
+        ("left_out", {**document, "left_out": [left_out]}),
+        ("lacks packages", {k: value for k, value in document.items() if k != "packages"}),
+    ]
+    for expected, each in changed:
         (trace.path / "run.json").write_text(json.dumps(each))
         with pytest.raises(TraceCorrupt, match=expected):
             open_trace(trace.path, verify=False)

@@ -451,9 +451,14 @@ def test_a_code_beyond_its_names_is_damage(trace_of, monkeypatch, codes: list, n
 METRICS = (Metric("loss", "nats per word", "lower"), Metric("accuracy", "share", "higher"))
 
 
-def write_trained(directory: Path, small) -> Path:
+def write_trained(directory: Path, small, trace_digest: str = "0") -> Path:
     """A trained run of two rounds, of which the second was evaluated."""
-    document = {"trace_digest": "0", "rounds": 2, "seed": 0, "scenario": small().to_tables()}
+    document = {
+        "trace_digest": trace_digest,
+        "rounds": 2,
+        "seed": 0,
+        "scenario": small().to_tables(),
+    }
     description = TaskDescription({"b": (2,), "a": (1, 1)}, METRICS, {"accuracy": 0.75})
     steps = 2**FIXED_POINT_BITS
     evaluation = Evaluation({"loss": Measured(3.0, 0.5), "accuracy": Measured(0.5, 0.25)}, 9, 36)
@@ -533,7 +538,7 @@ def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -
     trace = trace_of(PATTERNS, 5)
     file = trace.path / "training" / "metrics.parquet"
     if version == 4:
-        write_trained(trace.path / "training", small)
+        write_trained(trace.path / "training", small, trace.digest)
     else:
         digest, file = write_old_metrics(trace.path), trace.path / "metrics.parquet"
         run = {**trace.run, "schema_version": 3, "metrics_digest": digest}
@@ -550,6 +555,14 @@ def test_metrics_are_checked_when_they_are_read(trace_of, small, version: int) -
         _ = Trace.open(trace.path).metrics
     file.unlink()
     with pytest.raises(TraceCorrupt, match="is missing"):
+        _ = Trace.open(trace.path).metrics
+
+
+def test_the_training_of_another_trace_is_refused(trace_of, small) -> None:
+    """Its files agree with one another, so that no digest of a file tells."""
+    trace = trace_of(PATTERNS, 5)
+    write_trained(trace.path / "training", small, "1" * 64)
+    with pytest.raises(TraceCorrupt, match="was trained on the trace 111111111111, not on this"):
         _ = Trace.open(trace.path).metrics
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from clients.data.cache import made_once
 from clients.data.readers.files import read_only_sqlite, split_files
 from clients.data.readers.reader import Client, Column, Damaged
+from fedray.scenario.data import LeafData
 
 SUFFIXES = (".json",)
 _CREATE = "CREATE TABLE clients(split TEXT, name TEXT, examples INTEGER, content TEXT)"
@@ -46,6 +47,12 @@ class LeafFiles:
         copy = cache / f"clients-{told}.sqlite"
         made_once(copy, self._copy)
         self._connection = read_only_sqlite(copy)
+
+    @classmethod
+    def of(cls, table: LeafData, cache: Path) -> "LeafFiles":
+        """Opens the files of a `table`, whose columns it names."""
+        columns = (table.tokens,) if table.tokens else (table.inputs, table.targets)
+        return cls(Path(table.file), [column for column in columns if column], cache)
 
     def clients(self) -> Iterator[Client]:
         """Every client of the copy, in the order of its rows."""

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from clients.data.cache import made_once
 from clients.data.readers.files import split_files
 from clients.data.readers.reader import Client, ClientFile, Column, Damaged
+from fedray.scenario.data import ParquetData
 
 SUFFIXES = (".parquet",)
 _SORT_MEMORY = "1GiB"
@@ -50,6 +51,11 @@ class ParquetFiles:
         self._splits = {split: _Rows(found) for split, found in files.items()}
         for rows in self._splits.values():
             rows.demand(client_column)
+
+    @classmethod
+    def of(cls, table: ParquetData, cache: Path) -> "ParquetFiles":
+        """Opens the files of a `table`."""
+        return cls(Path(table.file), table.client, cache)
 
     def clients(self) -> Iterator[Client]:
         """Every run of rows of the same client, in the order of the files."""

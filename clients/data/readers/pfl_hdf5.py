@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from clients.data.readers.reader import Client, Column, Damaged
+from fedray.scenario.data import PflHdf5Data
 
 _NO_SPLITS = ("metadata",)
 
@@ -35,6 +36,12 @@ class PflHdf5:
             self._file: Any = h5py.File(path, "r", locking=False)
         except (OSError, RuntimeError) as error:
             raise Damaged(f"{self._name}: no HDF5 file that can be read ({error})") from None
+
+    @classmethod
+    def of(cls, table: PflHdf5Data, cache: Path) -> "PflHdf5":
+        """Opens the file of a `table`; nothing of it is kept in the `cache`."""
+        del cache
+        return cls(Path(table.file), table.tokens or table.inputs)
 
     def clients(self) -> Iterator[Client]:
         """Every group of every split, in the order in which the file has them."""

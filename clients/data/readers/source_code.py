@@ -6,9 +6,12 @@ single signs; blank lines are no examples.
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from clients.data.readers.reader import Client, Column, Damaged
-from fedray.scenario.standard_library import StandardLibrary
+from fedray.errors import InputError
+from fedray.scenario.data import SourceCodeData
+from fedray.scenario.standard_library import StandardLibrary, standard_library
 
 _WORD = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]")
 
@@ -22,6 +25,22 @@ class SourceCode:
 
     def __init__(self, library: StandardLibrary) -> None:
         self._files = library.files
+
+    @classmethod
+    def of(cls, table: SourceCodeData, cache: Path) -> "SourceCode":
+        """Finds this Python's modules; nothing of them is kept in the `cache`.
+
+        Raises:
+            InputError: they are not those of the `table`.
+        """
+        del cache
+        library = standard_library()
+        if library.digest != table.sha256:
+            raise InputError(
+                f"data.sha256={table.sha256!r} is of another Python's standard library than this "
+                f"one ({library.digest}); use that Python"
+            )
+        return cls(library)
 
     def clients(self) -> Iterator[Client]:
         """Every module, in the order of the library's list."""

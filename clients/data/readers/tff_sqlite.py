@@ -22,6 +22,7 @@ from clients.data.cache import made_once
 from clients.data.readers.files import read_only_sqlite, read_only_uri
 from clients.data.readers.reader import Client, ClientFile, Column, Damaged
 from clients.data.readers.tf_example import Feature, decode_example
+from fedray.scenario.data import TffSqliteData
 
 _ROWS = "SELECT split_name, client_id, rowid FROM examples ORDER BY rowid"
 _OF_CLIENT = (
@@ -62,6 +63,11 @@ class TffSqlite:
                 f"{self._name}: no SQLite file with a table examples(split_name, client_id, "
                 f"serialized_example_proto) ({error})"
             ) from None
+
+    @classmethod
+    def of(cls, table: TffSqliteData, cache: Path) -> "TffSqlite":
+        """Opens the file of a `table`."""
+        return cls(Path(table.file), cache)
 
     def clients(self) -> Iterator[Client]:
         """Every run of rows of the same client, in the order of their rowid."""

@@ -7,7 +7,7 @@ from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.rounding import down, shown_min_sep, up
 
 MOST_ROUNDS_SHOWN = 12
-"""Of the evidence for a finding."""
+"""Most rounds that are shown as the evidence for a finding."""
 
 
 def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:

@@ -6,7 +6,7 @@ from typing import Any
 from fedray.rounding import down, up
 
 MOST_SHOWN = 8
-"""Of the values of a list."""
+"""Most values of a list that are shown."""
 
 
 def figures_rows(figures: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from fedray.rounding import shown_min_sep, up
 
 Document = Mapping[str, Any]
 DIGITS = 5
-"""Of figures in tables."""
+"""Significant digits of figures in tables."""
 COLUMNS = {
     "rounds": "n",
     "min_sep": "b",
@@ -212,6 +212,7 @@ def reproduction_rows(runs: Sequence[Document]) -> list[list[str]]:
         "",
         "rho, trace",
         "days",
+        "pace",
     ]
     return [heading, *map(_reproduced_cells, runs)]
 
@@ -364,8 +365,15 @@ def _reproduced_cells(run: Document) -> list[str]:
         _beside_published(run["epsilon"], loss),
         _difference(run["epsilon"]),
         up(run["trace_rho"], 3),
-        f"{run['days']:.1f}",
+        _beside_range(run["days"], run["published_days"], 1),
+        _beside_range(run["relative_pace"], run["published_relative_pace"], 2),
     ]
+
+
+def _beside_range(observed: float | None, published: Sequence[float], digits: int) -> str:
+    seen = "-" if observed is None else f"{observed:.{digits}f}"
+    low, high = published
+    return f"{seen} / {low:.{digits}f} to {high:.{digits}f}"
 
 
 def _beside_published(figure: Document, shown: Any = "{:.0f}".format) -> str:

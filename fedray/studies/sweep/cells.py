@@ -34,7 +34,7 @@ class Truth:
     participation: MinSep | None
     """(n, b, k) of the cell; None where its run starved."""
     patterns: Patterns | None = None
-    """Of a simulated run; None of a cell that was not simulated."""
+    """Patterns of the simulated run; None of a cell that was not simulated."""
     days: float | None = None
     """Length of the simulated run; None of a cell that was not simulated."""
     note: str = ""
@@ -62,8 +62,8 @@ class Row:
     noise_multiplier: float
     """z of the cell, the same for all its mechanisms; rho and epsilon are at it."""
     sensitivity: float | None = None
-    """Of the simulated trace where there is one, else under the cell's (b, k): the one that losses,
-    rho and epsilon are of."""
+    """Sensitivity of the simulated trace where there is one, else under the cell's (b, k). Losses,
+    rho and epsilon follow from it."""
     sensitivity_of: str | None = None
     """"trace" or "(b, k)"."""
     sensitivity_is_exact: bool | None = None

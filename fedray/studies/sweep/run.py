@@ -258,8 +258,8 @@ class _Judgement:
 
     @property
     def digest(self) -> str:
-        """Of everything that the rows depend on, and of nothing else: a cell that is judged the
-        same way in two sweeps is computed once."""
+        """Digest of everything that the rows depend on, and of nothing else: a cell that is judged
+        the same way in two sweeps is computed once."""
         used = {"estimate", "mechanisms", "noise_multiplier", "noise_per_report", "delta"}
         sweep = self.sweep.model_dump(mode="json", include=used)
         objectives = [self.sweep.objective_of(spec) for spec in self.sweep.mechanisms]

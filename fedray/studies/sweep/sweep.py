@@ -81,9 +81,9 @@ class MechanismSpec(Table):
     kind: Kind
     """blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or identity."""
     buffers: Count | None = None
-    """Of a blt."""
+    """Buffers of a blt."""
     bands: Count | None = None
-    """Of a banded kind; default: the min-sep that it is made for."""
+    """Bands of a banded kind; default: the min-sep that it is made for."""
     objective: Objective | None = None
     """Which loss is optimised; default: of a blt the one that is plotted, else that of its
     paper."""

@@ -48,9 +48,12 @@ def data(seed):
 """
 
 
+TABLE = {"kind": "custom", "file": "data.py"}
+
+
 def table(folder: Path, code: str) -> dict[str, str]:
     (folder / "data.py").write_text(code)
-    return {"kind": "custom", "file": "data.py"}
+    return TABLE
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -148,7 +151,10 @@ def test_the_real_library_has_text_for_hundreds_of_clients(source) -> None:
     assert found.fields["tokens"].values == 1004
 
 
+SOURCE_CODE = {"kind": "source_code", "vocabulary": 5}
+
+
 @pytest.mark.parametrize("check", CHECKS)
 def test_source_code_keeps_the_contract(check, small_library: Path, scenario_of) -> None:
-    scenario = scenario_of({"kind": "source_code", "vocabulary": 5})
+    scenario = scenario_of(SOURCE_CODE)
     check(lambda: source_of(scenario))

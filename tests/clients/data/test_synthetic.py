@@ -1,4 +1,4 @@
-"""Classes and points: the contract, and the optima that they claim."""
+"""Synthetic data: the contract, and the optima that classes and points claim."""
 
 import math
 
@@ -18,6 +18,7 @@ TABLES = {
     "skewed": {"kind": "classes", "shape": [1, 4, 4], "skew": 0.1, "classes": 7},
     "more classes": {"kind": "classes", "shape": [3], "classes": 9},
     "nearly one class": {"kind": "classes", "skew": 1e-5},
+    "language": {"kind": "language"},
     "points": {"kind": "points", "dimension": 7},
 }
 

@@ -1,7 +1,7 @@
 """The tasks of the literature with small tables, and random data for them."""
 
 from collections.abc import Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from clients.data.source import Field
 from clients.tasks.layout import named
 from clients.tasks.registry import TASKS
 from clients.tasks.task import Task
-from fedray.scenario import (
+from fedray.scenario.tasks import (
     ImageCnnTask,
     KeyboardLstmTask,
     LogisticTask,
@@ -50,8 +50,7 @@ CASES = {
 
 def made(table, fields: Mapping[str, Field], seed: int = 3) -> Task:
     """The task of a table, for data of these fields."""
-    module, _, attribute = TASKS[table.kind].partition(":")
-    return getattr(import_module(module), attribute)(table, seed, fields)
+    return resolve_name(TASKS[table.kind])(table, seed, fields)
 
 
 class RandomExamples:

@@ -8,7 +8,7 @@ from torch import nn
 
 from clients.data.source import Field
 from clients.tasks.layout import size_of
-from fedray.scenario import ImageCnnTask, LogisticTask, MlpTask, QuadraticTask
+from fedray.scenario.tasks import ImageCnnTask, LogisticTask, MlpTask, QuadraticTask
 
 
 @pytest.mark.parametrize(

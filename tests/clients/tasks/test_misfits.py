@@ -5,7 +5,7 @@ from small_tasks import IMAGES, POINTS, TEXT, VECTORS, made
 
 from clients.data.source import Field
 from fedray.errors import ScenarioError
-from fedray.scenario import (
+from fedray.scenario.tasks import (
     ImageCnnTask,
     KeyboardLstmTask,
     LogisticTask,

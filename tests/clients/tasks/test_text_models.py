@@ -11,7 +11,7 @@ from torch import nn
 from clients.data.source import Field
 from clients.tasks import text
 from clients.tasks.layout import named, size_of
-from fedray.scenario import KeyboardLstmTask, TransformerLmTask
+from fedray.scenario.tasks import KeyboardLstmTask, TransformerLmTask
 
 MODELS = {
     "cifg": KeyboardLstmTask(hidden=6, embedding=4),

@@ -6,20 +6,27 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.scenario.participation import MinSepPolicy, Participation
 from server.policies.policy import Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class MinSep(ParticipationPolicy):
+class RoundSeparation(ParticipationPolicy):
     """Rounds of a device differ by at least so many.
 
     gap: least difference between the numbers of two rounds of a device.
-    remembers: the rounds that a device remembers: those that accepted its report, or those in which
-        it started an upload that the server did not abort.
+    remembers: the rounds that a device remembers: those in which its report arrived in time, or
+        those in which it started an upload that the server did not abort.
     """
 
     gap: int
-    remembers: Literal["accepted", "upload"]
+    remembers: Literal["arrived", "upload"]
+
+    @classmethod
+    def of(cls, table: MinSepPolicy, participation: Participation) -> "RoundSeparation":
+        """The policy of its own `table`."""
+        del participation
+        return cls(table.gap, "upload")
 
     @property
     def separation(self) -> int:
@@ -28,4 +35,4 @@ class MinSep(ParticipationPolicy):
 
     def remembers_round(self, attempt: Attempt) -> NDArray[np.bool_]:
         """See `ParticipationPolicy.remembers_round`."""
-        return attempt.is_accepted if self.remembers == "accepted" else attempt.has_uploaded
+        return attempt.has_arrived if self.remembers == "arrived" else attempt.has_uploaded

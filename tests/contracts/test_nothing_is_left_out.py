@@ -1,0 +1,124 @@
+"""Every kind that a scenario may name is in its registry, and its suite has an example of it."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from clients.availability.registry import MODELS
+from clients.data.registry import READERS, SOURCES
+from clients.tasks.registry import TASKS
+from clients.work.registry import WORKS
+from fedray.audit.rules import POLICY_RULES
+from fedray.encoding.registry import ENCODINGS
+from fedray.scenario.overrides import KINDS
+from server import clip_rule, closing
+from server.estimator import ESTIMATORS
+from server.optimizers import OPTIMIZERS
+from server.policies.registry import POLICIES
+from server.schedules import SCHEDULES
+
+TESTS = Path(__file__).parents[1]
+REGISTRIES: dict[str, tuple[Mapping[str, Any], ...]] = {
+    "availability.model": (MODELS,),
+    "data.kind": ({**SOURCES, **READERS},),
+    "participation.policies.kind": (POLICIES, POLICY_RULES),
+    "privacy.clipping.kind": (clip_rule.RULES,),
+    "privacy.encoding.kind": (ENCODINGS,),
+    "privacy.mechanism.kind": (),
+    "rounds.closing.kind": (closing.RULES,),
+    "rounds.uploads.schedule.kind": (SCHEDULES,),
+    "training.client.kind": (WORKS,),
+    "training.server.kind": (OPTIMIZERS,),
+    "training.task.kind": (TASKS,),
+    "training.weighting.kind": (ESTIMATORS,),
+}
+"""What implements the kinds of each key. A mechanism is its own table."""
+EXAMPLES = {
+    "availability.model": ("contracts/test_availability_models.py:MODELS",),
+    "data.kind": (
+        "clients/data/test_synthetic.py:TABLES",
+        "clients/data/test_recorded.py:KINDS",
+        "clients/data/test_custom_data.py:TABLE",
+        "clients/data/test_custom_data.py:SOURCE_CODE",
+    ),
+    "participation.policies.kind": ("simulation/test_policies.py:POLICIES",),
+    "privacy.clipping.kind": ("server/test_clip_rule.py:CLIPPING",),
+    "privacy.encoding.kind": ("contracts/test_encodings.py:ENCODINGS",),
+    "privacy.mechanism.kind": ("mechanisms/example_mechanisms.py:OF_EACH_KIND",),
+    "rounds.closing.kind": ("server/test_closing.py:CLOSING",),
+    "rounds.uploads.schedule.kind": ("simulation/test_uploads.py:SCHEDULES",),
+    "training.client.kind": ("clients/test_work.py:ALL_TABLES",),
+    "training.server.kind": ("server/test_optimizers.py:SERVERS",),
+    "training.task.kind": (
+        "clients/tasks/small_tasks.py:CASES",
+        "contracts/test_tasks.py:DATA",
+    ),
+    "training.weighting.kind": ("server/test_weighting.py:WEIGHTINGS",),
+}
+"""Where the suite of each key has its examples, below tests/."""
+USERS_OWN = {"training.task.kind": {"custom"}}
+"""Kinds whose suite is run with the code of a user; see tests/contracts/test_tasks.py."""
+ALL = pytest.mark.parametrize("key", sorted(".".join(path) for path in KINDS))
+
+
+@cache
+def loaded(file: str) -> ModuleType:
+    path = TESTS / file
+    specification = importlib.util.spec_from_file_location(f"examples_of_{path.stem}", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[module.__name__] = module  # its dataclasses look there for their annotations
+    specification.loader.exec_module(module)
+    return module
+
+
+def kinds_in(example: Any) -> Iterator[str]:
+    """The kinds that an example names: those of its tables."""
+    if isinstance(example, BaseModel):
+        yield vars(example)["kind"]
+    elif isinstance(example, dict):
+        if "kind" in example:
+            yield example["kind"]
+        for each in example.values():
+            yield from kinds_in(each)
+    elif isinstance(example, list | tuple):
+        for each in example:
+            yield from kinds_in(each)
+
+
+def kinds_of(place: str) -> set[str]:
+    """The kinds of which a place has examples; what names no kind is named by it."""
+    file, _, name = place.partition(":")
+    examples = getattr(loaded(file), name)
+    found = set(kinds_in(examples))
+    return found or {name.partition(",")[0] for name in examples}
+
+
+@ALL
+def test_every_kind_has_what_implements_it(key: str) -> None:
+    kinds = KINDS[tuple(key.split("."))].keys()
+    assert key in REGISTRIES, f"{key}: add its registry to REGISTRIES here"
+    for registry in REGISTRIES[key]:
+        unlike = sorted(kinds ^ registry.keys())
+        assert not unlike, f"{key}={unlike}: a kind needs a table and a line in its registry"
+        for place in registry.values():
+            assert callable(resolve_name(place) if isinstance(place, str) else place)
+
+
+@ALL
+def test_every_kind_is_an_example_of_its_suite(key: str) -> None:
+    kinds = KINDS[tuple(key.split("."))].keys()
+    assert key in EXAMPLES, f"{key}: say in EXAMPLES here where its suite has its examples"
+    found = set.union(*(kinds_of(place) for place in EXAMPLES[key])) | USERS_OWN.get(key, set())
+    missing = sorted(kinds - found)
+    assert not missing, f"{key}={missing}: add an example to tests/{' or '.join(EXAMPLES[key])}"
+    assert found <= kinds, f"{key}: {sorted(found - kinds)} are no kinds; correct the examples"
