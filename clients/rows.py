@@ -19,7 +19,7 @@ _COLUMNS = {
     "report_time": np.float64,
     "outcome": np.uint8,
 }
-"""The trace's columns that a settlement gives, and their types."""
+"""The trace's columns that every settlement gives, and their types."""
 
 
 class RowStore:
@@ -29,10 +29,14 @@ class RowStore:
     come in order of check-in time, because it is in one attempt at a time, or its uploads are drawn
     in their order: stable sorts by device keep that order, and that of an upload's rounds.
 
+    Args:
+        has_versions: whether settlements say from which version of the model devices started.
+
     rows: how many it holds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, has_versions: bool = False) -> None:
+        self._kinds = {**_COLUMNS, **({"version": np.uint32} if has_versions else {})}
         self._recent: list[tuple[int, dict[str, NDArray]]] = []
         """Rounds, with copies of their rows: a settlement's own arrays may be views that keep a
         whole message in memory."""
@@ -56,6 +60,8 @@ class RowStore:
             "report_time": settlement.report_times.copy(),
             "outcome": settlement.outcomes.copy(),
         }
+        if "version" in self._kinds:
+            rows["version"] = settlement.versions.copy()
         self._recent.append((settlement.round_index, rows))
         self._recent_rows += settlement.device_ids.size
         self.rows += settlement.device_ids.size
@@ -69,7 +75,8 @@ class RowStore:
             first_device, end_device: the range, [first_device, end_device).
 
         Returns:
-            The trace's columns, by name: round, device_id, checkin_time, report_time, outcome.
+            The trace's columns, by name: round, device_id, checkin_time, report_time, outcome; and
+            version, if settlements say it.
 
         Raises:
             RunFailed: a chunk cannot be written.
@@ -79,7 +86,7 @@ class RowStore:
         # Chunks are sorted by device, so that the rows of a range lie together in each.
         ranges = [np.searchsorted(chunk["device_id"], bounds) for chunk in self._chunks]
         columns: dict[str, NDArray] = {}
-        for name, kind in _COLUMNS.items():
+        for name, kind in self._kinds.items():
             parts = [np.empty(0, kind)]
             for chunk, (begin, end) in zip(self._chunks, ranges, strict=True):
                 parts.append(chunk[name][begin:end])
@@ -100,7 +107,7 @@ class RowStore:
         settled = [columns for _, columns in self._recent]
         sizes = [each["device_id"].size for each in settled]
         columns: dict[str, NDArray] = {"round": np.repeat(rounds, sizes)}
-        for name in _COLUMNS:
+        for name in self._kinds:
             if name != "round":
                 columns[name] = np.concatenate([each[name] for each in settled])
         self._recent = []
@@ -108,7 +115,7 @@ class RowStore:
         order = _by_device(columns["device_id"])
         try:
             with tempfile.TemporaryFile(prefix="fedray-rows-") as file:
-                for name in _COLUMNS:
+                for name in self._kinds:
                     file.write(columns[name][order].data)
                 file.flush()
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -121,7 +128,7 @@ class RowStore:
         self._mappings.append(mapping)
         chunk: dict[str, NDArray] = {}
         begin = 0
-        for name, kind in _COLUMNS.items():
+        for name, kind in self._kinds.items():
             end = begin + rows * np.dtype(kind).itemsize
             chunk[name] = np.frombuffer(mapping, kind, rows, begin)
             begin = end

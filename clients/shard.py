@@ -163,7 +163,7 @@ class PopulationShard:
         self._census_day, self._census_intervals = -1, joined([])
         self._settled, self._window = -1, -1
         self.busy_seconds = 0.0
-        self._rows = RowStore()
+        self._rows = RowStore(has_versions=scenario.rounds.mode == "buffered")
         self._parts = part_ranges(scenario.device_ids, first_device, end_device)
 
     def prepare(self, order: CheckInOrder) -> None:

@@ -174,7 +174,9 @@ class LocalTrainer:
         counts: dict[str, int],
     ) -> TrainReport:
         group = self._clipper.clip(result.updates.numpy(), clip)
-        factors = group.factors if weights is None else group.factors * weights
+        # No weight is above 1, so none makes a clipped update longer.
+        factors = group.factors if order.weight == 1.0 else group.factors * order.weight
+        factors = factors if weights is None else factors * weights
         self._waiting.add(device_ids, factors)
         is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
         is_counting = clip.counted_norm is not None

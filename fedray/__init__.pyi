@@ -44,6 +44,9 @@ from fedray.scenario.availability import CustomAvailability as CustomAvailabilit
 from fedray.scenario.availability import HabitAvailability as HabitAvailability
 from fedray.scenario.availability import PoissonAvailability as PoissonAvailability
 from fedray.scenario.availability import ReplayAvailability as ReplayAvailability
+from fedray.scenario.buffer import Buffer as Buffer
+from fedray.scenario.buffer import ConstantWeighting as ConstantWeighting
+from fedray.scenario.buffer import PolynomialWeighting as PolynomialWeighting
 from fedray.scenario.clipping import AdaptiveClipping as AdaptiveClipping
 from fedray.scenario.clipping import FixedClipping as FixedClipping
 from fedray.scenario.clipping import PerLayerClipping as PerLayerClipping

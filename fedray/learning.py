@@ -45,7 +45,7 @@ from fedray.trace.partial import new_directory, partial_directory
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
-from server.training import Loads, TrainingLoop, cohort_places
+from server.training import Cohort, Loads, TrainingLoop, cohort_places
 from server.workers import AggregatorWorker, start_aggregator
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
@@ -199,7 +199,7 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
     return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
 
 
-def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     """The cohorts of all committed rounds, in order.
 
     The trace is read part by part; what is held is the cohorts alone.
@@ -209,7 +209,7 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.
         scenario: says how many of the accepted devices are trained.
 
     Yields:
-        (round, its cohort, sorted by id).
+        (round, its cohort).
     """
     rounds = trace.rounds
     is_committed = rounds["state"] == 0
@@ -221,17 +221,25 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, NDArray[np.
     places = np.concatenate([np.empty(0, np.int64), *of_rounds])
     rounds_of = np.repeat(np.arange(accepted.size), sizes)
     chosen = np.zeros(places.size, np.uint64)
+    versions = np.zeros(places.size, np.uint32) if trace.is_buffered else None
     seen = np.zeros(accepted.size, np.int64)
     """Accepted devices of each round in the parts before."""
     for part in trace.accepted():
-        by_round = part.device_ids[np.argsort(part.rounds, kind="stable")]
+        in_order = np.argsort(part.rounds, kind="stable")
         counts = np.bincount(part.rounds, minlength=accepted.size)
         starts = np.cumsum(counts) - counts
         within = places - seen[rounds_of]
         is_here = (within >= 0) & (within < counts[rounds_of])
-        chosen[is_here] = by_round[(starts[rounds_of] + within)[is_here]]
+        found = in_order[(starts[rounds_of] + within)[is_here]]
+        chosen[is_here] = part.device_ids[found]
+        if versions is not None:
+            assert part.versions is not None
+            versions[is_here] = part.versions[found]
         seen += counts
-    yield from enumerate(np.split(chosen, np.cumsum(sizes)[:-1]))
+    edges = np.cumsum(sizes)
+    for index, (end, size) in enumerate(zip(edges, sizes, strict=True)):
+        here = slice(end - size, end)
+        yield index, Cohort(chosen[here], None if versions is None else versions[here])
 
 
 class LiveTraining:
@@ -271,7 +279,7 @@ class LiveTraining:
             on_progress,
             time_of_devices or DeviceTime(scenario),
         )
-        self._rounds: queue.SimpleQueue[tuple[int, NDArray[np.uint64]] | None]
+        self._rounds: queue.SimpleQueue[tuple[int, Cohort] | None]
         self._rounds = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._is_over = False
@@ -298,19 +306,27 @@ class LiveTraining:
             self._training.writer.discard()
         self._stack.__exit__(kind, value, traceback)
 
-    def add(self, round_index: int, accepted_device_ids: NDArray[np.uint64]) -> None:
+    def add(
+        self,
+        round_index: int,
+        accepted_device_ids: NDArray[np.uint64],
+        versions: NDArray[np.uint32],
+    ) -> None:
         """Takes a committed round, which is trained in the thread.
 
         Args:
             round_index: rounds come in order.
             accepted_device_ids: [A], sorted.
+            versions: of the model that each was sent [A]; empty unless rounds are buffered.
 
         Raises:
             FedrayError: what the thread raised since.
         """
         self._raise()
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
-        self._rounds.put((round_index, accepted_device_ids[places]))
+        is_buffered = self._scenario.rounds.buffer is not None
+        of_cohort = versions[places] if is_buffered else None
+        self._rounds.put((round_index, Cohort(accepted_device_ids[places], of_cohort)))
 
     def finish(self, trace: Trace) -> TrainedRun:
         """Waits until every round is trained, and puts the trained run into the trace.
@@ -372,7 +388,7 @@ class _Training:
         self._begun = time.monotonic()
         self._last_checkpoint = self._begun
 
-    def train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
+    def train(self, round_index: int, cohort: Cohort) -> None:
         """Trains a round, unless that was done before the last checkpoint."""
         if round_index < self._loop.next_round:
             return

@@ -3,7 +3,7 @@ seconds since start."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ class Outcome(IntEnum):
     ACCEPTED = 0
     """Its report arrived in time; in a committed round this is a participation."""
     LATE = 1
-    """It reported after the round had closed."""
+    """It reported after the round had closed; where rounds are buffered, from too old a model."""
     DROPPED = 2
     """Its eligible session ended first."""
     FAILED = 3
@@ -74,6 +74,10 @@ class Settlement:
     remembers_round: whether the device keeps the round as its last one.
     forget_times: whole second at which a device loses the history in which this attempt is; empty
         where no history is ever lost.
+    versions: how many rounds had been released when the device started, which is the version of
+        the model that it was sent; empty unless rounds are buffered. Then the attempt is all that
+        ended while the buffer was filled, and a device may have several rows of it, in order of
+        check-in, at most one of which is accepted.
     """
 
     NO_ROUND: ClassVar[int] = -1
@@ -86,6 +90,7 @@ class Settlement:
     reopen_times: NDArray[np.uint32]
     remembers_round: NDArray[np.bool_]
     forget_times: NDArray[np.uint32]
+    versions: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
 
     @property
     def is_of_uploads(self) -> bool:
@@ -121,6 +126,7 @@ class Settlement:
             self.reopen_times[begin:end],
             self.remembers_round[begin:end],
             self.forget_times[begin:end],
+            self.versions[begin:end],
         )
 
 
@@ -225,11 +231,16 @@ class TrainOrder:
         cohort, so that no result depends on who trains it.
     clip: how their updates are clipped; None where nothing of what is trained is kept, as in
         measurements: as in the first round.
+    version: of the model that the devices were sent, and from which they train: so many rounds it
+        was trained on. None: the round's own, which is the newest.
+    weight: by which their clipped updates are scaled, at most 1. It follows from round and version.
     """
 
     round_index: int
     groups: Sequence[NDArray[np.uint64]]
     clip: Clip | None = None
+    version: int | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +294,9 @@ class TrainReport:
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
     """One attempt at a round; times are seconds since start.
+
+    A buffered round opens and starts when the one before is released, and closes when its buffer is
+    full. Its selected devices are those whose attempts ended in that time.
 
     round_index: counts committed rounds; an abandoned attempt bears the number it tried for.
     opened: when selection for it began; of stored uploads, when their window ended.

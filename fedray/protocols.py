@@ -108,7 +108,7 @@ class Aggregator(Protocol):
     def commit(self, report: TrainReport) -> Pending[tuple[Clip, Kept]]:
         """Adds the round's noise to its sum and takes the server step. The answer is how the next
         round's updates are clipped, and a handle of the new parameters [D], which may change with
-        the next commit.
+        the next commit unless older versions are kept.
 
         Rounds come in order, once each.
 
@@ -117,8 +117,13 @@ class Aggregator(Protocol):
         """
         ...
 
+    def older_version(self, version: int) -> Pending[tuple[int, Kept]]:
+        """The number of an older version of the model that devices may still train from, and a
+        handle of its parameters [D]."""
+        ...
+
     def state(self) -> Pending[dict[str, NDArray]]:
-        """The whole state: parameters, optimiser, noise, next round.
+        """The whole state: parameters, older versions, optimiser, noise, next round.
 
         `device` in it is the kind of device that the aggregator runs on.
         """

@@ -33,13 +33,13 @@ from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from fedray.workers import Pending
 from mechanisms.triangular import MatrixFile
-from server.coordinator import Coordinator, WindowOver
-from server.stored import StoredCoordinator, Uploaded
+from server.coordinator import WindowOver
+from server.modes import AnyCoordinator, coordinator_of
+from server.stored import Uploaded
 
-CommitListener = Callable[[int, NDArray[np.uint64]], None]
-"""Is told the number of every committed round and its accepted devices [A], sorted, in order."""
-AnyCoordinator = Coordinator | StoredCoordinator
-"""What forms rounds, as `rounds.mode` says."""
+CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
+"""Is told the number of every committed round in order, its accepted devices [A], sorted, and the
+version of the model that each of them started from [A]; empty unless rounds are buffered."""
 
 CHECKPOINT_ROWS = 1 << 21
 """A checkpoint is due when so many rows are not yet in the journal's files."""
@@ -135,6 +135,7 @@ def predicted_seconds(scenario: Scenario) -> float:
     Returns:
         Seconds. No result depends on it: it only chooses between this process and Ray.
     """
+    # Of buffered rounds as well: over_selection then has its default, and stands for the drop-outs.
     selected = scenario.rounds.count * scenario.rounds.selection_target
     # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
     return 2.0 + 5e-6 * selected + 5e-7 * scenario.device_ids
@@ -220,7 +221,7 @@ class _Simulation:
         self._writer = writer
         self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
-        self._on_commit = on_commit or (lambda round_index, accepted_device_ids: None)
+        self._on_commit = on_commit or (lambda round_index, device_ids, versions: None)
         self._last_checkpoint = time.monotonic()
 
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Trace:
@@ -229,7 +230,7 @@ class _Simulation:
             with _shards(self._scenario, self._placement, self._journal.settlements) as shards:
                 if on_start is not None:
                     on_start()
-                coordinator = _coordinator(self._scenario, shards)
+                coordinator = coordinator_of(self._scenario, shards)
                 if state:
                     self._take_up(state, coordinator, shards)
                 ended = self._to_the_end(coordinator)
@@ -284,7 +285,7 @@ class _Simulation:
                 if settlement.is_of_commit:
                     accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
                     coordinator.remember(accepted)
-                    self._on_commit(settlement.round_index, accepted)
+                    self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
         for answer in pending:
             answer.result()
 
@@ -305,7 +306,10 @@ class _Simulation:
                     self._journal.append(event.settlement)
                 if event.record.is_committed:
                     committed += 1
-                    self._on_commit(event.record.round_index, event.accepted_device_ids)
+                    assert event.settlement is not None
+                    versions = _versions_of(event.settlement)
+                    round_index = event.record.round_index
+                    self._on_commit(round_index, event.accepted_device_ids, versions)
                 self._on_progress(self._progress(event.record, committed))
             if coordinator.stopped:
                 ended = f"stopped: {coordinator.stopped}"
@@ -347,9 +351,12 @@ def with_resume_hint(
     return type(error)(f"{error}; {hint}")
 
 
-def _coordinator(scenario: Scenario, shards: Sequence[ShardWorker]) -> AnyCoordinator:
-    kind = Coordinator if scenario.rounds.uploads is None else StoredCoordinator
-    return kind(scenario, shards)
+def _versions_of(settlement: Settlement) -> NDArray[np.uint32]:
+    """The versions from which the accepted devices started [A]; empty unless rounds are
+    buffered."""
+    if not settlement.versions.size:
+        return settlement.versions
+    return settlement.versions[settlement.outcomes == Outcome.ACCEPTED]
 
 
 def _of_range(

@@ -108,8 +108,13 @@ class PatternSensitivities:
         self._rounds = rounds
         self._looked_up = 0
 
-    def of(self, patterns: NDArray[np.int64]) -> PatternValues:
+    def of(
+        self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None = None
+    ) -> PatternValues:
         """Sensitivities of patterns [P, c], each row in order within [0, rounds).
+
+        With weights [P, c], none negative, contribution i of a pattern has norm w_i at most: G[i,
+        j] becomes w_i w_j G[i, j], and all else is the same.
 
         A round that stands twice is one in which the device contributed twice, each time clipped by
         itself: the sum over i, j runs over the rounds as they stand, so that both count with each
@@ -129,9 +134,9 @@ class PatternSensitivities:
             )
         # Either loop runs over the shorter side: few long patterns, or many short ones.
         if len(patterns) < patterns.shape[1]:
-            squared, is_exact = self._row_by_row(patterns)
-        elif self._rounds <= GRAM_TABLE_ROUNDS:
-            squared, is_exact = self._pair_by_pair(patterns)
+            squared, is_exact = self._row_by_row(patterns, weights)
+        elif self._rounds <= GRAM_TABLE_ROUNDS or weights is not None:
+            squared, is_exact = self._pair_by_pair(patterns, weights)
         else:
             # Without a table, entries cost more than finding the patterns that are alike.
             distinct, place = np.unique(patterns, axis=0, return_inverse=True)
@@ -146,14 +151,15 @@ class PatternSensitivities:
         return PatternValues(np.sqrt(squared), is_exact)
 
     def _pair_by_pair(
-        self, patterns: NDArray[np.int64]
+        self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """(squared sensitivities [P], whether each is exact [P]), all patterns together."""
         columns = np.ascontiguousarray(patterns.T)
+        scales = None if weights is None else np.ascontiguousarray(weights.T)
         squared = np.zeros(len(patterns))
         is_exact = np.ones(len(patterns), np.bool_)
         for position, later in enumerate(columns):
-            for earlier in columns[:position]:
+            for before, earlier in enumerate(columns[:position]):
                 entries = self.entries(earlier, later)
                 # Negative entries are rare, so their check is left out where there are none.
                 if entries.min(initial=0.0) < 0:
@@ -161,22 +167,29 @@ class PatternSensitivities:
                     np.abs(entries, out=entries)
                 # G is symmetric: the pair stands for (later, earlier) too.
                 entries *= 2.0
+                if scales is not None:
+                    entries *= scales[before] * scales[position]
                 squared += entries
-            squared += self.entries(later, later)
+            own = self.entries(later, later)
+            squared += own if scales is None else own * scales[position] ** 2
         return squared, is_exact
 
     def _row_by_row(
-        self, patterns: NDArray[np.int64]
+        self, patterns: NDArray[np.int64], weights: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """(squared sensitivities [P], whether each is exact [P]), one pattern after another."""
-        found = [self._one(pattern) for pattern in patterns]
+        scales = [None] * len(patterns) if weights is None else list(weights)
+        found = [self._one(pattern, scale) for pattern, scale in zip(patterns, scales, strict=True)]
         squared = np.array([square for square, _ in found])
         is_exact = np.array([exact for _, exact in found])
         return squared, is_exact
 
-    def _one(self, pattern: NDArray[np.int64]) -> tuple[float, bool]:
-        """(squared sensitivity, whether it is exact) of one pattern [c], in memory of c."""
-        if pattern.size > SUMMED_FROM:
+    def _one(
+        self, pattern: NDArray[np.int64], weights: NDArray[np.float64] | None
+    ) -> tuple[float, bool]:
+        """(squared sensitivity, whether it is exact) of one pattern [c], with weights [c] or none,
+        in memory of c."""
+        if pattern.size > SUMMED_FROM and weights is None:
             summed = self._strategy.pattern_square(pattern, self._rounds)
             if summed is not None:
                 return summed, True
@@ -200,6 +213,8 @@ class PatternSensitivities:
             is_aligned = (block >= -ROUNDING * row_norms * norms[later]).all()
             is_exact = is_exact and bool(is_aligned)
             np.abs(block, out=block)
+            if weights is not None:
+                block *= weights[start : start + BLOCK, None] * weights[later]
             # Pairs of this block stand twice in it, pairs with later rounds once.
             square += 2.0 * float(block.sum()) - float(block[:, :BLOCK].sum())
         return square, is_exact
@@ -210,8 +225,10 @@ class PatternSensitivities:
         squared_norms = self.entries(first, first) * self.entries(second, second)
         return ROUNDING * np.sqrt(squared_norms)
 
-    def exact(self, pattern: NDArray[np.int64]) -> Sensitivity:
-        """The sensitivity of one pattern [c], with what proves it.
+    def exact(
+        self, pattern: NDArray[np.int64], weights: NDArray[np.float64] | None = None
+    ) -> Sensitivity:
+        """The sensitivity of one pattern [c], with weights [c] or none, and what proves it.
 
         Where G has negative entries on the pattern, the value is exact for models of c or more
         parameters, and a bound for fewer. Beyond MOST_CERTIFIED participations it is a bound only.
@@ -219,7 +236,7 @@ class PatternSensitivities:
         Raises:
             InputError: as `of`.
         """
-        found = self.of(pattern[None, :])
+        found = self.of(pattern[None, :], None if weights is None else weights[None, :])
         rows = tuple(pattern.tolist())
         if not found.is_exact[0] and pattern.size > MOST_CERTIFIED:
             theorem = "Choquette-Choo et al. 2023, Proposition E.1 (upper bound)"
@@ -228,7 +245,10 @@ class PatternSensitivities:
             value = float(found.values[0])
             theorem = "Choquette-Choo et al. 2023, Proposition E.1 (G >= 0: aligned)"
             return Sensitivity(value, True, theorem, value, rows)
-        upper, lower = unit_vector_sensitivity(self.gram_of(pattern))
+        gram = self.gram_of(pattern)
+        if weights is not None:
+            gram *= weights[:, None] * weights
+        upper, lower = unit_vector_sensitivity(gram)
         # Both the certificate and Proposition E.1 are upper bounds, so the smaller one holds.
         upper = max(lower, min(upper, float(found.values[0])))
         theorem = (

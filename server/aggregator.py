@@ -42,6 +42,10 @@ class ModelAggregator:
         self._scenario = scenario
         self._noise_multiplier = scenario.update_noise_multiplier
         self._estimator = estimator_of(scenario)
+        self._max_staleness = scenario.rounds.max_staleness
+        self._older: dict[int, NDArray[np.float32]] = {}
+        """The versions of the model before the newest from which devices may still train: [D] each,
+        by how many rounds they were trained on."""
 
     def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
         """Takes the initial parameters [D], and gives them back; see `commit`."""
@@ -60,6 +64,7 @@ class ModelAggregator:
         )
         self._optimizer = optimizer_of(self._scenario, dimension, self._device)
         self._rule = clip_rule_of(self._scenario)
+        self._older.clear()
         return self._rule.clip(), self._parameters()
 
     def add(self, total: NDArray[np.int64]) -> None:
@@ -74,7 +79,7 @@ class ModelAggregator:
 
         Returns:
             How the next round's updates are to be clipped, and the new parameters [D], which may
-            change with the next commit.
+            change with the next commit unless older versions are kept (rounds are buffered).
 
         Raises:
             ValueError: a round is skipped or repeated.
@@ -84,11 +89,24 @@ class ModelAggregator:
                 f"round_index={report.round_index} but round {self._noise.next_round} is next; "
                 "noise rows are used once"
             )
+        self._keep_version(report.round_index)
         released_D = self.release(self._estimator.scale(report))
         update_D = released_D.div_(self._estimator.divisor(report))
         self._optimizer.apply(self._parameters_D, update_D, report.round_index)
         self._rule.commit(report)
         return self._rule.clip(), self._parameters()
+
+    def older_version(self, version: int) -> tuple[int, NDArray[np.float32]]:
+        """An older version of the model from which devices may still train: its number, and its
+        parameters [D]."""
+        return version, self._older[version]
+
+    def _keep_version(self, version: int) -> None:
+        """Keeps the newest version, which is about to change, as long as devices may have it."""
+        if not self._max_staleness:
+            return
+        self._older[version] = self._parameters()
+        self._older.pop(version - self._max_staleness, None)
 
     def release(self, scale: float = 1.0) -> torch.Tensor:
         """The noised sum [D] of the next round; advances the noise and begins another sum.
@@ -113,8 +131,10 @@ class ModelAggregator:
         optimizer = prefixed("optimizer.", self._optimizer.state())
         rule = prefixed("clip.", self._rule.state())
         parameters = self._parameters_D.cpu().numpy().copy()
+        older = {f"older.{version}": kept for version, kept in self._older.items()}
         return {
             "parameters": parameters,
+            **older,
             "device": np.array(self.device_kind),
             **noise,
             **optimizer,
@@ -136,10 +156,13 @@ class ModelAggregator:
         self._noise.load(under("noise.", state))
         self._optimizer.load(under("optimizer.", state))
         self._rule.load(under("clip.", state))
+        self._older = {int(version): kept for version, kept in under("older.", state).items()}
         return self._rule.clip(), self._parameters()
 
     def _parameters(self) -> NDArray[np.float32]:
-        return self._parameters_D.cpu().numpy()
+        parameters = self._parameters_D.cpu().numpy()
+        # On the CPU it is a view of what the next step changes.
+        return parameters.copy() if self._max_staleness else parameters
 
 
 def _kind_of(device: torch.device) -> str:

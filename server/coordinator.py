@@ -1,5 +1,6 @@
 """The round loop: shards list check-ins window by window, and the coordinator forms rounds from
-them, one after the other.
+them, one after the other. `RoundLoop` is what all modes of rounds have in common; `Coordinator`
+selects the devices of a round together; server/buffered.py starts them as they come.
 
 Selection of the next round overlaps the reporting of the present one. A shard lists a window
 without knowing what the window will decide: the coordinator remembers that itself, and sends it
@@ -9,7 +10,7 @@ along when it asks for the next window.
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from fedray.messages import (
     NO_WINDOW,
     Census,
     CheckInOrder,
+    CheckIns,
     RoundRecord,
     Settlement,
     Window,
@@ -59,26 +61,44 @@ class WindowOver:
     end_time: float
 
 
-class Coordinator:
+class Forming(Protocol):
+    """What a coordinator knows of single devices, window by window."""
+
+    def start_window(self, check_ins: CheckIns, window: Window) -> None:
+        """Goes on to a window, given its first check-ins."""
+        ...
+
+    def state(self) -> dict[str, NDArray]:
+        """Everything, as named arrays, between two windows."""
+        ...
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """Takes up a state."""
+        ...
+
+
+class RoundLoop:
     """Forms rounds until the scenario's count is committed, or its privacy budget is spent.
+
+    How a round is formed is said by subclasses: `_next_attempt`.
 
     Args:
         scenario: says the rounds and their rules.
         shards: of the population, in order of their devices.
+        forming: what is known of single devices.
 
     records: every attempt so far, in order of time.
     stopped: why the budget ended the run; empty as long as it did not.
     """
 
-    def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
+    def __init__(self, scenario: Scenario, shards: Sequence[Shard], forming: Forming) -> None:
         self._scenario = scenario
         self._shards = Shards(shards)
-        self._rules = RoundRules.of(scenario)
+        self._forming = forming
         self._pace = Pace(scenario)
         self._samplers = Samplers()
         self._budget = Budget.of(scenario)
         self.stopped = ""
-        self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
         self._window = NO_WINDOW
         self._round_index = 0
         self._opened = 0.0
@@ -88,7 +108,10 @@ class Coordinator:
         """The order for the next window, without settlements; it follows from the census of the
         present one."""
         self.records: list[RoundRecord] = []
-        self._selection.open(0.0, ready_time=0.0)
+
+    def _next_attempt(self) -> ClosedRound | None:
+        """Goes on until an attempt at a round has closed; None if the window ends before."""
+        raise NotImplementedError
 
     def events(self) -> Iterator[ClosedRound | WindowOver]:
         """Yields every attempt as it closes, and the end of every window.
@@ -105,40 +128,21 @@ class Coordinator:
             # A state was taken up, which is one between two windows.
             self._next_window()
         while self._round_index < self._scenario.rounds.count and not self.stopped:
-            status, time = self._selection.advance(self._round_index)
-            if status == EXHAUSTED:
+            closed = self._next_attempt()
+            if closed is None:
                 yield WindowOver(self._window.end_time)
                 self._next_window()
                 continue
-            # An outage sends everybody away who waits; the attempt stays open.
-            if status == DOWN:
-                self._send_away(self._selection.down_until)
-                continue
-            # At the selection timeout fewer than the target are enough, if they can meet the goal.
-            if status == FULL or self._selection.waiting >= self._rules.least_to_start:
-                closed = self._report(time)
-            else:
-                closed = self._give_up(time)
             self.records.append(closed.record)
             if closed.record.is_committed:
                 self._round_index += 1
                 self._since_commit = Census(0, 0, 0, 0)
-            self._opened = time
-            self._selection.open(time, ready_time=self._ready_time(closed.record))
             yield closed
 
     @property
     def document(self) -> dict[str, Any]:
         """What run.json says of how the trace was made: by which sampler windows were drawn."""
         return {"samplers": self._samplers.document}
-
-    def _ready_time(self, record: RoundRecord) -> float:
-        """When the round after this attempt may start, seconds since start: an abandoned one may be
-        tried again at once."""
-        minutes = self._scenario.rounds.min_minutes_between
-        if minutes is None or not record.is_committed:
-            return record.closed
-        return max(record.closed, record.started + 60.0 * minutes)
 
     def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
         """Takes up a round that was committed before, with its accepted devices [A]; in order."""
@@ -154,7 +158,7 @@ class Coordinator:
         """Everything but the settlements, as named arrays; may be asked for between two windows."""
         censuses = [dataclasses.astuple(each) for each in (self._census, self._since_commit)]
         return {
-            **prefixed("selection.", self._selection.state()),
+            **prefixed("selection.", self._forming.state()),
             "window": np.array(self._window, np.float64),
             "round": np.array([self._round_index]),
             "opened": np.array([self._opened]),
@@ -175,7 +179,7 @@ class Coordinator:
                 the run would not be the same.
         """
         self._samplers.load(state["samplers"])
-        self._selection.load(under("selection.", state))
+        self._forming.load(under("selection.", state))
         number, *seconds = state["window"].tolist()
         self._window = Window(int(number), *seconds)
         self._round_index = int(state["round"][0])
@@ -183,64 +187,6 @@ class Coordinator:
         self._census, self._since_commit = (Census(*row) for row in state["census"].tolist())
         self._pace.listed_until = float(state["listed_until"][0])
         self.records = records_of(state["records"])
-
-    def _report(self, time: float) -> ClosedRound:
-        """Closes an attempt that has started: who reports, and who is told what."""
-        selected = self._selection.take()
-        attempt = len(self.records)
-        fates = draw_fates(selected, attempt, self._rules.fates)
-        reporting = resolve_reporting(
-            selected, fates, time, attempt, self._round_index, self._rules
-        )
-        if reporting.is_committed and self._budget is not None:
-            self.stopped = self._budget.refusal(reporting.accepted_device_ids)
-            reporting = withheld(reporting) if self.stopped else reporting
-        settlement = reporting.settlement
-        # The selection hears of it at once, the shards with the next order.
-        round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
-        remembered = round_or_none.astype(np.int32)
-        contributions = selected.contributions + settlement.has_arrived.astype(np.uint32)
-        self._selection.let_go(
-            selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
-        )
-        self._shards.tell(settlement)
-        record = RoundRecord(
-            round_index=self._round_index,
-            opened=self._opened,
-            started=time,
-            closed=reporting.closed,
-            selected=int(selected.device_ids.size),
-            reported=reporting.reported,
-            accepted=int(reporting.accepted_device_ids.size),
-            is_committed=reporting.is_committed,
-            eligible_estimate=self._census.eligible,
-        )
-        return ClosedRound(record, reporting.accepted_device_ids, settlement)
-
-    def _give_up(self, time: float) -> ClosedRound:
-        """Closes an attempt for which too few waited at the selection timeout."""
-        self._send_away(time)
-        record = RoundRecord(
-            round_index=self._round_index,
-            opened=self._opened,
-            started=time,
-            closed=time,
-            selected=0,
-            reported=0,
-            accepted=0,
-            is_committed=False,
-            eligible_estimate=self._census.eligible,
-        )
-        return ClosedRound(record, np.empty(0, np.uint64), None)
-
-    def _send_away(self, until: float) -> None:
-        """Lets everybody go who waits: they may check in again from a time on."""
-        released = self._selection.take()
-        size = released.device_ids.size
-        busy_until = np.full(size, until)
-        no_timer = np.zeros(size, np.uint32)
-        no_round = np.full(size, -1, np.int32)
-        self._selection.let_go(released, busy_until, no_timer, no_round, released.contributions)
 
     def _next_window(self) -> None:
         """Makes the next window the selection's present one."""
@@ -260,7 +206,7 @@ class Coordinator:
         self._since_commit += check_ins.census
         self._samplers.count(order.is_enumerated)
         self._window = order.window
-        self._selection.start_window(check_ins, self._window)
+        self._forming.start_window(check_ins, self._window)
 
     def _why_starved(self) -> str:
         rounds = self._scenario.rounds
@@ -326,6 +272,105 @@ class Coordinator:
             f"too few devices checked in, so lower {keys}, or raise "
             f"population.devices={scenario.population.devices} or rounds.max_days"
         )
+
+
+class Coordinator(RoundLoop):
+    """Forms rounds whose devices are selected together.
+
+    Args:
+        scenario: says the rounds and their rules.
+        shards: of the population, in order of their devices.
+    """
+
+    def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
+        self._rules = RoundRules.of(scenario)
+        self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
+        self._selection.open(0.0, ready_time=0.0)
+        super().__init__(scenario, shards, self._selection)
+
+    def _next_attempt(self) -> ClosedRound | None:
+        while True:
+            status, time = self._selection.advance(self._round_index)
+            if status == EXHAUSTED:
+                return None
+            # An outage sends everybody away who waits; the attempt stays open.
+            if status == DOWN:
+                self._send_away(self._selection.down_until)
+                continue
+            # At the selection timeout fewer than the target are enough, if they can meet the goal.
+            if status == FULL or self._selection.waiting >= self._rules.least_to_start:
+                closed = self._report(time)
+            else:
+                closed = self._give_up(time)
+            self._opened = time
+            self._selection.open(time, ready_time=self._ready_time(closed.record))
+            return closed
+
+    def _ready_time(self, record: RoundRecord) -> float:
+        """When the round after this attempt may start, seconds since start: an abandoned one may be
+        tried again at once."""
+        minutes = self._scenario.rounds.min_minutes_between
+        if minutes is None or not record.is_committed:
+            return record.closed
+        return max(record.closed, record.started + 60.0 * minutes)
+
+    def _report(self, time: float) -> ClosedRound:
+        """Closes an attempt that has started: who reports, and who is told what."""
+        selected = self._selection.take()
+        attempt = len(self.records)
+        fates = draw_fates(selected, attempt, self._rules.fates)
+        reporting = resolve_reporting(
+            selected, fates, time, attempt, self._round_index, self._rules
+        )
+        if reporting.is_committed and self._budget is not None:
+            self.stopped = self._budget.refusal(reporting.accepted_device_ids)
+            reporting = withheld(reporting) if self.stopped else reporting
+        settlement = reporting.settlement
+        # The selection hears of it at once, the shards with the next order.
+        round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
+        remembered = round_or_none.astype(np.int32)
+        contributions = selected.contributions + settlement.has_arrived.astype(np.uint32)
+        self._selection.let_go(
+            selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
+        )
+        self._shards.tell(settlement)
+        record = RoundRecord(
+            round_index=self._round_index,
+            opened=self._opened,
+            started=time,
+            closed=reporting.closed,
+            selected=int(selected.device_ids.size),
+            reported=reporting.reported,
+            accepted=int(reporting.accepted_device_ids.size),
+            is_committed=reporting.is_committed,
+            eligible_estimate=self._census.eligible,
+        )
+        return ClosedRound(record, reporting.accepted_device_ids, settlement)
+
+    def _give_up(self, time: float) -> ClosedRound:
+        """Closes an attempt for which too few waited at the selection timeout."""
+        self._send_away(time)
+        record = RoundRecord(
+            round_index=self._round_index,
+            opened=self._opened,
+            started=time,
+            closed=time,
+            selected=0,
+            reported=0,
+            accepted=0,
+            is_committed=False,
+            eligible_estimate=self._census.eligible,
+        )
+        return ClosedRound(record, np.empty(0, np.uint64), None)
+
+    def _send_away(self, until: float) -> None:
+        """Lets everybody go who waits: they may check in again from a time on."""
+        released = self._selection.take()
+        size = released.device_ids.size
+        busy_until = np.full(size, until)
+        no_timer = np.zeros(size, np.uint32)
+        no_round = np.full(size, -1, np.int32)
+        self._selection.let_go(released, busy_until, no_timer, no_round, released.contributions)
 
 
 def _length(seconds: float) -> str:

@@ -49,7 +49,10 @@ class Pace:
         self._quiet_window = round(quiet_hour * 3600.0 / self.window_seconds) % windows_per_day
         rounds = scenario.rounds
         usable_devices = scenario.population.devices * scenario.usable_share
-        self._is_small = usable_devices < rounds.small_population * rounds.selection_target
+        # Buffered rounds take devices as they come, so nobody needs to come together.
+        is_selected_together = rounds.mode == "on-device"
+        most_of_small = rounds.small_population * rounds.wanted_at_once
+        self._is_small = is_selected_together and usable_devices < most_of_small
 
     def census_only(self) -> CheckInOrder:
         """The order that asks for the first window's census, and for nobody to come."""
@@ -99,10 +102,12 @@ class Pace:
         rounds, latency = self._scenario.rounds, self._scenario.latency
         # A round takes about as long as a device that is one deviation slower than the median. The
         # log-deviations between devices and within one are independent: their squares add up.
-        slow_device = math.exp(math.hypot(latency.speed_between, latency.speed_within))
-        work_seconds = latency.fixed_seconds + latency.train_seconds * slow_device
-        fastest_round_seconds = latency.slowdown * work_seconds
-        demand_per_hour = rounds.selection_target * 3600.0 / fastest_round_seconds
+        deviation = math.hypot(latency.speed_between, latency.speed_within)
+        # In buffered rounds a place is free again after the mean time; the factor is log-normal.
+        factor = math.exp(deviation if rounds.buffer is None else deviation**2 / 2.0)
+        work_seconds = latency.fixed_seconds + latency.train_seconds * factor
+        busy_seconds = latency.slowdown * work_seconds
+        demand_per_hour = rounds.wanted_at_once * 3600.0 / busy_seconds
         per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
         return min(rounds.max_checkins_per_hour, per_device)
 

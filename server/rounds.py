@@ -44,6 +44,15 @@ class FateModel(NamedTuple):
         )
 
 
+def outages_of(scenario: Scenario) -> NDArray[np.float64]:
+    """Start and end of every outage of a scenario, [O, 2] seconds since start, in order."""
+    outages = [
+        (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
+        for outage in scenario.rounds.outages
+    ]
+    return np.array(outages, np.float64).reshape(-1, 2)
+
+
 @dataclass(frozen=True, slots=True)
 class RoundRules:
     """The scenario's rules of a round.
@@ -74,10 +83,6 @@ class RoundRules:
     def of(cls, scenario: Scenario) -> "RoundRules":
         """The rules of a scenario."""
         rounds = scenario.rounds
-        outages = [
-            (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
-            for outage in rounds.outages
-        ]
         return cls(
             selection_target=rounds.selection_target,
             least_to_start=rounds.least_to_start,
@@ -87,7 +92,7 @@ class RoundRules:
             closing=closing_rule_of(scenario),
             policies=policies_of(scenario),
             fates=FateModel.of(scenario),
-            outages=np.array(outages, np.float64).reshape(-1, 2),
+            outages=outages_of(scenario),
         )
 
 
@@ -260,15 +265,19 @@ def withheld(reporting: Reporting) -> Reporting:
     Nothing of it is released. The devices cannot know, so they keep away as after any report that
     arrived in time.
     """
-    settlement = reporting.settlement
-    outcomes = settlement.outcomes
-    abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
     return replace(
         reporting,
         is_committed=False,
         accepted_device_ids=np.empty(0, np.uint64),
-        settlement=replace(settlement, outcomes=abandoned),
+        settlement=without_commit(reporting.settlement),
     )
+
+
+def without_commit(settlement: Settlement) -> Settlement:
+    """A settlement whose accepted reports were not used after all."""
+    outcomes = settlement.outcomes
+    abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
+    return replace(settlement, outcomes=abandoned)
 
 
 def lost_in_outages(

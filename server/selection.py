@@ -18,59 +18,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedray.messages import NO_WINDOW, CheckIns, Window
-from fedray.rng import Key, address_within, draw, exponential
+from fedray.rng import Key
+from server.arrivals import EMPTY, Arrivals, carry_over, empty_table, find, next_time, pop, push
 from server.rounds import RoundRules, Selected
 
 EXHAUSTED, FULL, TIMED_OUT, DOWN = 0, 1, 2, 3
 _READY = 4
 """How `Selection.advance` ends; and, inside the kernel alone, that the round may start now."""
-_EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
-_HASH = np.uint64(0x9E3779B97F4A7C15)
-_HALF = np.uint64(32)
-
-
-class _Arrivals(NamedTuple):
-    """The check-ins of a window: the list of first ones [A], and a heap, by time, of the next ones
-    of its rows.
-
-    counts: [rows of the list that have come, entries of the heap]. It is an array, because compiled
-        code changes it, and a tuple's own numbers are fixed.
-    next_times, next_rows: the heap [A]; a row has at most one entry, because its device checks in
-        again only after its last check-in was dealt with.
-    The other columns are those of `fedray.messages.CheckIns`.
-    """
-
-    device_ids: NDArray[np.uint64]
-    times: NDArray[np.float64]
-    interval_ends: NDArray[np.float64]
-    fixed_seconds: NDArray[np.float32]
-    training_seconds: NDArray[np.float32]
-    upload_seconds: NDArray[np.float32]
-    last_rounds: NDArray[np.int32]
-    timer_seconds: NDArray[np.float64]
-    contributions: NDArray[np.uint32]
-    counts: NDArray[np.int64]
-    next_times: NDArray[np.float64]
-    next_rows: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, check_ins: CheckIns) -> "_Arrivals":
-        """A list of which nothing has come yet."""
-        size = check_ins.device_ids.size
-        return cls(
-            device_ids=check_ins.device_ids,
-            times=check_ins.times,
-            interval_ends=check_ins.interval_ends,
-            fixed_seconds=check_ins.fixed_seconds,
-            training_seconds=check_ins.training_seconds,
-            upload_seconds=check_ins.upload_seconds,
-            last_rounds=check_ins.last_rounds,
-            timer_seconds=check_ins.timer_seconds,
-            contributions=check_ins.contributions,
-            counts=np.zeros(2, np.int64),
-            next_times=np.empty(size),
-            next_rows=np.empty(size, np.int64),
-        )
 
 
 class _Waiting(NamedTuple):
@@ -218,7 +172,7 @@ class Selection:
         self._outages = rules.outages
         self._waiting = _Waiting.of(rules.selection_target)
         self._blocked = _blocked_table(64)
-        self._arrivals: _Arrivals | None = None
+        self._arrivals: Arrivals | None = None
         self._window = NO_WINDOW
         self._ready_time = 0.0
         self._is_ready = False
@@ -238,9 +192,9 @@ class Selection:
         # Whoever checks in may get an entry: the table never grows within a window.
         most_entries = int(stays.sum()) + check_ins.device_ids.size
         table = _blocked_table(most_entries)
-        _carry_over(self._blocked, table, stays)
+        carry_over(self._blocked, table, stays)
         self._blocked = table
-        self._arrivals = _Arrivals.of(check_ins)
+        self._arrivals = Arrivals.of(check_ins)
         self._window = window
         # Those who still wait have no row in this window's list: theirs were rows of the last one.
         self._waiting.list_rows.fill(-1)
@@ -344,7 +298,7 @@ class Selection:
 
     def state(self) -> dict[str, NDArray]:
         """Everything, as named arrays, for a checkpoint between two windows."""
-        is_live = self._blocked["device_id"] != _EMPTY
+        is_live = self._blocked["device_id"] != EMPTY
         slots = self._waiting.heap[: self.waiting]
         state: dict[str, NDArray] = {}
         for name in _BLOCKED.fields or ():
@@ -367,7 +321,7 @@ class Selection:
             blocked[name] = state[f"blocked.{name}"]
         self._blocked = _blocked_table(blocked.size)
         all_stay = np.ones(blocked.size, np.bool_)
-        _carry_over(blocked, self._blocked, all_stay)
+        carry_over(blocked, self._blocked, all_stay)
         waiting = self._waiting
         count = state["waiting.device_ids"].size
         for name, column in waiting.columns().items():
@@ -386,24 +340,9 @@ class Selection:
 
 
 def _blocked_table(entries: int) -> NDArray[np.void]:
-    # A third to two thirds full: a larger table would be searched faster, but less of it would
-    # stay in the cache.
-    size = 1 << max(6, (3 * entries // 2).bit_length())
-    table = np.zeros(size, _BLOCKED)
-    table["device_id"] = _EMPTY
+    table = empty_table(entries, _BLOCKED)
     table["last_round"] = -1
     return table
-
-
-@njit(inline="always")
-def _find(table, device):
-    """The device's slot in the table, or the empty slot where it belongs."""
-    # Multiplicative hashing by 2^64 over the golden ratio (Knuth 1998, section 6.4).
-    mask = np.uint64(table.size - 1)
-    slot = ((device * _HASH) >> _HALF) & mask
-    while table[slot].device_id != _EMPTY and table[slot].device_id != device:
-        slot = (slot + np.uint64(1)) & mask
-    return slot
 
 
 @njit(cache=True)
@@ -416,7 +355,7 @@ def _stays(table, window, window_start):
     stays = np.zeros(table.size, np.bool_)
     for slot in range(table.size):
         entry = table[slot]
-        if entry.device_id == _EMPTY:
+        if entry.device_id == EMPTY:
             continue
         is_busy = entry.busy_until > window_start
         is_known = entry.known_from <= window
@@ -427,20 +366,12 @@ def _stays(table, window, window_start):
 
 
 @njit(cache=True)
-def _carry_over(old, new, stays):
-    for slot in range(old.size):
-        if stays[slot]:
-            place = _find(new, old[slot].device_id)
-            new[place] = old[slot]
-
-
-@njit(cache=True)
 def _block_all(
     table, device_ids, busy_until, reopen_times, remembered_rounds, contributions, known_from
 ):
     for chosen in range(device_ids.size):
         device = device_ids[chosen]
-        entry = table[_find(table, device)]
+        entry = table[find(table, device)]
         entry.device_id = device
         entry.busy_until = busy_until[chosen]
         entry.is_waiting = False
@@ -461,9 +392,9 @@ def _come_again(arrivals, rules, window, list_rows, free_times):
             continue
         device = arrivals.device_ids[row]
         end = arrivals.interval_ends[row]
-        time = _next_time(rules.return_key, window, device, end, free_times[chosen])
+        time = next_time(rules.return_key, window, device, end, free_times[chosen])
         if time < np.inf:
-            _push(counts, next_times, next_rows, time, row)
+            push(counts, next_times, next_rows, time, row)
 
 
 @njit(cache=True)
@@ -510,7 +441,7 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
             return EXHAUSTED, is_ready, window.end_time
         if is_next:
             row = next_rows[0]
-            _pop(counts, next_times, next_rows)
+            pop(counts, next_times, next_rows)
         else:
             row = counts[0]
             counts[0] += 1
@@ -518,7 +449,7 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
         if waiting_counts[0] > 0 and waiting_ends[heap[0]] <= time:
             _leave(waiting, time)
         device = device_ids[row]
-        entry = blocked[_find(blocked, device)]
+        entry = blocked[find(blocked, device)]
         free_time = _held_until(entry, device, time, outages.down_until)
         if free_time < 0.0:
             last_round = last_rounds[row] if last_rounds.size else -1
@@ -552,9 +483,9 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
                 continue
             # It was turned away, and may try again at once.
             free_time = time
-        time = _next_time(rules.return_key, window, device, ends[row], free_time)
+        time = next_time(rules.return_key, window, device, ends[row], free_time)
         if time < np.inf:
-            _push(counts, next_times, next_rows, time, row)
+            push(counts, next_times, next_rows, time, row)
 
 
 @njit(forceinline=True)
@@ -594,54 +525,6 @@ def _is_apart(entry, device, last_round, round_index, rules):
     if rules.separation == 0 or last_round < 0:
         return True
     return round_index - last_round >= rules.separation
-
-
-@njit(forceinline=True)
-def _next_time(return_key, window, device, end, free_time):
-    """The next check-in of a device after it is free; infinity if it does not come in time."""
-    until = min(end, window.ask_until_time)
-    if free_time >= until or window.check_ins_per_hour == 0.0:
-        return np.inf
-    address = address_within(free_time, window.start_time, window.end_time)
-    word, _, _, _ = draw(return_key, device, window.number, address)
-    gap_seconds = exponential(word) * (3600.0 / window.check_ins_per_hour)
-    # At least a millisecond later, so that the next draw has another address.
-    time = free_time + max(1e-3, gap_seconds)
-    return time if time < until else np.inf
-
-
-@njit(forceinline=True)
-def _push(counts, times, rows, time, row):
-    """Adds an entry to the heap."""
-    slot = counts[1]
-    counts[1] += 1
-    while slot > 0:
-        parent = (slot - 1) // 2
-        if times[parent] <= time:
-            break
-        times[slot], rows[slot] = times[parent], rows[parent]
-        slot = parent
-    times[slot], rows[slot] = time, row
-
-
-@njit(forceinline=True)
-def _pop(counts, times, rows):
-    """Removes the heap's first entry."""
-    counts[1] -= 1
-    count = counts[1]
-    time, row = times[count], rows[count]
-    slot = 0
-    while True:
-        child = 2 * slot + 1
-        if child >= count:
-            break
-        if child + 1 < count and times[child + 1] < times[child]:
-            child += 1
-        if times[child] >= time:
-            break
-        times[slot], rows[slot] = times[child], rows[child]
-        slot = child
-    times[slot], rows[slot] = time, row
 
 
 @njit(forceinline=True)

@@ -7,8 +7,8 @@ there are, so that it can be drawn while the run is simulated or afterwards, fro
 import dataclasses
 import heapq
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +42,31 @@ def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArra
     return np.sort(generator.choice(accepted, scenario.training.cohort_sample, replace=False))
 
 
+class Cohort(NamedTuple):
+    """The devices of a round that train.
+
+    device_ids: [cohort_sample], sorted.
+    versions: of the model that each was sent, [cohort_sample]; None where all have the newest.
+    """
+
+    device_ids: NDArray[np.uint64]
+    versions: NDArray[np.uint32] | None = None
+
+
+class _Group(NamedTuple):
+    """Devices of a cohort that are trained together, from one version of the model."""
+
+    device_ids: NDArray[np.uint64]
+    version: int
+
+
 class TrainingLoop:
     """Trains the model round by round.
 
     An aggregator that is lost is started anew from its last known state, and the rounds since are
     trained again. That gives the same bits, because training is a function of parameters, round
-    and devices, and noise of the round.
+    and devices, and noise of the round. Where rounds are buffered, handles of the last
+    max_staleness + 1 versions of the parameters are kept, since devices train from these.
 
     Args:
         scenario: what is trained.
@@ -70,7 +89,10 @@ class TrainingLoop:
     ) -> None:
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
         self._loads = loads
-        self._parameters: Kept
+        self._versions: dict[int, Kept] = {}
+        """Parameters by version, which is how many rounds they were trained on: the newest, and
+        those from which devices may still train."""
+        self._buffer = scenario.rounds.buffer
         self._clip: Clip
         """How the next round's updates are clipped, as the aggregator says."""
         self._is_aggregator_up = False
@@ -82,15 +104,15 @@ class TrainingLoop:
         self._evaluations: dict[int, Pending[Evaluation]] = {}
         self._aggregator_state: dict[str, NDArray] = {}
         """As it was last asked for; empty before. `_since` has the rounds after it."""
-        self._since: list[tuple[int, NDArray[np.uint64]]] = []
+        self._since: list[tuple[int, Cohort]] = []
 
     @property
     def next_round(self) -> int:
         """The round that is to be trained next."""
         return len(self.metrics)
 
-    def train(self, round_index: int, cohort: NDArray[np.uint64]) -> TrainingMetrics:
-        """One round, on the devices of its cohort, sorted.
+    def train(self, round_index: int, cohort: Cohort) -> TrainingMetrics:
+        """One round, on the devices of its cohort.
 
         Its evaluation, if it is due, is awaited a round later at the most.
         """
@@ -123,9 +145,10 @@ class TrainingLoop:
     def load(self, state: dict[str, NDArray]) -> None:
         """Takes up a state."""
         self._aggregator_state = under("aggregator.", state)
+        # They say the version of the model that the aggregator takes up.
+        self.metrics = _metrics_of(str(state["metrics"]))
         self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
         self.devices_at_once = int(state["devices_at_once"])
-        self.metrics = _metrics_of(str(state["metrics"]))
         for row in self.metrics:
             if row.evaluation is not None:
                 self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
@@ -148,7 +171,11 @@ class TrainingLoop:
             answer = self._aggregator.load(self._aggregator_state)
         else:
             answer = self._aggregator.start(self._trainers[0].initial_parameters().result())
-        self._clip, self._parameters = answer.result()
+        self._clip, newest = answer.result()
+        version = self._since[0][0] if self._since else self.next_round
+        self._versions = {version: newest}
+        for number in self._older_versions():
+            self._versions[number] = self._aggregator.older_version(number).result()[1]
         if self._since:
             first = self._since[0][0]
             del self.metrics[first:]
@@ -162,15 +189,18 @@ class TrainingLoop:
         self._aggregator_state = self._aggregator.state().result()
         self._since.clear()
 
-    def _train(self, round_index: int, cohort: NDArray[np.uint64]) -> None:
-        if not self.devices_at_once and cohort.size:
-            self.devices_at_once = self._fastest_size(round_index, cohort)
-        size = self.devices_at_once
-        # A Poisson sample may be empty.
-        groups = np.split(cohort, range(size, cohort.size, size)) if cohort.size else []
+    def _older_versions(self) -> list[int]:
+        """The versions that the aggregator's last known state has beside the newest."""
+        return sorted(int(number) for number in under("older.", self._aggregator_state))
+
+    def _train(self, round_index: int, cohort: Cohort) -> None:
+        if not self.devices_at_once and cohort.device_ids.size:
+            self.devices_at_once = self._fastest_size(round_index, cohort.device_ids)
+        groups = self._groups(round_index, cohort)
         pending = [
-            trainer.train(TrainOrder(round_index, share, self._clip), self._parameters)
+            trainer.train(order, self._versions[version])
             for trainer, share in zip(self._trainers, self._shares(groups), strict=False)
+            for version, order in self._orders(round_index, share)
         ]
         reports, added = [], []
         for answer in pending:
@@ -180,29 +210,60 @@ class TrainingLoop:
         for answer in added:
             answer.result()
         report, clip = TrainReport.of(round_index, reports), self._clip
-        self._clip, self._parameters = self._aggregator.commit(report).result()
+        self._clip, newest = self._aggregator.commit(report).result()
+        self._versions[round_index + 1] = newest
+        oldest = round_index + 1 - self._scenario.rounds.max_staleness
+        self._versions = {
+            number: kept for number, kept in self._versions.items() if number >= oldest
+        }
         self._collect_evaluations()
         if (round_index + 1) % self._scenario.training.evaluate_every == 0:
-            self._evaluations[round_index] = self._trainers[-1].evaluate(self._parameters)
+            self._evaluations[round_index] = self._trainers[-1].evaluate(newest)
         self.metrics.append(TrainingMetrics(report, clip=clip))
 
-    def _shares(self, groups: list[NDArray[np.uint64]]) -> list[list[NDArray[np.uint64]]]:
+    def _groups(self, round_index: int, cohort: Cohort) -> list[_Group]:
+        """The cohort, cut into groups: version by version, and in order of device in each."""
+        size = self.devices_at_once
+        versions = cohort.versions
+        if versions is None:
+            versions = np.full(cohort.device_ids.size, round_index, np.uint32)
+        groups = []
+        for version in np.unique(versions).tolist():
+            device_ids = cohort.device_ids[versions == version]
+            cut = np.split(device_ids, range(size, device_ids.size, size))
+            groups += [_Group(group, version) for group in cut]
+        return groups
+
+    def _orders(self, round_index: int, groups: list[_Group]) -> Iterator[tuple[int, TrainOrder]]:
+        """The orders for one trainer, with the version of each: one for every version."""
+        for version in sorted({group.version for group in groups}):
+            device_ids = [group.device_ids for group in groups if group.version == version]
+            weight = self._weight(round_index - version)
+            yield version, TrainOrder(round_index, device_ids, self._clip, version, weight)
+
+    def _weight(self, staleness: int) -> float:
+        """By what the clipped updates of so stale reports are scaled."""
+        if self._buffer is None:
+            return 1.0
+        return float(self._buffer.weighting.weights(np.array([staleness]))[0])
+
+    def _shares(self, groups: list[_Group]) -> list[list[_Group]]:
         """The groups of each trainer that gets any."""
         loads = self._loads or np.ones_like
-        costs = [float(loads(group).sum()) for group in groups]
+        costs = [float(loads(group.device_ids).sum()) for group in groups]
         shares = greedy_shares(costs, len(self._trainers))
         return [[groups[index] for index in share] for share in shares if share]
 
     def _fastest_size(self, round_index: int, cohort: NDArray[np.uint64]) -> int:
-        """The size of groups that takes the first trainer the least time, by trying them."""
+        """The size of groups that takes the first trainer the least time, by trying them with
+        devices [cohort_sample]."""
+        newest = self._versions[max(self._versions)]
         seconds = {}
         for size in SIZES:
             if size > cohort.size:
                 break
             order = TrainOrder(round_index, [cohort[: max(SIZES)]], self._clip)
-            seconds[size] = (
-                self._trainers[0].seconds_per_device(order, self._parameters, size).result()
-            )
+            seconds[size] = self._trainers[0].seconds_per_device(order, newest, size).result()
         return min(seconds, key=seconds.__getitem__)
 
     def _collect_evaluations(self) -> None:

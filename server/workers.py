@@ -39,6 +39,10 @@ class AggregatorWorker:
         """See fedray.protocols.Aggregator."""
         return self.worker.call_and_keep("commit", report)
 
+    def older_version(self, version: int) -> Pending[tuple[int, Kept]]:
+        """See fedray.protocols.Aggregator."""
+        return self.worker.call_and_keep("older_version", version)
+
     def load(self, state: dict[str, NDArray]) -> Pending[tuple[Clip, Kept]]:
         """See fedray.protocols.Aggregator."""
         return self.worker.call_and_keep("load", state)

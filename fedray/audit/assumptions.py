@@ -65,6 +65,19 @@ STORED = (
     "one upload of a device in a window. Times of participations are those of the uploads."
 )
 """Where the server stores uploads."""
+BUFFERED = (
+    "Rounds are buffers of {goal} reports, each used at most {staleness} rounds after its device "
+    "was sent the model. Min-sep counts buffers. A device has at most one report in a buffer. "
+    "{weights}"
+)
+"""Where devices start as they come. Noise and clip norm are those of the round that uses a
+report."""
+UNWEIGHTED = "All reports count alike."
+WEIGHTED = (
+    "Each clipped update was scaled by a function of its staleness alone, at most 1. The observed "
+    "sensitivity takes the recorded weights; the sensitivity under limits, enforced and claimed "
+    "ones included, is that of weight 1, which is an upper bound."
+)
 
 STOPPED = (
     "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
@@ -100,7 +113,8 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     general = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     budget = STOPPED if scenario.privacy.stop_at is not None else ""
     stored = STORED if scenario.rounds.uploads is not None else ""
-    own = [text for text in (encoding, *_counted(scenario), budget, stored) if text]
+    more = (budget, stored, _buffered(scenario))
+    own = [text for text in (encoding, *_counted(scenario), *more) if text]
     every = (first, *general, *own, released)
     if not training.enabled:
         return every
@@ -117,6 +131,17 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
     scaled = text.format(sample=training.cohort_sample, goal=goal)
     return (*every, metrics, scaled)
+
+
+def _buffered(scenario: Scenario) -> str:
+    buffer = scenario.rounds.buffer
+    if buffer is None:
+        return ""
+    return BUFFERED.format(
+        goal=scenario.rounds.report_goal,
+        staleness=buffer.max_staleness,
+        weights=UNWEIGHTED if buffer.weighting.kind == "constant" else WEIGHTED,
+    )
 
 
 def _counted(scenario: Scenario) -> tuple[str, ...]:

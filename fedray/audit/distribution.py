@@ -38,9 +38,9 @@ def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValue
     is_exact = np.empty(patterns.counts.size, np.bool_)
     # Devices with equally many participations make one array of patterns, without padding.
     for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
-        for places, rounds in patterns.with_count(count):
-            found = sensitivities.of(rounds)
-            values[places], is_exact[places] = found.values, found.is_exact
+        for chosen in patterns.with_count(count):
+            found = sensitivities.of(chosen.rounds, chosen.weights)
+            values[chosen.places], is_exact[chosen.places] = found.values, found.is_exact
     return PatternValues(values, is_exact)
 
 
@@ -191,9 +191,9 @@ def _least_spans(patterns: Patterns, fewest: int, most: int) -> tuple[int, ...]:
     counts = np.flatnonzero(np.bincount(patterns.counts))
     is_in_group = (counts >= max(2, fewest)) & (counts <= most)
     for count in counts[is_in_group].tolist():
-        for _, rounds in patterns.with_count(count):
+        for chosen in patterns.with_count(count):
             for ahead in range(1, min(count - 1, MOST_SPANS) + 1):
-                spans[ahead - 1] = min(spans[ahead - 1], _least(rounds, ahead))
+                spans[ahead - 1] = min(spans[ahead - 1], _least(chosen.rounds, ahead))
     return tuple(spans)
 
 

@@ -173,10 +173,11 @@ def observed(
         delta: of epsilon.
     """
     pattern = found.rounds
+    scaled = ", each contribution scaled by the weight of its staleness" if found.weights else ""
     sensitivity = Sensitivity(
         found.value,
         found.is_exact,
-        "the largest sensitivity of any recorded device's own rounds",
+        f"the largest sensitivity of any recorded device's own rounds{scaled}",
         found.value if found.is_exact else 0.0,
         pattern,
     )
@@ -342,10 +343,10 @@ def tightest(following: NDArray[np.int64], most: int | None = None) -> MinSep:
 
 def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
     given, n = scenario.participation, trace.committed_rounds
-    times = round_times(trace)
-    assert times is not None
     in_force = rules_of(given)
     rules = [rule for rule in in_force if not rule.unkept]
+    waiting = [rule for rule in rules if rule.seconds]
+    times = _round_times_of_run(trace, scenario, all(rule.is_from_report for rule in waiting))
     most = min((rule.most for rule in rules if rule.most is not None), default=None)
     participation = allowed(
         *times,
@@ -441,15 +442,37 @@ def round_times(
     them; None if not known.
 
     In a trace of ours both are the time at which the round started: a device checks in before, and
-    reports after. Where uploads are stored a round has no such times, since one upload takes part
-    in several rounds.
+    reports after. Of buffered rounds the earliest is when the buffer opened, which is before every
+    report in it, and the latest when it was full, which is after every check-in. Where uploads are
+    stored a round has no such times, since one upload takes part in several rounds.
     """
     if isinstance(trace, ImportedTrace):
         return trace.round_times()
     if trace.stores_uploads:
         return None
-    started = trace.rounds["started"][trace.rounds["state"] == 0]
+    is_committed = trace.rounds["state"] == 0
+    if trace.is_buffered:
+        return trace.rounds["opened"][is_committed], trace.rounds["closed"][is_committed]
+    started = trace.rounds["started"][is_committed]
     return started, started
+
+
+def _round_times_of_run(
+    trace: Trace, scenario: Scenario, is_from_report: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same for a run of ours, whose timers may start before a report.
+
+    is_from_report: whether all timers start with a report. Else the earliest time at which one
+        starts is that at which a device of the round may have started: in a buffered round, when
+        the buffer opened that is max_staleness rounds before.
+    """
+    times = round_times(trace)
+    assert times is not None
+    if is_from_report or not trace.is_buffered:
+        return times
+    opened, closed = times
+    first = np.maximum(np.arange(opened.size) - scenario.rounds.max_staleness, 0)
+    return opened[first], closed
 
 
 def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:

@@ -3,17 +3,32 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import TraceError
+from fedray.scenario.buffer import Buffer, PolynomialWeighting
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 CHUNK = 1 << 18
 """Devices that are looked at together, so that memory stays bounded; fewer where each took part
 more than 32 times."""
+
+
+class Chosen(NamedTuple):
+    """Devices [Q] with equally many participations c.
+
+    places: among all devices, [Q].
+    rounds: their patterns, [Q, c].
+    weights: by what each contribution was scaled, [Q, c]; None where none was.
+    """
+
+    places: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+    weights: NDArray[np.float64] | None
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,8 @@ class Patterns:
     """Participations of each device, [P], at least 1."""
     rounds: NDArray[np.uint32]
     """Rounds of the participations, [A], in order of (device, round)."""
+    weights: NDArray[np.float64] | None = None
+    """By what the contribution of each was scaled, [A], at most 1; None where none was."""
 
     @property
     def participations(self) -> int:
@@ -77,16 +94,16 @@ class Patterns:
         """Place in `rounds` of each device's first participation [P]."""
         return np.cumsum(self.counts) - self.counts
 
-    def with_count(self, count: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """(places among the devices [Q], patterns [Q, count]) of those with exactly that many
-        participations, in parts."""
+    def with_count(self, count: int) -> Iterator["Chosen"]:
+        """The devices with exactly that many participations, in parts."""
         # Parts of about as many rounds each, whatever the count is.
         places = np.flatnonzero(self.counts == count)
         step = max(1, min(CHUNK, 32 * CHUNK // count))
         for start in range(0, places.size, step):
             chosen = places[start : start + step]
             rows = self.starts[chosen][:, None] + np.arange(count)
-            yield chosen, self.rounds[rows].astype(np.int64)
+            weights = None if self.weights is None else self.weights[rows]
+            yield Chosen(chosen, self.rounds[rows].astype(np.int64), weights)
 
     def before(self, round_index: int) -> "Patterns":
         """The participations in rounds 0 .. `round_index` - 1, as they were when so many rounds had
@@ -95,7 +112,10 @@ class Patterns:
         kept = self.rounds < round_index
         counts = np.add.reduceat(kept.astype(np.int64), self.starts)
         some = counts > 0
-        return Patterns(round_index, self.device_ids[some], counts[some], self.rounds[kept])
+        weights = None if self.weights is None else self.weights[kept]
+        return Patterns(
+            round_index, self.device_ids[some], counts[some], self.rounds[kept], weights
+        )
 
 
 def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
@@ -116,6 +136,8 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
     device_ids = []
     counts = []
     rounds = []
+    weights = []
+    weighting = _weighting_of(trace)
     # Parts hold whole devices, in order, so what is found in each can be put together.
     for part in trace.accepted():
         is_other = part.device_ids[1:] != part.device_ids[:-1]
@@ -125,9 +147,23 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
         device_ids.append(part.device_ids[starts])
         counts.append(np.diff(np.append(starts, part.device_ids.size)))
         rounds.append(part.rounds)
+        if weighting is not None:
+            assert part.versions is not None
+            # No version is above its round: the reader has checked that.
+            weights.append(weighting.weights(part.rounds - part.versions))
     return Patterns(
         trace.committed_rounds,
         np.concatenate(device_ids),
         np.concatenate(counts),
         np.concatenate(rounds),
+        np.concatenate(weights) if weights else None,
     )
+
+
+def _weighting_of(trace: Trace | ImportedTrace) -> PolynomialWeighting | None:
+    """By what a run scaled updates, as a function of their staleness; None where all count
+    alike."""
+    if not isinstance(trace, Trace) or not trace.is_buffered:
+        return None
+    buffer = Buffer.model_validate(trace.scenario["rounds"].get("buffer"))
+    return buffer.weighting if isinstance(buffer.weighting, PolynomialWeighting) else None

@@ -169,7 +169,8 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
     losses = trace.losses
     devices, participations, after_loss = 0, 0, 0
     for part in range(len(trace.run["parts"])):
-        rows = _Participations.of(trace.columns(part), started)
+        columns = trace.columns(part)
+        rows = _Participations.of(columns, None if trace.is_buffered else started)
         is_broken, is_explained = np.zeros((2, rows.device_ids.size), np.bool_)
         for rule in rules:
             broken, begins = rows.breaking(rule)
@@ -191,7 +192,7 @@ class _Participations:
     """Participations [A] of a part of a trace, in order of device and time; of several on the same
     upload the first.
 
-    started: when the round of each started.
+    started: when the round of each started; in a buffered round, when the device did.
     """
 
     device_ids: NDArray[np.uint64]
@@ -201,7 +202,11 @@ class _Participations:
     started: NDArray[np.float64]
 
     @classmethod
-    def of(cls, columns: dict[str, NDArray], started: NDArray[np.float64]) -> "_Participations":
+    def of(
+        cls, columns: dict[str, NDArray], started: NDArray[np.float64] | None
+    ) -> "_Participations":
+        """Those among the rows of a part. started: of each round [n]; None if devices start
+        whenever they check in."""
         rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
         rows = rows[is_first_of_upload(columns["device_id"][rows], columns["checkin_time"][rows])]
         rounds = columns["round"][rows].astype(np.int64)
@@ -210,7 +215,7 @@ class _Participations:
             rounds,
             columns["checkin_time"][rows],
             columns["report_time"][rows],
-            started[rounds],
+            columns["checkin_time"][rows] if started is None else started[rounds],
         )
 
     def breaking(self, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.audit.participation import Patterns
+from fedray.audit.participation import Chosen, Patterns
 from fedray.errors import InputError
 from mechanisms.participation import MinSep
 from mechanisms.sensitivity import MOST_CERTIFICATES, PatternSensitivities
@@ -34,6 +34,8 @@ class TraceSensitivity:
     """The device that attains it."""
     rounds: tuple[int, ...]
     """The rounds of that device."""
+    weights: tuple[float, ...] = ()
+    """By what its contributions were scaled; empty where no device's were."""
 
 
 def trace_sensitivity(
@@ -43,10 +45,11 @@ def trace_sensitivity(
     participations, device id).
 
     Devices are looked at by number of participations, most first. Devices with c participations
-    obey (b, c), so once its sensitivity is no larger than one already found, neither
-    theirs nor those of devices with fewer can be. (Of whole matrices, of Toeplitz ones outside
-    Theorem 3.1, and of many participations, the bound under (b, k) costs more than looking at every
-    device. Where no theorem gives it, every device is looked at.)
+    obey (b, c), so once its sensitivity is no larger than one already found, neither theirs nor
+    those of devices with fewer can be. (Weights are at most 1, so they change nothing of that. Of
+    whole matrices, of Toeplitz ones outside Theorem 3.1, and of many participations, the bound
+    under (b, k) costs more than looking at every device. Where no theorem gives it, every device is
+    looked at.)
 
     Args:
         strategy: the mechanism.
@@ -80,9 +83,9 @@ def trace_sensitivity(
                     break
             except SensitivityUnknown:
                 can_stop = False
-        for places, rounds in patterns.with_count(int(count)):
-            device_ids = patterns.device_ids[places]
-            best, certificates = _larger(best, sensitivities, device_ids, rounds, certificates)
+        for chosen in patterns.with_count(int(count)):
+            device_ids = patterns.device_ids[chosen.places]
+            best, certificates = _larger(best, sensitivities, device_ids, chosen, certificates)
     return best
 
 
@@ -90,34 +93,39 @@ def _larger(
     best: TraceSensitivity,
     sensitivities: PatternSensitivities,
     device_ids: NDArray[np.uint64],
-    rounds: NDArray[np.int64],
+    chosen: Chosen,
     certificates: int,
 ) -> tuple[TraceSensitivity, int]:
     """The larger of what was found so far and these devices' largest, and how many certificates are
     left."""
-    found = sensitivities.of(rounds)
+    rounds, weights = chosen.rounds, chosen.weights
+    found = sensitivities.of(rounds, weights)
+
+    def named(value: float, is_exact: bool, place: int) -> TraceSensitivity:
+        scales = () if weights is None else tuple(weights[place].tolist())
+        pattern = tuple(rounds[place].tolist())
+        return TraceSensitivity(value, is_exact, int(device_ids[place]), pattern, scales)
+
     if found.is_exact.all():
         place = int(found.values.argmax())
         value = float(found.values[place])
-        if value > best.value:
-            pattern = tuple(rounds[place].tolist())
-            best = TraceSensitivity(value, True, int(device_ids[place]), pattern)
-        return best, certificates
+        return (named(value, True, place) if value > best.value else best), certificates
     # From the largest bound down: as soon as one is no larger than what is known, none is.
-    tried: set[tuple[int, ...]] = set()
+    tried: set[tuple[tuple[int, ...], tuple[float, ...]]] = set()
     for place in np.argsort(-found.values, kind="stable").tolist():
         bound = float(found.values[place])
         if bound <= best.value:
             break
-        device_id = int(device_ids[place])
-        pattern = tuple(rounds[place].tolist())
+        bounded = named(bound, False, place)
+        pattern = bounded.rounds, bounded.weights
         if len(tried) == certificates:
             # The largest bound that is left bounds all the others too.
-            best = TraceSensitivity(bound, False, device_id, pattern)
+            best = bounded
             break
         if pattern not in tried:
             tried.add(pattern)
-            exact = sensitivities.exact(rounds[place])
+            scales = None if weights is None else weights[place]
+            exact = sensitivities.exact(rounds[place], scales)
             if exact.value > best.value:
-                best = TraceSensitivity(exact.value, exact.is_exact, device_id, pattern)
+                best = named(exact.value, exact.is_exact, place)
     return best, certificates - len(tried)

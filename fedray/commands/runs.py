@@ -150,11 +150,12 @@ def _say_supply(scenario: Any) -> None:
     """How many devices are eligible, before a run that may be long."""
     from clients.availability.supply import eligible_at_once
 
-    supply, target = eligible_at_once(scenario), scenario.rounds.selection_target
+    supply, target = eligible_at_once(scenario), scenario.rounds.wanted_at_once
+    what = "a round selects" if scenario.rounds.buffer is None else "at most so many train at once:"
     typer.echo(
         f"supply  {supply.mean:,} of {scenario.population.devices:,} devices are eligible at once, "
         f"{supply.least:,} to "
-        f"{supply.most:,} over the first week, timers aside; a round selects {target:,}"
+        f"{supply.most:,} over the first week, timers aside; {what} {target:,}"
         + ("; that many are never there at once" if supply.most < target else ""),
         err=True,
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedray.scenario.buffer import Buffer
 from fedray.scenario.uploads import PoissonSchedule, Uploads
 from fedray.table import PositiveShare, Table
 
@@ -40,9 +41,33 @@ class AtLeastClosing(Table):
 AnyClosing = Annotated[GoalClosing | AtLeastClosing, Field(discriminator="kind")]
 
 
+_OF_SELECTED_COHORTS = (
+    "over_selection",
+    "selection_timeout_minutes",
+    "start_share",
+    "report_timeout_minutes",
+    "closing",
+    "min_minutes_between",
+    "small_population",
+    "together_minutes",
+)
+"""Keys that say how a round selects its devices together and how long it waits for them."""
+
+
 class Rounds(Table):
     """What the server does in a round."""
 
+    mode: Annotated[
+        Literal["on-device", "buffered", "upload-then-train"],
+        # Scenarios that were written before there was a choice keep their digest.
+        Field(exclude_if=lambda mode: mode == "on-device"),
+    ] = "on-device"
+    """How rounds are formed: `on-device` selects the devices of a round together; `buffered` starts
+    devices whenever they come, and a round is a buffer of report_goal reports; `upload-then-train`
+    draws rounds from uploads that the server stores, and reads none of the keys that say how a
+    round selects its devices and waits for them."""
+    buffer: Buffer | None = None
+    """Table: how many devices train at once and how stale a report may be; of mode `buffered`."""
     count: Annotated[int, Field(gt=0, lt=2**31)]
     """Rounds to commit."""
     report_goal: Annotated[int, Field(gt=0)]
@@ -50,15 +75,6 @@ class Rounds(Table):
     at least so many where `closing` keeps more. Of stored uploads: how many the schedule cyclic
     draws, of which a tenth may be unresolved; and how many the schedule poisson is expected to
     draw, by which denominators are set."""
-    mode: Literal["on-device", "upload-then-train"] = Field(
-        default="on-device",
-        description="Where updates are computed: by devices that choose when they come, or on the "
-        "server by a program that draws stored uploads. The second needs the table `uploads`; of "
-        "the keys for rounds on devices it reads max_checkins_per_hour, outages, sampler, "
-        "look_ahead_minutes and max_days.",
-        # Scenarios that were written before there was a choice keep their digest.
-        exclude_if=lambda mode: mode == "on-device",
-    )
     uploads: Uploads | None = None
     """Table: upload windows, and the schedule of stored uploads; only in the mode
     upload-then-train."""
@@ -116,6 +132,17 @@ class Rounds(Table):
         return max(self.report_goal, math.ceil(round(self.selection_target * share, 9)))
 
     @property
+    def wanted_at_once(self) -> int:
+        """Devices that the server wants at once: those that it selects for a round, or those that
+        train at the same time."""
+        return self.buffer.concurrency if self.buffer is not None else self.selection_target
+
+    @property
+    def max_staleness(self) -> int:
+        """Most versions by which the model that a device has may be older than the newest one."""
+        return self.buffer.max_staleness if self.buffer is not None else 0
+
+    @property
     def keeps_surplus(self) -> bool:
         """Whether a round may accept more than `least_accepted`."""
         return isinstance(self.closing, AtLeastClosing) or self.least_accepted < self.report_goal
@@ -138,9 +165,9 @@ class Rounds(Table):
 
     @model_validator(mode="after")
     def _mode_has_its_table(self) -> Self:
-        if self.mode == "on-device" and self.uploads is not None:
+        if self.mode != "upload-then-train" and self.uploads is not None:
             raise ValueError(
-                "uploads: rounds.mode='on-device' stores no uploads; devices choose themselves "
+                f"uploads: rounds.mode={self.mode!r} stores no uploads; devices choose themselves "
                 "when they take part, so no schedule draws them (nor is any sample amplified): "
                 "take mode='upload-then-train', or leave the table out"
             )
@@ -179,6 +206,29 @@ class Rounds(Table):
                 f"uploads: windows={uploads.windows} is more than count={self.count}, so some "
                 "would have no round; have fewer windows"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _buffered_rounds_have_a_buffer(self) -> Self:
+        if self.mode == "buffered" and self.buffer is None:
+            raise ValueError(
+                "mode='buffered' needs the table buffer; add buffer = {concurrency = ..., "
+                "max_staleness = ...}"
+            )
+        if self.mode != "buffered" and self.buffer is not None:
+            raise ValueError(
+                f"buffer is given with mode={self.mode!r}, which has none; leave it out, or set "
+                "mode = 'buffered'"
+            )
+        if self.buffer is None:
+            return self
+        fields = type(self).model_fields
+        for key in _OF_SELECTED_COHORTS:
+            if getattr(self, key) != fields[key].default:
+                raise ValueError(
+                    f"{key} is given with mode='buffered', where no devices are selected together "
+                    "and a buffer is released as soon as it is full; leave it out"
+                )
         return self
 
     @model_validator(mode="after")

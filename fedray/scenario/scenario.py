@@ -207,6 +207,36 @@ class Scenario(Table):
         return f"{setup} with latency.secagg_seconds={latency.secagg_seconds:g}"
 
     @model_validator(mode="after")
+    def _buffered_rounds_can_be_run(self) -> Self:
+        rounds, usable = self.rounds, self.device_ids * self.usable_share
+        if rounds.buffer is None:
+            return self
+        # A device has at most one report in a buffer, and trains one thing at a time.
+        for key, devices in (
+            ("buffer.concurrency", rounds.buffer.concurrency),
+            ("report_goal", rounds.report_goal),
+        ):
+            if devices > usable:
+                raise ValueError(
+                    f"rounds.{key}={devices}: more devices than the {usable:.0f} that reach and "
+                    "unreachable leave; lower it or raise the population"
+                )
+        encoding, clipping = self.privacy.encoding.kind, self.privacy.clipping.kind
+        if encoding != "fixed_point":
+            raise ValueError(
+                f"privacy.encoding.kind={encoding!r} with rounds.mode='buffered': a device encodes "
+                "for the round in which its update is summed, and it cannot know in which buffer "
+                "its report will be; take fixed_point"
+            )
+        if clipping == "adaptive":
+            raise ValueError(
+                f"privacy.clipping.kind={clipping!r} with rounds.mode='buffered': reports of one "
+                "buffer would be clipped to the norms of different versions; take fixed or "
+                "per_layer"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
         usable = self.device_ids * self.usable_share
         if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
@@ -224,7 +254,8 @@ class Scenario(Table):
                 f"rounds.report_goal={self.rounds.report_goal}: must not exceed population.devices="
                 f"{self.population.devices}; lower the goal or raise the population"
             )
-        if self.rounds.selection_target > usable:
+        is_buffered = self.rounds.buffer is not None
+        if not is_buffered and self.rounds.selection_target > usable:
             raise ValueError(
                 f"rounds.report_goal={self.rounds.report_goal}: with "
                 f"over_selection={self.rounds.over_selection:g} a round "
@@ -232,10 +263,9 @@ class Scenario(Table):
                 "reach and unreachable leave; "
                 "lower the goal or raise the population"
             )
-        if (
-            self.rounds.uploads is None
-            and self.latency.fixed_seconds >= 60 * self.rounds.report_timeout_minutes
-        ):
+        timeout_seconds = 60 * self.rounds.report_timeout_minutes
+        is_selected = not is_buffered and self.rounds.uploads is None
+        if is_selected and self.latency.fixed_seconds >= timeout_seconds:
             raise ValueError(
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
                 "reports within it, since "

@@ -247,8 +247,8 @@ def _between(below: FittedRun, above: FittedRun, target: int) -> float:
 
 
 def scaled(scenario: Scenario, scale: float) -> Scenario:
-    """Population, joins and report goal so many times as large, untrained; at scale 1 as they are.
-    Raises InputError for smaller goals below 20."""
+    """Population, joins, report goal and the concurrency of buffered rounds so many times as large,
+    untrained; at scale 1 as they are. Raises InputError for smaller goals below 20."""
     if not 0 < scale <= 1:
         raise InputError(f"scale={scale} must be above 0 and at most 1; 1 is the whole population")
     # The timer stays: devices per report goal, and so the rounds between, are what they were.
@@ -262,7 +262,12 @@ def scaled(scenario: Scenario, scale: float) -> Scenario:
         )
     devices = round(scenario.population.devices * goal / scenario.rounds.report_goal)
     joins = scenario.population.joins_per_day * goal / scenario.rounds.report_goal
+    buffered: list[str] = []
+    if scenario.rounds.buffer is not None:
+        concurrency = scenario.rounds.buffer.concurrency * goal / scenario.rounds.report_goal
+        buffered.append(f"rounds.buffer.concurrency={max(1, round(concurrency))}")
     return scenario.with_overrides(
+        *buffered,
         f"population.devices={devices}",
         f"population.joins_per_day={joins}",
         f"rounds.report_goal={goal}",

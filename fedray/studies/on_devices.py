@@ -198,7 +198,7 @@ class _Draws:
         found: list[_Chosen] = [("all", 0.0, 0.0, everybody)]
         found += self._by_count("participations", patterns.device_ids, patterns.counts)
         if self._scenario.trains_a_sample:
-            rows = [cohort for _, cohort in cohorts(self._trace, self._scenario)]
+            rows = [cohort.device_ids for _, cohort in cohorts(self._trace, self._scenario)]
             found += self._by_count("trained", *np.unique(rows, return_counts=True))
         found += self._by_zone(everybody)
         return [each for each in found if each[3].size]

@@ -10,6 +10,8 @@
 5. No device is accepted twice in one round, and accepted rounds of a device increase.
 6. The accepted rows of a round are as many as the rounds table says.
 7. Losses of devices' histories are sorted by (device_id, time).
+8. Of buffered rounds: no participation has a version above its round, or below it by more than the
+   scenario's max_staleness.
 """
 
 import numpy as np
@@ -165,6 +167,30 @@ def check_losses(columns: dict[str, NDArray], source: str) -> None:
         (device_ids[1:] == device_ids[:-1]) & (times[1:] >= times[:-1])
     )
     _demand(bool(later.all()), source, "losses are not sorted by device_id and time")
+
+
+def check_versions(
+    versions: NDArray[np.uint32],
+    rounds: NDArray[np.uint32],
+    max_staleness: int | None,
+    source: str,
+) -> None:
+    """Checks invariant 8 for participations [A].
+
+    Args:
+        versions: [A] of the models that devices were sent.
+        rounds: [A] in which their reports were used.
+        max_staleness: of the scenario; None where it is not known.
+        source: the file, for messages.
+
+    Raises:
+        TraceCorrupt: if a participation breaks it.
+    """
+    staleness = rounds.astype(np.int64) - versions.astype(np.int64)
+    _demand(bool((staleness >= 0).all()), source, "a version is of a round that comes later")
+    most = int(staleness.max(initial=0))
+    if max_staleness is not None and most > max_staleness:
+        _demand(False, source, f"a report is {most} rounds stale, max_staleness is {max_staleness}")
 
 
 def _demand(holds: bool, source: str, problem: str) -> None:

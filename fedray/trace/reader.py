@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
@@ -20,12 +21,15 @@ from fedray.trace.invariants import (
     check_rounds,
     check_rows,
     check_totals,
+    check_versions,
 )
 from fedray.trace.schema import (
+    BUFFERED_SCHEMA,
     DOCUMENT_DIGEST,
     FIRST_READ_VERSION,
     FORMAT,
     LAST_VERSION_WITH_METRICS,
+    LAST_VERSION_WITHOUT_VERSIONS,
     LOSS_SCHEMA,
     LOSSES_FILE,
     OUTCOMES,
@@ -53,6 +57,9 @@ class AcceptedPart:
     """Who took part, [A], in order."""
     rounds: NDArray[np.uint32]
     """In which committed round, [A]."""
+    versions: NDArray[np.uint32] | None = None
+    """Of the model that each device was sent, [A]: how many rounds had been released when it
+    started. None where rounds are not buffered: then it is the round."""
 
 
 class Trace:
@@ -87,7 +94,7 @@ class Trace:
             may_be_empty=trace.sampling_probability is not None,
         )
         for part in trace.run["parts"]:
-            check_file(directory / part["file"], PARTICIPATION_SCHEMA, part["rows"])
+            check_file(directory / part["file"], trace.participation_schema, part["rows"])
         if "losses_digest" in trace.run:
             check_file(directory / LOSSES_FILE, LOSS_SCHEMA, None)
         check_no_strays(trace.run["parts"], directory)
@@ -111,6 +118,18 @@ class Trace:
     def integrity(self) -> str:
         """What protects the figures of this trace against damage, as it was opened: a sentence."""
         return integrity(self._verify, DOCUMENT_DIGEST in self.run)
+
+    @property
+    def is_buffered(self) -> bool:
+        """Whether its rounds are buffers of reports of devices that started at any time."""
+        is_known = self.run["schema_version"] > LAST_VERSION_WITHOUT_VERSIONS
+        rounds = self.scenario.get("rounds")
+        return is_known and isinstance(rounds, dict) and rounds.get("mode") == "buffered"
+
+    @property
+    def participation_schema(self) -> pa.Schema:
+        """The columns of its participations."""
+        return BUFFERED_SCHEMA if self.is_buffered else PARTICIPATION_SCHEMA
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -209,7 +228,7 @@ class Trace:
 
     def accepted(self) -> Iterator[AcceptedPart]:
         """Participations, part by part in order of device; every device is in one part only. Checks
-        invariants 4 to 6."""
+        invariants 4 to 6, and 8 where rounds are buffered."""
         # Invariant 6 is of all parts together, so it is checked once the last one was read.
         count = self.committed_rounds
         rows_per_round = np.zeros(count, np.int64)
@@ -219,7 +238,8 @@ class Trace:
         check_totals(rows_per_round, self.rounds, str(self.path))
 
     def _accepted_of(self, part: dict[str, Any]) -> AcceptedPart:
-        columns = self._columns_of(part, ("round", "device_id", "outcome"))
+        names = ("round", "device_id", "outcome", "version")
+        columns = self._columns_of(part, names if self.is_buffered else names[:-1])
         chosen = columns["outcome"] == OUTCOMES.index("accepted")
         rounds = columns["round"][chosen]
         device_ids = columns["device_id"][chosen]
@@ -227,7 +247,17 @@ class Trace:
         first = part["first_device"]
         end = part["end_device"]
         check_accepted(device_ids, rounds, first, end, self.committed_rounds, file)
-        return AcceptedPart(device_ids, rounds)
+        versions = columns["version"][chosen] if self.is_buffered else None
+        if versions is not None:
+            check_versions(versions, rounds, self._max_staleness, file)
+        return AcceptedPart(device_ids, rounds, versions)
+
+    @property
+    def _max_staleness(self) -> int | None:
+        """What the scenario permits; None where it does not say it in a form that can be read."""
+        buffer = self.scenario["rounds"].get("buffer")
+        value = buffer.get("max_staleness") if isinstance(buffer, dict) else None
+        return value if type(value) is int else None
 
     def name_of(self, device_id: int) -> str:
         """What the source calls the device `device_id`: here the id itself, as text."""
@@ -237,7 +267,7 @@ class Trace:
         """All columns of the rows of one `part`, by name; outcomes as codes, NaN for no report.
         Rows are sorted by device and check-in. Checks invariant 4."""
         entry = self.run["parts"][part]
-        columns = self._columns_of(entry, PARTICIPATION_SCHEMA.names)
+        columns = self._columns_of(entry, self.participation_schema.names)
         # Rows of abandoned attempts bear the number of the next commit, which may never come.
         last_round = int(self.rounds["round"].max(initial=0))
         file = str(self.path / entry["file"])
@@ -271,10 +301,11 @@ class Trace:
         all is checked."""
         # Without digests of single columns, all columns are needed to check any of them.
         recorded: dict[str, str] | None = part.get("columns")
-        wanted = PARTICIPATION_SCHEMA.names if self._verify and recorded is None else names
+        schema = self.participation_schema
+        wanted = schema.names if self._verify and recorded is None else names
         file = self.path / part["file"]
         codes = {"outcome": OUTCOMES}
-        columns = read_columns(file, PARTICIPATION_SCHEMA, part["rows"], wanted, codes=codes)
+        columns = read_columns(file, schema, part["rows"], wanted, codes=codes)
         if not self._verify:
             return columns
         if recorded is None:

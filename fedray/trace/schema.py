@@ -6,7 +6,8 @@
       rounds.parquet              a row per attempt at a round, in order of time
       participations/*.parquet    a row per selected device, sorted by (device_id, checkin_time); a
                                   file per part (a fixed run of device blocks), so that each
-                                  device's rows are in one file
+                                  device's rows are in one file; of buffered rounds, a row per
+                                  device whose attempt ended while the buffer was filled
       losses.parquet              a row per loss of a device's history, between its first and last
                                   check-in in the trace, sorted by (device_id, time); only where
                                   histories may be lost
@@ -36,11 +37,13 @@ from numpy.typing import NDArray
 from fedray.messages import Outcome
 
 FORMAT = "fedray-trace"
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 FIRST_READ_VERSION = 2
 """The oldest that is read: without digests of single columns, of the metrics and of run.json."""
 LAST_VERSION_WITH_METRICS = 3
 """Until then metrics.parquet and model.npz lay in the trace itself, not in its folder training."""
+LAST_VERSION_WITHOUT_VERSIONS = 4
+"""Until then all rounds selected their devices together, and no trace has the column `version`."""
 DOCUMENT_DIGEST = "document_digest"
 """The key of run.json that holds the digest of all its others."""
 RUN_FILE = "run.json"
@@ -65,6 +68,12 @@ PARTICIPATION_SCHEMA = pa.schema(
         pa.field("examples", pa.uint32(), nullable=False),
     ]
 )
+BUFFERED_SCHEMA = PARTICIPATION_SCHEMA.append(
+    # Rounds that had been released when the device started: the version of the model that it was
+    # sent. The round less the version is the staleness of its report.
+    pa.field("version", pa.uint32(), nullable=False)
+)
+"""Of participations in buffered rounds."""
 ROUND_SCHEMA = pa.schema(
     [
         pa.field("round", pa.uint32(), nullable=False),

@@ -45,6 +45,7 @@ _COLUMNS = (
     "reopen_times",
     "remembers_round",
     "forget_times",
+    "versions",
 )
 
 

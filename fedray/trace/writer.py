@@ -17,6 +17,7 @@ from fedray.messages import Losses, RoundRecord, ShardPart
 from fedray.trace.partial import MARK, TOKEN_FILE, PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
+    BUFFERED_SCHEMA,
     FORMAT,
     LOSS_SCHEMA,
     LOSSES_FILE,
@@ -43,18 +44,18 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
     Args:
         first_device: least id that the part may have.
         end_device: one above the largest.
-        columns: as in PARTICIPATION_SCHEMA, in its order, outcomes as codes, NaN for no report.
+        columns: as in PARTICIPATION_SCHEMA, or in BUFFERED_SCHEMA where there is a version, in its
+            order, outcomes as codes, NaN for no report.
 
     Returns:
         The bytes, with the digests of the values.
     """
-    ordered = {name: columns[name] for name in PARTICIPATION_SCHEMA.names}
-    arrays = [_to_arrow(ordered[field.name], field) for field in PARTICIPATION_SCHEMA]
-    table = pa.table(arrays, schema=PARTICIPATION_SCHEMA)
+    schema = BUFFERED_SCHEMA if "version" in columns else PARTICIPATION_SCHEMA
+    ordered = {name: columns[name] for name in schema.names}
+    arrays = [_to_arrow(ordered[field.name], field) for field in schema]
+    table = pa.table(arrays, schema=schema)
     # Times are nearly random: compressing them costs more than it saves.
-    compression = {
-        name: "NONE" if name.endswith("_time") else "ZSTD" for name in PARTICIPATION_SCHEMA.names
-    }
+    compression = {name: "NONE" if name.endswith("_time") else "ZSTD" for name in schema.names}
     buffer = io.BytesIO()
     pq.write_table(
         table,
@@ -68,6 +69,7 @@ def encode_part(first_device: int, end_device: int, columns: Mapping[str, NDArra
             "checkin_time": "BYTE_STREAM_SPLIT",
             "report_time": "BYTE_STREAM_SPLIT",
             "examples": "PLAIN",
+            **({"version": "PLAIN"} if "version" in columns else {}),
         },
         write_page_checksum=True,
     )

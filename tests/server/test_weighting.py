@@ -168,7 +168,7 @@ def test_all_that_were_drawn_train_and_empty_samples_are_noise_alone(tmp_path: P
     accepted = trace.rounds["accepted"].tolist()
     assert min(accepted) == 0
     found = dict(cohorts(trace, value))
-    assert [found[index].size for index in range(ROUNDS)] == accepted
+    assert [found[index].device_ids.size for index in range(ROUNDS)] == accepted
     assert trace.trained is not None
     assert trace.trained.metrics["trained"].tolist() == accepted
     assert np.isfinite(trace.trained.parameters()).all()

@@ -129,7 +129,10 @@ def test_nothing_of_the_refused_round_is_released_and_all_before_is_as_without_a
     scenario = small(*OVERRIDES, f"privacy.stop_at.rho={entries[kept].rho * (1 - 1e-6)!r}")
     committed: list[int] = []
     trace = simulate(
-        scenario, HERE, tmp_path / "t", on_commit=lambda index, ids: committed.append(index)
+        scenario,
+        HERE,
+        tmp_path / "t",
+        on_commit=lambda index, ids, versions: committed.append(index),
     )
     assert committed == list(range(trace.committed_rounds))
     assert trace.rounds["state"][-1] == 1  # abandoned

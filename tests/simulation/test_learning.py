@@ -50,8 +50,9 @@ def test_the_cohort_of_a_round_is_a_sample_of_its_accepted_devices(trace: Trace,
     for index, cohort in found.items():
         accepted = np.sort(device_ids[rounds == index])
         expected = accepted[cohort_places(scenario, index, accepted.size)]
-        assert cohort.tolist() == expected.tolist()
-        assert np.unique(cohort).size == 20
+        assert cohort.device_ids.tolist() == expected.tolist()
+        assert cohort.versions is None
+        assert np.unique(cohort.device_ids).size == 20
 
 
 def test_the_last_round_is_evaluated_whenever_the_others_are(reference) -> None:

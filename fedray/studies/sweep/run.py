@@ -332,7 +332,11 @@ class _Cache:
                 return Truth(None, note=head["note"])
             participation = MinSep(**head["participation"])
             patterns = Patterns(
-                participation.rounds, arrays["device_ids"], arrays["counts"], arrays["rounds"]
+                participation.rounds,
+                arrays["device_ids"],
+                arrays["counts"],
+                arrays["rounds"],
+                arrays.get("weights"),
             )
             return Truth(participation, patterns, head["days"], head["note"])
 
@@ -344,7 +348,8 @@ class _Cache:
         }
         arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         if truth.patterns is not None:
-            names = ("device_ids", "counts", "rounds")
+            names = ["device_ids", "counts", "rounds"]
+            names += ["weights"] if truth.patterns.weights is not None else []
             arrays |= {name: getattr(truth.patterns, name) for name in names}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,28 @@
+"""Which coordinator forms the rounds of a scenario."""
+
+from collections.abc import Sequence
+
+from fedray.protocols import Shard
+from fedray.scenario import Scenario
+from server.buffered import BufferedCoordinator
+from server.coordinator import Coordinator, RoundLoop
+from server.stored import StoredCoordinator
+
+AnyCoordinator = RoundLoop | StoredCoordinator
+"""What forms the rounds of a scenario."""
+
+
+def coordinator_of(scenario: Scenario, shards: Sequence[Shard]) -> AnyCoordinator:
+    """The coordinator that `rounds.mode` names.
+
+    Args:
+        scenario: says the rounds and their rules.
+        shards: of the population, in order of their devices.
+    """
+    match scenario.rounds.mode:
+        case "buffered":
+            return BufferedCoordinator(scenario, shards)
+        case "on-device":
+            return Coordinator(scenario, shards)
+        case "upload-then-train":
+            return StoredCoordinator(scenario, shards)
