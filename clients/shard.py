@@ -274,7 +274,7 @@ class PopulationShard:
         window = order.window
         seconds = order.list_until_time - window.start_time
         windows = round(seconds / (window.end_time - window.start_time))
-        intervals = self._list_intervals(window.start_time, order.list_until_time)
+        intervals = self._list_intervals(order)
         return ListedIntervals(intervals, order, window.number + windows)
 
     def _settle_enumerated(self, prepared: "_Prepared") -> "_Listed":
@@ -308,10 +308,11 @@ class PopulationShard:
         examples = self._data.examples_on(device_ids)
         return _Listed(first, entries, *work_seconds(self._latency, device_ids, examples))
 
-    def _list_intervals(self, from_time: float, until_time: float) -> Intervals:
-        """Intervals that touch [from_time, until_time) of all devices whose timer opens before its
-        end, block by block."""
+    def _list_intervals(self, order: CheckInOrder) -> Intervals:
+        """Intervals that touch the rest of an order's period, from its window on, of all devices
+        whose timer opens before its end, block by block."""
         listed: list[Intervals] = []
+        from_time, until_time = order.window.start_time, order.list_until_time
         joined_devices = joined_before(self._presence, until_time)
         for block in range(self.first_device, self.end_device, BLOCK_DEVICES):
             members, known = self._members_of(block)
@@ -323,7 +324,8 @@ class PopulationShard:
                 local = members + np.uint32(block - self.first_device)
                 open_times = self._open_times.get(local.astype(np.int64)).astype(np.float64)
                 if self._young_seconds:
-                    begin_times = np.full(local.size, from_time)
+                    # Later losses are held against each check-in, however late this is listed.
+                    begin_times = np.full(local.size, order.list_from_time)
                     open_times = np.maximum(open_times, self._trust_times(local, begin_times))
                 listed.append(self._intervals_of(local, open_times, from_time, until_time, known))
         return joined(listed)

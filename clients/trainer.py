@@ -152,7 +152,7 @@ class LocalTrainer:
             counts["weight_sum"] = sum(round(each * 2.0**FIXED_POINT_BITS) for each in weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        return self._add(order, device_ids, result, self._weights(held), clip, counts)
+        return self._add(order, device_ids, result, clip, self._weights(held), counts)
 
     def _weights(self, held: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """What updates of devices [G] with so many examples count; None where all count the
@@ -169,14 +169,15 @@ class LocalTrainer:
         order: TrainOrder,
         device_ids: NDArray[np.uint64],
         result: WorkResult,
-        weights: NDArray[np.float64] | None,
         clip: Clip,
+        weights: NDArray[np.float64] | None,
         counts: dict[str, int],
     ) -> TrainReport:
         group = self._clipper.clip(result.updates.numpy(), clip)
         # No weight is above 1, so none makes a clipped update longer.
         factors = group.factors if order.weight == 1.0 else group.factors * order.weight
-        factors = factors if weights is None else factors * weights
+        if weights is not None:
+            factors = factors * weights
         self._waiting.add(device_ids, factors)
         is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
         is_counting = clip.counted_norm is not None

@@ -209,7 +209,7 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
         scenario: says how many of the accepted devices are trained.
 
     Yields:
-        (round, its cohort).
+        (round, its cohort, sorted by id).
     """
     rounds = trace.rounds
     is_committed = rounds["state"] == 0
@@ -236,10 +236,10 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
             assert part.versions is not None
             versions[is_here] = part.versions[found]
         seen += counts
-    edges = np.cumsum(sizes)
-    for index, (end, size) in enumerate(zip(edges, sizes, strict=True)):
-        here = slice(end - size, end)
-        yield index, Cohort(chosen[here], None if versions is None else versions[here])
+    ends = np.cumsum(sizes)
+    for index, (begin, end) in enumerate(zip(ends - sizes, ends, strict=True)):
+        of_cohort = None if versions is None else versions[begin:end]
+        yield index, Cohort(chosen[begin:end], of_cohort)
 
 
 class LiveTraining:

@@ -138,6 +138,8 @@ class CheckInOrder:
     round_index: the round that is being formed.
     is_enumerated: how check-ins are drawn; True lists the intervals up to list_until_time, and
         draws from them.
+    list_from_time: when the period began for which intervals are listed, or the window; seconds
+        since start. Whoever lists them later, as after a resume, lists what was listed then.
     list_until_time: a window's end, seconds since start.
     settlements: what was decided since the last order, cut to the shard's devices.
     """
@@ -145,6 +147,7 @@ class CheckInOrder:
     window: Window
     round_index: int
     is_enumerated: bool
+    list_from_time: float
     list_until_time: float
     settlements: tuple[Settlement, ...]
 

@@ -163,7 +163,7 @@ class RoundLoop:
             "round": np.array([self._round_index]),
             "opened": np.array([self._opened]),
             "census": np.array(censuses),
-            "listed_until": np.array([self._pace.listed_until]),
+            "listed": np.array([self._pace.listed_from, self._pace.listed_until]),
             "samplers": self._samplers.state(),
             "records": records_array(self.records),
         }
@@ -185,7 +185,7 @@ class RoundLoop:
         self._round_index = int(state["round"][0])
         self._opened = float(state["opened"][0])
         self._census, self._since_commit = (Census(*row) for row in state["census"].tolist())
-        self._pace.listed_until = float(state["listed_until"][0])
+        self._pace.listed_from, self._pace.listed_until = state["listed"].tolist()
         self.records = records_of(state["records"])
 
     def _next_window(self) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from fedray.protocols import Shard
 from fedray.scenario import Scenario
 from server.buffered import BufferedCoordinator
-from server.coordinator import Coordinator, RoundLoop
+from server.coordinator import Coordinator
 from server.stored import StoredCoordinator
 
-AnyCoordinator = RoundLoop | StoredCoordinator
-"""What forms the rounds of a scenario."""
+AnyCoordinator = Coordinator | BufferedCoordinator | StoredCoordinator
+"""What forms rounds, as `rounds.mode` says."""
 
 
 def coordinator_of(scenario: Scenario, shards: Sequence[Shard]) -> AnyCoordinator:
@@ -22,6 +22,8 @@ def coordinator_of(scenario: Scenario, shards: Sequence[Shard]) -> AnyCoordinato
     match scenario.rounds.mode:
         case "buffered":
             return BufferedCoordinator(scenario, shards)
+        case "upload-then-train":
+            return StoredCoordinator(scenario, shards)
         case "on-device":
             return Coordinator(scenario, shards)
         case "upload-then-train":

@@ -34,13 +34,14 @@ class Pace:
     """The orders that shards get.
 
     window_seconds: length of every look-ahead window.
-    listed_until: end of the period for which the shards have listed intervals, seconds since
-        start; part of a checkpoint's state.
+    listed_from, listed_until: start and end of the period for which the shards have listed
+        intervals, seconds since start; part of a checkpoint's state.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self.window_seconds = scenario.rounds.look_ahead_minutes * 60.0
+        self.listed_from = 0.0
         self.listed_until = 0.0
         windows_per_day = round(86_400.0 / self.window_seconds)
         largest = max(scenario.population.time_zones, key=lambda zone: zone.share)
@@ -60,6 +61,7 @@ class Pace:
             window=Window(0, 0.0, self.window_seconds, self.window_seconds, 0.0),
             round_index=0,
             is_enumerated=not self._scenario.availability.can_be_thinned,
+            list_from_time=0.0,
             list_until_time=self._period_end(0),
             settlements=(),
         )
@@ -88,6 +90,7 @@ class Pace:
             window=Window(window, start, end, ask_until, rate),
             round_index=round_index,
             is_enumerated=is_enumerated,
+            list_from_time=self.listed_from if is_enumerated else start,
             list_until_time=self.listed_until if is_enumerated else self._period_end(window),
             settlements=(),
         )
@@ -146,6 +149,7 @@ class Pace:
                 enumeration_cost = census.listed * ENUMERATED_DEVICE_COST
                 is_cheaper = enumeration_cost < thinning_cost
         if is_cheaper:
+            self.listed_from = start
             self.listed_until = period_end
         return is_cheaper
 

@@ -172,7 +172,7 @@ class StoredCoordinator:
             "census": np.array(
                 [getattr(self._census, name) for name in Census.__dataclass_fields__]
             ),
-            "listed_until": np.array([self._pace.listed_until]),
+            "listed": np.array([self._pace.listed_from, self._pace.listed_until]),
             "samplers": self._samplers.state(),
             "attempt": np.array([self._attempt]),
             "round": np.array([self._round_index]),
@@ -196,7 +196,7 @@ class StoredCoordinator:
         number, *seconds = state["window"].tolist()
         self._window = Window(int(number), *seconds)
         self._census = Census(*state["census"].tolist())
-        self._pace.listed_until = float(state["listed_until"][0])
+        self._pace.listed_from, self._pace.listed_until = state["listed"].tolist()
         self._attempt, self._round_index = int(state["attempt"][0]), int(state["round"][0])
         names = ("device_ids", "check_in_times", "report_times")
         self._stored = Stored(*(state[f"stored.{name}"] for name in names))

@@ -194,6 +194,7 @@ class TrainingLoop:
         return sorted(int(number) for number in under("older.", self._aggregator_state))
 
     def _train(self, round_index: int, cohort: Cohort) -> None:
+        # A Poisson sample may be empty.
         if not self.devices_at_once and cohort.device_ids.size:
             self.devices_at_once = self._fastest_size(round_index, cohort.device_ids)
         groups = self._groups(round_index, cohort)

@@ -59,12 +59,6 @@ COUNTED = (
 )
 
 
-STORED = (
-    "Devices upload what is trained on, and a program on the server keeps it until its rounds are "
-    "over. That program is trusted with the uploads, draws them as its schedule says, and takes "
-    "one upload of a device in a window. Times of participations are those of the uploads."
-)
-"""Where the server stores uploads."""
 BUFFERED = (
     "Rounds are buffers of {goal} reports, each used at most {staleness} rounds after its device "
     "was sent the model. Min-sep counts buffers. A device has at most one report in a buffer. "
@@ -78,6 +72,12 @@ WEIGHTED = (
     "sensitivity takes the recorded weights; the sensitivity under limits, enforced and claimed "
     "ones included, is that of weight 1, which is an upper bound."
 )
+STORED = (
+    "Devices upload what is trained on, and a program on the server keeps it until its rounds are "
+    "over. That program is trusted with the uploads, draws them as its schedule says, and takes "
+    "one upload of a device in a window. Times of participations are those of the uploads."
+)
+"""Where the server stores uploads."""
 
 STOPPED = (
     "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
@@ -113,8 +113,8 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     general = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     budget = STOPPED if scenario.privacy.stop_at is not None else ""
     stored = STORED if scenario.rounds.uploads is not None else ""
-    more = (budget, stored, _buffered(scenario))
-    own = [text for text in (encoding, *_counted(scenario), *more) if text]
+    texts = (encoding, *_counted(scenario), budget, stored, _buffered(scenario))
+    own = [text for text in texts if text]
     every = (first, *general, *own, released)
     if not training.enabled:
         return every

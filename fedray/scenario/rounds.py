@@ -62,12 +62,16 @@ class Rounds(Table):
         # Scenarios that were written before there was a choice keep their digest.
         Field(exclude_if=lambda mode: mode == "on-device"),
     ] = "on-device"
-    """How rounds are formed: `on-device` selects the devices of a round together; `buffered` starts
-    devices whenever they come, and a round is a buffer of report_goal reports; `upload-then-train`
-    draws rounds from uploads that the server stores, and reads none of the keys that say how a
-    round selects its devices and waits for them."""
+    """How rounds are formed. `on-device` selects the devices of a round together. `buffered` starts
+    devices whenever they come, and a round is a buffer of report_goal reports. In
+    `upload-then-train` a program on the server draws rounds from stored uploads; of the keys for
+    rounds on devices it reads max_checkins_per_hour, outages, sampler, look_ahead_minutes and
+    max_days."""
     buffer: Buffer | None = None
     """Table: how many devices train at once and how stale a report may be; of mode `buffered`."""
+    uploads: Uploads | None = None
+    """Table: upload windows, and the schedule of stored uploads; only in the mode
+    upload-then-train."""
     count: Annotated[int, Field(gt=0, lt=2**31)]
     """Rounds to commit."""
     report_goal: Annotated[int, Field(gt=0)]
@@ -75,9 +79,6 @@ class Rounds(Table):
     at least so many where `closing` keeps more. Of stored uploads: how many the schedule cyclic
     draws, of which a tenth may be unresolved; and how many the schedule poisson is expected to
     draw, by which denominators are set."""
-    uploads: Uploads | None = None
-    """Table: upload windows, and the schedule of stored uploads; only in the mode
-    upload-then-train."""
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Devices selected per report needed."""
     selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
@@ -165,16 +166,26 @@ class Rounds(Table):
 
     @model_validator(mode="after")
     def _mode_has_its_table(self) -> Self:
-        if self.mode != "upload-then-train" and self.uploads is not None:
+        if self.mode == "buffered" and self.buffer is None:
             raise ValueError(
-                f"uploads: rounds.mode={self.mode!r} stores no uploads; devices choose themselves "
-                "when they take part, so no schedule draws them (nor is any sample amplified): "
-                "take mode='upload-then-train', or leave the table out"
+                "mode='buffered' needs the table buffer; add buffer = {concurrency = ..., "
+                "max_staleness = ...}"
             )
         if self.mode == "upload-then-train" and self.uploads is None:
             raise ValueError(
                 "mode='upload-then-train' needs the table uploads; give it window_hours and a "
                 "schedule"
+            )
+        if self.mode != "buffered" and self.buffer is not None:
+            raise ValueError(
+                f"buffer is given with mode={self.mode!r}, which has none; leave it out, or set "
+                "mode = 'buffered'"
+            )
+        if self.mode != "upload-then-train" and self.uploads is not None:
+            raise ValueError(
+                f"uploads: rounds.mode={self.mode!r} stores no uploads; devices choose themselves "
+                "when they take part, so no schedule draws them (nor is any sample amplified): "
+                "take mode='upload-then-train', or leave the table out"
             )
         return self
 
@@ -209,17 +220,7 @@ class Rounds(Table):
         return self
 
     @model_validator(mode="after")
-    def _buffered_rounds_have_a_buffer(self) -> Self:
-        if self.mode == "buffered" and self.buffer is None:
-            raise ValueError(
-                "mode='buffered' needs the table buffer; add buffer = {concurrency = ..., "
-                "max_staleness = ...}"
-            )
-        if self.mode != "buffered" and self.buffer is not None:
-            raise ValueError(
-                f"buffer is given with mode={self.mode!r}, which has none; leave it out, or set "
-                "mode = 'buffered'"
-            )
+    def _buffered_rounds_select_nobody_together(self) -> Self:
         if self.buffer is None:
             return self
         fields = type(self).model_fields

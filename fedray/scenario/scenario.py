@@ -264,8 +264,8 @@ class Scenario(Table):
                 "lower the goal or raise the population"
             )
         timeout_seconds = 60 * self.rounds.report_timeout_minutes
-        is_selected = not is_buffered and self.rounds.uploads is None
-        if is_selected and self.latency.fixed_seconds >= timeout_seconds:
+        has_timeout = not is_buffered and self.rounds.uploads is None
+        if has_timeout and self.latency.fixed_seconds >= timeout_seconds:
             raise ValueError(
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
                 "reports within it, since "

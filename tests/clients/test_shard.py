@@ -41,7 +41,7 @@ def order(
 ) -> CheckInOrder:
     start, end = window * HOUR, (window + 1) * HOUR
     return CheckInOrder(
-        Window(window, start, end, end, rate), 0, is_enumerated, 14 * HOUR, settlements
+        Window(window, start, end, end, rate), 0, is_enumerated, 0.0, 14 * HOUR, settlements
     )
 
 
@@ -158,11 +158,23 @@ def test_time_spent_on_a_window_counts_once(monkeypatch, is_enumerated: bool) ->
     assert shard.busy_seconds == 3.0
 
 
+FORGETFUL = (
+    "participation.policies=[{kind='swor', period_hours=2.0}]",
+    "participation.history_loss_per_day=4.0",
+)
+
+
 @pytest.mark.slow
 @SAMPLERS
-def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(is_enumerated: bool) -> None:
-    """What is kept from window to window (active intervals, when their timers open) is what a new shard finds out."""
-    value = scenario(60_000)
+@pytest.mark.parametrize("overrides", [(), FORGETFUL], ids=["default", "forgetful"])
+def test_a_shard_that_starts_late_lists_what_one_that_was_there_lists(
+    is_enumerated: bool, overrides: tuple[str, ...]
+) -> None:
+    """What is kept from window to window (active intervals, when their timers open) is what a new shard finds out.
+
+    So is when the period began for which intervals were listed, which decides which losses of history were known then.
+    """
+    value = scenario(60_000, *overrides)
     shard, settled = PopulationShard(value, 0, 60_000), []
     for window in range(6):
         asked = order(window, 3.0, *settled[-2:], is_enumerated=is_enumerated)
@@ -289,6 +301,7 @@ def test_devices_join_and_leave() -> None:
             Window(window, start, start + HOUR, start + HOUR, 6.0),
             0,
             is_enumerated,
+            start,
             start + 2 * HOUR,
             (),
         )

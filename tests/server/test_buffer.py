@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
-from server.policies.min_sep import MinSep
 
 from fedray.history import HistoryLosses
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Settlement, Window
@@ -17,6 +16,7 @@ from fedray.rng import Stream, draw, exponential, normal, stream_key, uniform
 from server.buffer import EXHAUSTED, Buffer, BufferRules
 from server.policies.cap import Cap
 from server.policies.policy import Policies
+from server.policies.round_separation import RoundSeparation
 from server.policies.timer import Timer
 from server.rounds import FateModel
 
@@ -198,7 +198,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
     raw, goal, concurrency, staleness, timer, separation, cap, outages, is_interrupted
 ) -> None:
     """Where it is interrupted, the kernel is saved and loaded into another between windows."""
-    each = [Timer("accepted"), MinSep(separation, "accepted")]
+    each = [Timer("accepted"), RoundSeparation(separation, "arrived")]
     rules = replace(
         RULES,
         report_goal=goal,

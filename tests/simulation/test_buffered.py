@@ -191,7 +191,8 @@ SEVERAL = (
     "rounds.count=25",
     "rounds.outages=[{start_hours=0.1, hours=0.05}]",
     "population.joins_per_day=20000.0",
-    "participation.policies=[{kind='timer'}, {kind='min_sep', minimum_separation=4, counts='gap'}]",
+    "participation.policies=[{kind='timer'}, {kind='swor', period_hours=0.1}, "
+    "{kind='min_sep', minimum_separation=4, counts='gap'}]",
     "participation.max_participations=3",
     "participation.history_loss_per_day=3.0",
     "participation.clock_skew_hours=0.05",

@@ -127,7 +127,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_trace(
     with pytest.raises(KeyboardInterrupt):
         simulate(value, often, tmp_path / "t", stop)
     told: list[int] = []
-    trace = resume(tmp_path / "t", HERE, on_commit=lambda index, ids, versions: told.append(index))
+    trace = resume(tmp_path / "t", HERE, on_commit=lambda index, *_: told.append(index))
     assert trace.digest == windows.digest
     assert trace.run["uploads"] == windows.run["uploads"]
     assert told == list(range(ROUNDS))

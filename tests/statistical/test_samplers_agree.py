@@ -41,6 +41,7 @@ def check_ins(
         Window(window, start, start + HOUR, start + HOUR, rate),
         0,
         is_enumerated,
+        start,
         start + 4 * HOUR,
         (),
     )
