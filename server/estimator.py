@@ -5,6 +5,7 @@ The noise of a round is measured by what one device may change of the estimate. 
 a share of what it may change of the sum, the norm of a contribution.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from fedray.messages import TrainReport
@@ -34,11 +35,19 @@ class Mean:
 
     Where only a sample of the cohort trains, noise of the sample's share keeps the signal-to-noise
     ratio of the full cohort, of the smallest cohort that a round may have.
+
+    Args:
+        noise_share: the sample over that cohort.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
-        sample = scenario.training.cohort_sample
-        self.noise_share = sample / scenario.rounds.least_accepted
+    def __init__(self, noise_share: float) -> None:
+        self.noise_share = noise_share
+
+    @classmethod
+    def of(cls, table: MeanWeighting, scenario: Scenario) -> "Mean":
+        """The estimator of a `table` of a `scenario`."""
+        del table
+        return cls(scenario.training.cohort_sample / scenario.rounds.least_accepted)
 
     def scale(self, report: TrainReport) -> float:
         """See `Estimator`."""
@@ -58,6 +67,11 @@ class Fixed:
     """
 
     noise_share = FixedDenominator.noise_factor
+
+    @classmethod
+    def of(cls, table: FixedDenominator, scenario: Scenario) -> "Fixed":
+        """The estimator of a `table` of a `scenario`."""
+        return cls(scenario.rounds.report_goal * table.denominator_per_device)
 
     def __init__(self, denominator: float) -> None:
         self._denominator = denominator
@@ -83,6 +97,11 @@ class ClippedBelow:
 
     noise_share = ClippedDenominator.noise_factor
 
+    @classmethod
+    def of(cls, table: ClippedDenominator, scenario: Scenario) -> "ClippedBelow":
+        """The estimator of a `table` of a `scenario`."""
+        return cls(scenario.rounds.report_goal * table.denominator_per_device)
+
     def __init__(self, least: float) -> None:
         self._least = least
 
@@ -95,13 +114,15 @@ class ClippedBelow:
         return self._least
 
 
+ESTIMATORS: dict[str, Callable[..., Estimator]] = {
+    "clipped": ClippedBelow.of,
+    "fixed": Fixed.of,
+    "mean": Mean.of,
+}
+"""The estimators by `training.weighting.kind`; they take their table and the scenario."""
+
+
 def estimator_of(scenario: Scenario) -> Estimator:
     """The estimator of a scenario's table `training.weighting`."""
-    goal = scenario.rounds.report_goal
-    match scenario.training.weighting:
-        case MeanWeighting():
-            return Mean(scenario)
-        case FixedDenominator() as table:
-            return Fixed(goal * table.denominator_per_device)
-        case ClippedDenominator() as table:
-            return ClippedBelow(goal * table.denominator_per_device)
+    table = scenario.training.weighting
+    return ESTIMATORS[table.kind](table, scenario)

@@ -4,6 +4,7 @@ All draws are addressed by device and window or attempt, so that they do not dep
 are split over shards.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -44,6 +45,11 @@ class Cyclic:
         drawn: uploads of a round, without replacement.
     """
 
+    @classmethod
+    def of(cls, table: CyclicSchedule, scenario: Scenario) -> "Cyclic":
+        """The schedule of a `table` of a `scenario`."""
+        return cls(scenario.seed, table.min_sep, scenario.rounds.report_goal)
+
     def __init__(self, seed: int, groups: int, drawn: int) -> None:
         self._shuffle_key = stream_key(seed, Stream.UPLOAD_SHUFFLE)
         self._draw_key = stream_key(seed, Stream.UPLOAD_DRAW)
@@ -80,6 +86,11 @@ class Poisson:
         seed: of the draws.
         probability: q; what is drawn has it rounded down to whole 2^-64.
     """
+
+    @classmethod
+    def of(cls, table: PoissonSchedule, scenario: Scenario) -> "Poisson":
+        """The schedule of a `table` of a `scenario`."""
+        return cls(scenario.seed, table.probability)
 
     def __init__(self, seed: int, probability: float) -> None:
         self._key = stream_key(seed, Stream.UPLOAD_DRAW)
@@ -121,15 +132,18 @@ class Unresolved:
         return _happens(_words(self._key, device_ids, attempt), self._share)
 
 
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "cyclic": Cyclic.of,
+    "poisson": Poisson.of,
+}
+"""The schedules by `rounds.uploads.schedule.kind`; they take their table and the scenario."""
+
+
 def schedule_of(scenario: Scenario) -> Schedule:
     """The schedule of a scenario's table `rounds.uploads`."""
-    rounds = scenario.rounds
-    assert rounds.uploads is not None
-    match rounds.uploads.schedule:
-        case CyclicSchedule() as table:
-            return Cyclic(scenario.seed, table.min_sep, rounds.report_goal)
-        case PoissonSchedule() as table:
-            return Poisson(scenario.seed, table.probability)
+    uploads = scenario.rounds.uploads
+    assert uploads is not None
+    return SCHEDULES[uploads.schedule.kind](uploads.schedule, scenario)
 
 
 def _happens(words: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]:

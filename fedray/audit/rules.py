@@ -119,8 +119,8 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
 def _period(policy: WithoutReplacementPolicy, given: Participation, lost: str) -> Iterator[Rule]:
     # A device that knows that its history was cleared waits one whole period from then.
     yield Rule(
-        name=f"a period of more than {policy.period_hours:g} h from each start of an upload, and "
-        "the times at which rounds started",
+        name=f"a period of more than {policy.period_hours:g} h from each start of an "
+        f"upload{ROUND_TIMES}",
         unkept=lost if given.history_loss == "corrupted" else "",
         seconds=3600.0 * policy.period_hours,
     )

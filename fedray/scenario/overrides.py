@@ -17,6 +17,8 @@ from fedray.scenario.participation import AnyPolicy
 from fedray.scenario.rounds import AnyClosing
 from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
+from fedray.scenario.uploads import AnySchedule
+from fedray.scenario.weighting import AnyWeighting
 from mechanisms.registry import AnyStrategy
 
 _LONG_FORMS = {"file": ["training", "task", "file"], "task": ["training", "task", "kind"]}
@@ -103,8 +105,10 @@ KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
     ("rounds", "buffer", "weighting", "kind"): _by_kind(AnyWeighting, "kind"),
     ("rounds", "closing", "kind"): _by_kind(AnyClosing, "kind"),
+    ("rounds", "uploads", "schedule", "kind"): _by_kind(AnySchedule, "kind"),
     ("training", "client", "kind"): _by_kind(AnyWork, "kind"),
     ("training", "server", "kind"): _by_kind(AnyServerStep, "kind"),
     ("training", "task", "kind"): _by_kind(AnyTask, "kind"),
+    ("training", "weighting", "kind"): _by_kind(AnyWeighting, "kind"),
 }
 """Keys that say of what kind a table is, with the table of every kind."""

@@ -21,8 +21,10 @@ from fedray.encoding.registry import ENCODINGS
 from fedray.scenario import Scenario
 from fedray.scenario.overrides import KINDS
 from server import clip_rule, closing
+from server.estimator import ESTIMATORS
 from server.optimizers import OPTIMIZERS
 from server.policies.registry import POLICIES
+from server.schedules import SCHEDULES
 
 TESTS = Path(__file__).parents[1]
 REGISTRIES: dict[str, tuple[Mapping[str, Any], ...]] = {
@@ -34,9 +36,11 @@ REGISTRIES: dict[str, tuple[Mapping[str, Any], ...]] = {
     "privacy.mechanism.kind": (),
     "rounds.buffer.weighting.kind": (),
     "rounds.closing.kind": (closing.RULES,),
+    "rounds.uploads.schedule.kind": (SCHEDULES,),
     "training.client.kind": (WORKS,),
     "training.server.kind": (OPTIMIZERS,),
     "training.task.kind": (TASKS,),
+    "training.weighting.kind": (ESTIMATORS,),
 }
 """What implements the kinds of each key. Mechanisms and weightings are their own tables."""
 EXAMPLES = {
@@ -53,12 +57,14 @@ EXAMPLES = {
     "privacy.mechanism.kind": ("mechanisms/example_mechanisms.py:OF_EACH_KIND",),
     "rounds.buffer.weighting.kind": ("server/test_buffer.py:WEIGHTINGS",),
     "rounds.closing.kind": ("server/test_closing.py:CLOSING",),
+    "rounds.uploads.schedule.kind": ("simulation/test_uploads.py:SCHEDULES",),
     "training.client.kind": ("clients/test_work.py:ALL_TABLES",),
     "training.server.kind": ("server/test_optimizers.py:SERVERS",),
     "training.task.kind": (
         "clients/tasks/small_tasks.py:CASES",
         "contracts/test_tasks.py:DATA",
     ),
+    "training.weighting.kind": ("server/test_weighting.py:WEIGHTINGS",),
 }
 """Where the suite of each key has its examples, below tests/."""
 USERS_OWN = {"training.task.kind": {"custom"}}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from clients.trainer import LocalTrainer
 from fedray.audit.audit import audit_trace
@@ -15,6 +16,7 @@ from fedray.messages import FIXED_POINT_BITS, TrainOrder, TrainReport
 from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario
+from fedray.scenario.weighting import AnyWeighting
 from mechanisms.accounting.accountants import epsilon_of
 from mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
 from server.aggregator import ModelAggregator
@@ -22,9 +24,11 @@ from server.estimator import ClippedBelow, estimator_of
 
 HERE = Placement(1, "in-process")
 ROUNDS, GOAL, PROBABILITY = 6, 20, 0.02
+WEIGHTINGS = ({"kind": "mean"}, {"kind": "fixed"}, {"kind": "clipped"})
 FIXED = "training.weighting={kind='fixed', example_cap=60, mean_weight=0.8}"
 CLIPPED = "training.weighting={kind='clipped', example_cap=60, least_mean_weight=0.5}"
 DIMENSION = 3
+TABLES = TypeAdapter(AnyWeighting)
 
 
 def scenario(*overrides: str) -> Scenario:
@@ -145,6 +149,17 @@ def test_no_device_changes_a_clipped_estimate_by_more_than_its_sensitivity(
         others = [each for place, each in enumerate(devices) if place != left_out]
         change = abs(estimate(devices) - estimate(others))
         assert change <= estimator.noise_share / least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("table", WEIGHTINGS, ids=lambda table: table["kind"])
+def test_a_cohort_of_equal_weights_has_the_same_estimate_by_all_weightings(table: dict) -> None:
+    """Of as many devices as were expected: the mean, before noise."""
+    value = scenario()
+    weighting = value.training.model_copy(update={"weighting": TABLES.validate_python(table)})
+    rounds = value.rounds.model_copy(update={"uploads": None, "mode": "on-device"})
+    estimator = estimator_of(value.model_copy(update={"training": weighting, "rounds": rounds}))
+    report = TrainReport(round_index=0, devices=GOAL, weight_sum=GOAL << FIXED_POINT_BITS)
+    assert estimator.scale(report) / estimator.divisor(report) == pytest.approx(1.0 / GOAL)
 
 
 def test_all_that_were_drawn_train_and_empty_samples_are_noise_alone(tmp_path: Path) -> None:

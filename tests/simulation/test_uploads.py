@@ -34,6 +34,7 @@ MIN_SEP, ROUNDS = 5, 22
 HOUR = 3600.0
 CYCLIC = {"kind": "cyclic", "min_sep": MIN_SEP}
 POISSON = {"kind": "poisson", "probability": 0.02}
+SCHEDULES = (CYCLIC, POISSON)
 LONG = "participation.policies=[{kind='swor', period_hours=9.0}]"
 BLT_2 = BLT(kind="blt", theta=(0.95, 0.6), omega=(0.2, 0.3))
 
