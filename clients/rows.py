@@ -26,8 +26,8 @@ class RowStore:
     """Rows of settled devices. At most CHUNK_ROWS and one settlement are held in memory.
 
     Files have no name, so that nothing is left of them however the process ends. A device's rows
-    come in order of check-in time, because it is in one attempt at a time: stable sorts by device
-    keep that order.
+    come in order of check-in time, because it is in one attempt at a time, or its uploads are drawn
+    in their order: stable sorts by device keep that order, and that of an upload's rounds.
 
     Args:
         has_versions: whether settlements say from which version of the model devices started.

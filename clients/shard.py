@@ -132,6 +132,7 @@ class PopulationShard:
         self._thinning_key = stream_key(scenario.seed, Stream.THINNING)
         participation = scenario.participation
         self._separation = participation.separation
+        self._uploads_are_stored = scenario.rounds.uploads is not None
         self._is_capped = participation.max_participations is not None
         self._counts_uploads = participation.counts_uploads
         self._least_examples = participation.min_example_count
@@ -217,8 +218,11 @@ class PopulationShard:
             self._open_times.raise_to(local, settlement.reopen_times)
             if self._listed is not None:
                 self._moved.append(local[settlement.reopen_times > 0])
-            self._remember(local, settlement)
-            if local.size:  # an attempt may have selected none of this shard's devices
+            # A round that draws stored uploads asks nothing of their devices.
+            if settlement.is_of_uploads == self._uploads_are_stored:
+                self._remember(local, settlement)
+            # An attempt may have selected none of this shard's devices.
+            if local.size and not settlement.is_of_uploads:
                 self._rows.add(settlement)
 
     def _remember(self, local: NDArray[np.int64], settlement: Settlement) -> None:

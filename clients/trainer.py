@@ -32,6 +32,7 @@ from fedray.messages import (
     TrainReport,
 )
 from fedray.scenario import Scenario
+from fedray.scenario.weighting import MeanWeighting
 
 LONG_ENOUGH = 2.0
 """Seconds of measuring, after which a device's time is known well enough."""
@@ -130,6 +131,7 @@ class LocalTrainer:
         """Trains one group, and adds what its devices send to the sum."""
         asked = device_ids
         held = self._source.examples_on(device_ids)
+        weights = self._weights(held)
         device_ids, held = device_ids[held > 0], held[held > 0]
         without_examples = asked.size - device_ids.size
         result, damaged = None, 0
@@ -146,9 +148,21 @@ class LocalTrainer:
         without_update = np.setdiff1d(asked, device_ids, assume_unique=True)
         self._waiting.add_without_update(without_update)
         counts = {"devices": asked.size, "without_examples": without_examples, "damaged": damaged}
+        if weights is not None:
+            counts["weight_sum"] = sum(round(each * 2.0**FIXED_POINT_BITS) for each in weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
-        return self._add(order, device_ids, result, clip, counts)
+        return self._add(order, device_ids, result, clip, self._weights(held), counts)
+
+    def _weights(self, held: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """What updates of devices [G] with so many examples count; None where all count the
+        same."""
+        weighting = self._scenario.training.weighting
+        if isinstance(weighting, MeanWeighting):
+            return None
+        if weighting.example_cap is None:
+            return np.ones(held.size)
+        return np.minimum(held / weighting.example_cap, 1.0)
 
     def _add(
         self,
@@ -156,11 +170,14 @@ class LocalTrainer:
         device_ids: NDArray[np.uint64],
         result: WorkResult,
         clip: Clip,
+        weights: NDArray[np.float64] | None,
         counts: dict[str, int],
     ) -> TrainReport:
         group = self._clipper.clip(result.updates.numpy(), clip)
         # No weight is above 1, so none makes a clipped update longer.
         factors = group.factors if order.weight == 1.0 else group.factors * order.weight
+        if weights is not None:
+            factors = factors * weights
         self._waiting.add(device_ids, factors)
         is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
         is_counting = clip.counted_norm is not None

@@ -93,6 +93,12 @@ from fedray.scenario.training import ServerAdam as ServerAdam
 from fedray.scenario.training import ServerSGD as ServerSGD
 from fedray.scenario.training import ServerYogi as ServerYogi
 from fedray.scenario.training import Training as Training
+from fedray.scenario.uploads import CyclicSchedule as CyclicSchedule
+from fedray.scenario.uploads import PoissonSchedule as PoissonSchedule
+from fedray.scenario.uploads import Uploads as Uploads
+from fedray.scenario.weighting import ClippedDenominator as ClippedDenominator
+from fedray.scenario.weighting import FixedDenominator as FixedDenominator
+from fedray.scenario.weighting import MeanWeighting as MeanWeighting
 from fedray.simulation import resume as resume
 from fedray.simulation import simulate as simulate
 from fedray.studies.canary import Aggregates as Aggregates

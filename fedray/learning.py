@@ -209,34 +209,37 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
         scenario: says how many of the accepted devices are trained.
 
     Yields:
-        (round, its cohort).
+        (round, its cohort, sorted by id).
     """
     rounds = trace.rounds
     is_committed = rounds["state"] == 0
     accepted = rounds["accepted"][is_committed].astype(np.int64)
     # Parts come in order of devices: the p-th accepted device of a round is in the part in which
     # the count of its accepted devices passes p.
-    places = np.array(
-        [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
-    )
-    chosen = np.zeros(places.shape, np.uint64)
-    versions = np.zeros(places.shape, np.uint32) if trace.is_buffered else None
-    seen = np.zeros((accepted.size, 1), np.int64)
+    of_rounds = [cohort_places(scenario, index, int(count)) for index, count in enumerate(accepted)]
+    sizes = [each.size for each in of_rounds]
+    places = np.concatenate([np.empty(0, np.int64), *of_rounds])
+    rounds_of = np.repeat(np.arange(accepted.size), sizes)
+    chosen = np.zeros(places.size, np.uint64)
+    versions = np.zeros(places.size, np.uint32) if trace.is_buffered else None
+    seen = np.zeros(accepted.size, np.int64)
     """Accepted devices of each round in the parts before."""
     for part in trace.accepted():
         in_order = np.argsort(part.rounds, kind="stable")
-        counts = np.bincount(part.rounds, minlength=accepted.size)[:, None]
-        starts = np.cumsum(counts, axis=0) - counts
-        is_here = (places >= seen) & (places < seen + counts)
-        rows = starts + (places - seen)
-        found = in_order[rows[is_here]]
+        counts = np.bincount(part.rounds, minlength=accepted.size)
+        starts = np.cumsum(counts) - counts
+        within = places - seen[rounds_of]
+        is_here = (within >= 0) & (within < counts[rounds_of])
+        found = in_order[(starts[rounds_of] + within)[is_here]]
         chosen[is_here] = part.device_ids[found]
         if versions is not None:
             assert part.versions is not None
             versions[is_here] = part.versions[found]
         seen += counts
-    for index, device_ids in enumerate(chosen):
-        yield index, Cohort(device_ids, None if versions is None else versions[index])
+    ends = np.cumsum(sizes)
+    for index, (begin, end) in enumerate(zip(ends - sizes, ends, strict=True)):
+        of_cohort = None if versions is None else versions[begin:end]
+        yield index, Cohort(chosen[begin:end], of_cohort)
 
 
 class LiveTraining:
@@ -520,7 +523,7 @@ def _estimate(
     time_of_devices: DeviceTime,
 ) -> TrainingEstimate:
     """How long so many rounds take these trainers, by what some devices take the first one."""
-    sample = scenario.training.cohort_sample
+    sample = scenario.trained_devices
     accepted = scenario.rounds.report_goal
     group = time_of_devices.group
     per_device = time_of_devices.measured_by(trainers)

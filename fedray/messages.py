@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +59,12 @@ NO_WINDOW = Window(-1, 0.0, 0.0, 0.0, 0.0)
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """Selected devices of one attempt whose fate the server has decided, sorted by device id; [S]
-    each.
+    each. Where the server stores uploads, an attempt is one at uploading, or one at a round.
 
     attempt: number of the attempt, which counts them all; a shard applies each attempt once.
-    round_index: the round that was attempted.
+    round_index: the round that was attempted; NO_ROUND of uploads that are stored for later rounds,
+        of which a device remembers what it remembers of a round, and of which the trace has no
+        rows.
     device_ids: the selected devices.
     check_in_times: when each checked in before it was selected, seconds since start.
     report_times: when each reported; NaN where it did not.
@@ -78,6 +80,7 @@ class Settlement:
         check-in, at most one of which is accepted.
     """
 
+    NO_ROUND: ClassVar[int] = -1
     attempt: int
     round_index: int
     device_ids: NDArray[np.uint64]
@@ -88,6 +91,18 @@ class Settlement:
     remembers_round: NDArray[np.bool_]
     forget_times: NDArray[np.uint32]
     versions: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+
+    @property
+    def is_of_uploads(self) -> bool:
+        """Whether devices uploaded, and no round was attempted."""
+        return self.round_index == self.NO_ROUND
+
+    @property
+    def is_of_commit(self) -> bool:
+        """Whether it is of a round that was committed. A Poisson sample may be empty; every other
+        committed round accepts somebody."""
+        has_accepted = bool((self.outcomes == Outcome.ACCEPTED).any())
+        return not self.is_of_uploads and (has_accepted or not self.device_ids.size)
 
     @property
     def has_arrived(self) -> NDArray[np.bool_]:
@@ -246,6 +261,8 @@ class TrainReport:
     short: those whose update is no longer than the order's `counted_norm`.
     long: those whose update is longer, or not finite; 0 like `short` where nothing is counted.
     examples: different examples that those in the sum used.
+    weight_sum: sum of the weights of those that were asked, in steps of 2^-FIXED_POINT_BITS; 0
+        where all count the same and their number is what matters.
     loss_sum: sum of their losses before training, in steps of 2^-FIXED_POINT_BITS, so that it is
         the same in any order.
     """
@@ -261,7 +278,13 @@ class TrainReport:
     short: int = 0
     long: int = 0
     examples: int = 0
+    weight_sum: int = 0
     loss_sum: int = 0
+
+    @property
+    def weights(self) -> float:
+        """The sum of weights."""
+        return self.weight_sum / 2.0**FIXED_POINT_BITS
 
     @classmethod
     def of(cls, round_index: int, reports: Sequence["TrainReport"]) -> "TrainReport":
@@ -279,7 +302,7 @@ class RoundRecord:
     full. Its selected devices are those whose attempts ended in that time.
 
     round_index: counts committed rounds; an abandoned attempt bears the number it tried for.
-    opened: when selection for it began.
+    opened: when selection for it began; of stored uploads, when their window ended.
     started: when its devices were selected, or it was given up.
     closed: when it was committed or abandoned.
     selected: devices that were selected.
@@ -287,7 +310,7 @@ class RoundRecord:
     accepted: devices whose reports were used; 0 for an abandoned attempt.
     is_committed: whether it was committed.
     eligible_estimate: devices eligible at the start of the look-ahead window in which the round
-        started.
+        started; of stored uploads, how many were eligible in the round.
     """
 
     round_index: int
@@ -402,8 +425,8 @@ class TrainingMetrics:
 
     @property
     def clipped_share(self) -> float:
-        """Share of the round's devices whose update was scaled down."""
-        return self.report.clipped / self.report.devices
+        """Share of the round's devices whose update was scaled down; 0 of none."""
+        return self.report.clipped / max(1, self.report.devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,9 @@ class Stream(IntEnum):
     ROUNDING = 25
     DISCRETE_NOISE = 26
     HISTORY = 31
+    UPLOAD_SHUFFLE = 40
+    UPLOAD_DRAW = 41
+    UPLOAD_UNRESOLVED = 42
 
 
 class Key(NamedTuple):

@@ -33,8 +33,9 @@ from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from fedray.workers import Pending
 from mechanisms.triangular import MatrixFile
-from server.coordinator import RoundLoop, WindowOver
-from server.modes import coordinator_of
+from server.coordinator import WindowOver
+from server.modes import AnyCoordinator, coordinator_of
+from server.stored import Uploaded
 
 CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
 """Is told the number of every committed round in order, its accepted devices [A], sorted, and the
@@ -246,7 +247,7 @@ class _Simulation:
                 **self._scenario.to_document(),
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - started, 3),
-                "samplers": coordinator.samplers,
+                **coordinator.document,
                 "shards": len(shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(peak, 1),
@@ -266,7 +267,7 @@ class _Simulation:
     def _take_up(
         self,
         state: dict[str, NDArray],
-        coordinator: RoundLoop,
+        coordinator: AnyCoordinator,
         shards: Sequence[ShardWorker],
     ) -> None:
         """Tells the shards, and whoever listens to commits, of all that was settled before."""
@@ -281,16 +282,14 @@ class _Simulation:
                 for shard in shards
             ]
             for settlement in batch:
-                is_accepted = settlement.outcomes == Outcome.ACCEPTED
-                accepted = settlement.device_ids[is_accepted]
-                # An attempt that was abandoned has none, and was no commit.
-                if accepted.size:
+                if settlement.is_of_commit:
+                    accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
                     coordinator.remember(accepted)
                     self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
         for answer in pending:
             answer.result()
 
-    def _to_the_end(self, coordinator: RoundLoop) -> str:
+    def _to_the_end(self, coordinator: AnyCoordinator) -> str:
         """Runs until the rounds are committed, the privacy budget is spent, or the days are over;
         how it ended."""
         committed = sum(record.is_committed for record in coordinator.records)
@@ -299,6 +298,9 @@ class _Simulation:
             for event in coordinator.events():
                 if isinstance(event, WindowOver):
                     self._save_if_due(coordinator)
+                    continue
+                if isinstance(event, Uploaded):
+                    self._journal.append(event.settlement)
                     continue
                 if event.settlement is not None:
                     self._journal.append(event.settlement)
@@ -322,7 +324,7 @@ class _Simulation:
         count = self._scenario.rounds.count
         return RunProgress(committed, count, record.closed, record.eligible_estimate)
 
-    def _save_if_due(self, coordinator: RoundLoop) -> None:
+    def _save_if_due(self, coordinator: AnyCoordinator) -> None:
         seconds = time.monotonic() - self._last_checkpoint
         is_time = seconds >= self._placement.checkpoint_seconds
         if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:

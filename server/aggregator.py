@@ -1,13 +1,14 @@
 """The aggregator: sums encoded updates exactly, adds the mechanism's noise, takes the server step.
 Plain Python.
 
-Round t releases sum_t + z * norm * share * (C^-1 Z)[t], divided by the devices in the sum. `norm`
-is the most that a device can contribute to the sum, which the encoding says: the round's clip norm,
-or more where encoding makes updates longer. z is the noise multiplier of the scenario, or what a
-count of short updates leaves of it. `share` is cohort_sample / report_goal: where only a sample of
-the cohort trains, noise of the sample's share keeps the signal-to-noise ratio of the full cohort
-(the practice of DP-FTRL studies). The privacy claimed is that of the full cohort. Where devices add
-the noise themselves (the encoding says that too), the server adds none.
+Round t releases sum_t + z * norm * share * (C^-1 Z)[t], divided by the devices in the sum, or by
+what else the estimator says (server/estimator.py). `norm` is the most that a device can contribute
+to the sum, which the encoding says: the round's clip norm, or more where encoding makes updates
+longer. z is the noise multiplier of the scenario, or what a count of short updates leaves of it.
+`share` is the estimator's: where only a sample of the cohort trains, noise of the sample's share
+keeps the signal-to-noise ratio of the full cohort (the practice of DP-FTRL studies). The privacy
+claimed is that of the full cohort. Where devices add the noise themselves (the encoding says that
+too), the server adds none.
 
 Sums are kept on the CPU whatever the device: they come from there, and are decoded once a round.
 """
@@ -22,6 +23,7 @@ from fedray.messages import Clip, TrainReport
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import prefixed, under
 from server.clip_rule import clip_rule_of
+from server.estimator import estimator_of
 from server.noise import NoiseStream, noise_stream
 from server.optimizers import optimizer_of
 
@@ -39,7 +41,7 @@ class ModelAggregator:
         self.device_kind = _kind_of(self._device)
         self._scenario = scenario
         self._noise_multiplier = scenario.update_noise_multiplier
-        self._noise_share = scenario.training.cohort_sample / scenario.rounds.report_goal
+        self._estimator = estimator_of(scenario)
         self._max_staleness = scenario.rounds.max_staleness
         self._older: dict[int, NDArray[np.float32]] = {}
         """The versions of the model before the newest from which devices may still train: [D] each,
@@ -73,9 +75,7 @@ class ModelAggregator:
         """Ends a round: noise, and the server step.
 
         Args:
-            report: what became of the round's cohort; rounds come in order. The sum is divided by
-                the devices that were asked. Devices that failed count: the sensitivity of the mean
-                must not depend on what they computed.
+            report: what became of the round's cohort; rounds come in order.
 
         Returns:
             How the next round's updates are to be clipped, and the new parameters [D], which may
@@ -90,7 +90,8 @@ class ModelAggregator:
                 "noise rows are used once"
             )
         self._keep_version(report.round_index)
-        update_D = self.release().div_(report.devices)
+        released_D = self.release(self._estimator.scale(report))
+        update_D = released_D.div_(self._estimator.divisor(report))
         self._optimizer.apply(self._parameters_D, update_D, report.round_index)
         self._rule.commit(report)
         return self._rule.clip(), self._parameters()
@@ -107,17 +108,21 @@ class ModelAggregator:
         self._older[version] = self._parameters()
         self._older.pop(version - self._max_staleness, None)
 
-    def release(self) -> torch.Tensor:
-        """The noised sum [D] of the next round; advances the noise and begins another sum."""
+    def release(self, scale: float = 1.0) -> torch.Tensor:
+        """The noised sum [D] of the next round; advances the noise and begins another sum.
+
+        Args:
+            scale: by what the sum is multiplied before noise is added; at most 1.
+        """
         clip_norm = self._rule.clip().norm
         decoded_D = self._encoding.decode(self._total_P, clip_norm, self._noise.next_round)
         self._total_P.fill(0)
         noise_D = self._noise.next()
-        released_D = torch.from_numpy(decoded_D).to(self._device)
+        released_D = torch.from_numpy(decoded_D).to(self._device).mul_(scale)
         if self._encoding.adds_noise:
             return released_D
         norm = self._encoding.contribution_norm(clip_norm)
-        deviation = self._noise_multiplier * norm * self._noise_share
+        deviation = self._noise_multiplier * norm * self._estimator.noise_share
         return released_D.add_(noise_D, alpha=deviation)
 
     def state(self) -> dict[str, NDArray]:

@@ -40,7 +40,7 @@ class BufferedCoordinator(RoundLoop):
         if self.stopped:
             settlement = without_commit(settlement)
             accepted = accepted[:0]
-        self._unsent.append(settlement)
+        self._shards.tell(settlement)
         opened, self._opened = self._opened, time
         record = RoundRecord(
             round_index=self._round_index,

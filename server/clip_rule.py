@@ -80,10 +80,11 @@ class AdaptiveRule:
 
     def __init__(self, table: AdaptiveClipping, scenario: Scenario) -> None:
         rounds, goal = scenario.rounds.count, scenario.rounds.report_goal
+        share = scenario.training.cohort_sample / scenario.rounds.least_accepted
         mechanism = scenario.privacy.mechanism
         self._table, self._first_norm = table, scenario.privacy.clip_norm
         self._recurrence = mechanism.recurrence(rounds)
-        self._deviation = table.noise_on_count(goal) * scenario.training.cohort_sample / goal
+        self._deviation = table.noise_on_count(goal) * share
         seed, cpu = scenario.training_seed, torch.device("cpu")
         self._noise = noise_stream(mechanism, seed, 1, cpu, rounds, stream=Stream.CLIP_COUNT)
         self._shares = 0.0

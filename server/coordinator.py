@@ -10,12 +10,12 @@ along when it asks for the next window.
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import CheckpointError, Starved
+from fedray.errors import Starved
 from fedray.messages import (
     NO_WINDOW,
     Census,
@@ -25,14 +25,16 @@ from fedray.messages import (
     Settlement,
     Window,
 )
-from fedray.protocols import Pending, Shard
+from fedray.protocols import Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import prefixed, under
 from server.budget import Budget
-from server.pace import COSTS_VERSION, Pace
+from server.pace import Pace, Samplers
+from server.records import records_array, records_of
 from server.rounds import RoundRules, draw_fates, resolve_reporting, withheld
 from server.selection import DOWN, EXHAUSTED, FULL, Selection
+from server.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,10 @@ class RoundLoop:
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard], forming: Forming) -> None:
         self._scenario = scenario
-        self._shards = shards
+        self._shards = Shards(shards)
         self._forming = forming
         self._pace = Pace(scenario)
+        self._samplers = Samplers()
         self._budget = Budget.of(scenario)
         self.stopped = ""
         self._window = NO_WINDOW
@@ -104,9 +107,6 @@ class RoundLoop:
         self._coming: CheckInOrder | None = None
         """The order for the next window, without settlements; it follows from the census of the
         present one."""
-        self._unsent: list[Settlement] = []
-        self._windows = {True: 0, False: 0}
-        """How many windows were drawn by enumeration (True) and by thinning."""
         self.records: list[RoundRecord] = []
 
     def _next_attempt(self) -> ClosedRound | None:
@@ -121,7 +121,7 @@ class RoundLoop:
         """
         if self._window.number < 0:
             # The pace of the first window follows from a census: this order asks for it alone.
-            check_ins = self._check_ins(self._pace.census_only())
+            check_ins = self._shards.check_ins(self._pace.census_only())
             self._census = check_ins.census
             self._next_window()
         elif self._round_index < self._scenario.rounds.count:
@@ -140,14 +140,9 @@ class RoundLoop:
             yield closed
 
     @property
-    def samplers(self) -> dict[str, int]:
-        """By which sampler the windows were drawn, and the version of the predicted costs that
-        chose; for run.json."""
-        return {
-            "costs_version": COSTS_VERSION,
-            "enumerated_windows": self._windows[True],
-            "thinned_windows": self._windows[False],
-        }
+    def document(self) -> dict[str, Any]:
+        """What run.json says of how the trace was made: by which sampler windows were drawn."""
+        return {"samplers": self._samplers.document}
 
     def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
         """Takes up a round that was committed before, with its accepted devices [A]; in order."""
@@ -157,16 +152,10 @@ class RoundLoop:
     def finish(self) -> None:
         """Tells the shards what they have not heard yet; is called once, when no more rounds are
         wanted."""
-        unsent, self._unsent = self._unsent, []
-        # All shards are asked before the first answer is waited for.
-        answers = [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]
-        for pending in answers:
-            pending.result()
+        self._shards.tell_now()
 
     def state(self) -> dict[str, NDArray]:
         """Everything but the settlements, as named arrays; may be asked for between two windows."""
-        names = [field.name for field in dataclasses.fields(RoundRecord)]
-        records = [[getattr(record, name) for name in names] for record in self.records]
         censuses = [dataclasses.astuple(each) for each in (self._census, self._since_commit)]
         return {
             **prefixed("selection.", self._forming.state()),
@@ -175,8 +164,8 @@ class RoundLoop:
             "opened": np.array([self._opened]),
             "census": np.array(censuses),
             "listed": np.array([self._pace.listed_from, self._pace.listed_until]),
-            "samplers": np.array(list(self.samplers.values())),
-            "records": np.array(records, np.float64).reshape(len(records), len(names)),
+            "samplers": self._samplers.state(),
+            "records": records_array(self.records),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
@@ -189,13 +178,7 @@ class RoundLoop:
             CheckpointError: the samplers were chosen by other predicted costs, so that the rest of
                 the run would not be the same.
         """
-        version, self._windows[True], self._windows[False] = state["samplers"].tolist()
-        if version != COSTS_VERSION:
-            raise CheckpointError(
-                f"the checkpoint was written with predicted costs of version {version}, this "
-                f"release has {COSTS_VERSION}; go on "
-                "with the release that began the run, or run it again"
-            )
+        self._samplers.load(state["samplers"])
         self._forming.load(under("selection.", state))
         number, *seconds = state["window"].tolist()
         self._window = Window(int(number), *seconds)
@@ -203,7 +186,7 @@ class RoundLoop:
         self._opened = float(state["opened"][0])
         self._census, self._since_commit = (Census(*row) for row in state["census"].tolist())
         self._pace.listed_from, self._pace.listed_until = state["listed"].tolist()
-        self.records = [_record(row) for row in state["records"].tolist()]
+        self.records = records_of(state["records"])
 
     def _next_window(self) -> None:
         """Makes the next window the selection's present one."""
@@ -214,27 +197,16 @@ class RoundLoop:
         # The round that is being formed was not known when the order was made.
         expected = self._coming or self._pace.order(number, self._census, 0)
         order = dataclasses.replace(expected, round_index=self._round_index)
-        check_ins = self._check_ins(order)
+        check_ins = self._shards.check_ins(order)
         self._census = check_ins.census
         self._coming = self._pace.order(number + 1, self._census, 0)
         # The order follows from this window's census alone, so that shards can work on it while
         # this window is gone through.
-        for shard in self._shards:
-            shard.prepare(self._coming)
+        self._shards.prepare(self._coming)
         self._since_commit += check_ins.census
-        self._windows[order.is_enumerated] += 1
+        self._samplers.count(order.is_enumerated)
         self._window = order.window
         self._forming.start_window(check_ins, self._window)
-
-    def _check_ins(self, order: CheckInOrder) -> CheckIns:
-        """The check-ins of all shards, who are told of what they have not heard yet."""
-        unsent, self._unsent = self._unsent, []
-        answers: list[Pending[CheckIns]] = []
-        # All shards are asked before the first answer is waited for.
-        for shard in self._shards:
-            own = dataclasses.replace(order, settlements=_for_shard(unsent, shard))
-            answers.append(shard.check_ins(own))
-        return _merge([pending.result() for pending in answers])
 
     def _why_starved(self) -> str:
         rounds = self._scenario.rounds
@@ -361,7 +333,7 @@ class Coordinator(RoundLoop):
         self._selection.let_go(
             selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
         )
-        self._unsent.append(settlement)
+        self._shards.tell(settlement)
         record = RoundRecord(
             round_index=self._round_index,
             opened=self._opened,
@@ -403,52 +375,3 @@ class Coordinator(RoundLoop):
 
 def _length(seconds: float) -> str:
     return f"{seconds / 86_400:.1f} days" if seconds >= 86_400 else f"{seconds / 3600:.1f} hours"
-
-
-def _record(row: list[float]) -> RoundRecord:
-    index, opened, started, closed, selected, reported, accepted, is_committed, eligible = row
-    return RoundRecord(
-        int(index),
-        opened,
-        started,
-        closed,
-        int(selected),
-        int(reported),
-        int(accepted),
-        bool(is_committed),
-        int(eligible),
-    )
-
-
-def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlement, ...]:
-    return tuple(
-        settlement.slice_of_devices(shard.first_device, shard.end_device)
-        for settlement in settlements
-    )
-
-
-def _merge(lists: Sequence[CheckIns]) -> CheckIns:
-    """One list in order of (time, device). Shards come in order of device, so a stable sort by time
-    breaks ties by device."""
-    if len(lists) == 1:
-        return lists[0]
-    census = sum((part.census for part in lists), Census(0, 0, 0, 0))
-    times = np.concatenate([part.times for part in lists])
-    order = np.argsort(times, kind="stable")
-
-    def merged(name: str) -> NDArray:
-        column = np.concatenate([getattr(part, name) for part in lists])
-        return column[order] if column.size else column
-
-    return CheckIns(
-        device_ids=merged("device_ids"),
-        times=times[order],
-        interval_ends=merged("interval_ends"),
-        fixed_seconds=merged("fixed_seconds"),
-        training_seconds=merged("training_seconds"),
-        upload_seconds=merged("upload_seconds"),
-        last_rounds=merged("last_rounds"),
-        timer_seconds=merged("timer_seconds"),
-        contributions=merged("contributions"),
-        census=census,
-    )

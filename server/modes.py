@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from fedray.protocols import Shard
 from fedray.scenario import Scenario
 from server.buffered import BufferedCoordinator
-from server.coordinator import Coordinator, RoundLoop
+from server.coordinator import Coordinator
+from server.stored import StoredCoordinator
+
+AnyCoordinator = Coordinator | BufferedCoordinator | StoredCoordinator
+"""What forms rounds, as `rounds.mode` says."""
 
 
-def coordinator_of(scenario: Scenario, shards: Sequence[Shard]) -> RoundLoop:
+def coordinator_of(scenario: Scenario, shards: Sequence[Shard]) -> AnyCoordinator:
     """The coordinator that `rounds.mode` names.
 
     Args:
@@ -18,5 +22,7 @@ def coordinator_of(scenario: Scenario, shards: Sequence[Shard]) -> RoundLoop:
     match scenario.rounds.mode:
         case "buffered":
             return BufferedCoordinator(scenario, shards)
+        case "upload-then-train":
+            return StoredCoordinator(scenario, shards)
         case "on-device":
             return Coordinator(scenario, shards)

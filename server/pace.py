@@ -9,6 +9,10 @@ measured at run time, and run.json records their version.
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.errors import CheckpointError
 from fedray.messages import Census, CheckInOrder, Window
 from fedray.scenario import Scenario
 
@@ -153,3 +157,54 @@ class Pace:
         """Seconds at which the period that a window lies in ends: the next quiet hour."""
         windows = (self._quiet_window - window - 1) % self._windows_per_day + 1
         return (window + windows) * self.window_seconds
+
+
+class UploadPace(Pace):
+    """The orders where uploads are stored: nobody waits for others, so devices come at the highest
+    rate."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self._is_small = False
+
+    def _rate(self, free_eligible: int) -> float:
+        return self._scenario.rounds.max_checkins_per_hour
+
+
+class Samplers:
+    """How many windows were drawn by enumeration and by thinning."""
+
+    def __init__(self) -> None:
+        self._windows = {True: 0, False: 0}
+
+    def count(self, is_enumerated: bool) -> None:
+        """Counts a window."""
+        self._windows[is_enumerated] += 1
+
+    @property
+    def document(self) -> dict[str, int]:
+        """The counts, and the version of the predicted costs that chose; for run.json."""
+        return {
+            "costs_version": COSTS_VERSION,
+            "enumerated_windows": self._windows[True],
+            "thinned_windows": self._windows[False],
+        }
+
+    def state(self) -> NDArray[np.int64]:
+        """The values of `document`, in their order."""
+        return np.array(list(self.document.values()))
+
+    def load(self, state: NDArray[np.int64]) -> None:
+        """Takes up a state.
+
+        Raises:
+            CheckpointError: the samplers were chosen by other predicted costs, so that the rest of
+                the run would not be the same.
+        """
+        version, self._windows[True], self._windows[False] = state.tolist()
+        if version != COSTS_VERSION:
+            raise CheckpointError(
+                f"the checkpoint was written with predicted costs of version {version}, this "
+                f"release has {COSTS_VERSION}; go on "
+                "with the release that began the run, or run it again"
+            )

@@ -206,7 +206,7 @@ def resolve_reporting(
         round_index: the round that is attempted.
         rules: of the scenario.
     """
-    report_times, failure_times = _lost_in_outages(
+    report_times, failure_times = lost_in_outages(
         started + fates.work_seconds, started + fates.failure_seconds, rules.outages
     )
     fails = (failure_times < report_times) & (failure_times <= selected.interval_ends)
@@ -280,13 +280,19 @@ def without_commit(settlement: Settlement) -> Settlement:
     return replace(settlement, outcomes=abandoned)
 
 
-def _lost_in_outages(
+def lost_in_outages(
     report_times: NDArray[np.float64],
     failure_times: NDArray[np.float64],
     outages: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Times [S] of reports and failures, where a report that comes while the server is down is a
-    failure instead."""
+    failure instead.
+
+    Args:
+        report_times: [S]; infinity for no report. Seconds since start.
+        failure_times: [S]; infinity for no failure.
+        outages: [O, 2]; start and end of each.
+    """
     for outage_start, outage_end in outages:
         is_lost = (outage_start <= report_times) & (report_times < outage_end)
         failure_times = np.where(is_lost, np.minimum(failure_times, report_times), failure_times)

@@ -1,7 +1,7 @@
 """The training side of committed rounds: fixed groups are trained, and the aggregator adds them up.
 
-A round's cohort is a sample of its accepted devices. It is drawn from how many there are, so that
-it can be drawn while the run is simulated or afterwards, from the trace.
+A round's cohort is a sample of its accepted devices, or all of them. It is drawn from how many
+there are, so that it can be drawn while the run is simulated or afterwards, from the trace.
 """
 
 import dataclasses
@@ -31,10 +31,13 @@ Loads = Callable[[NDArray[np.uint64]], NDArray[np.int64]]
 def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArray[np.int64]:
     """Which of a round's accepted devices train: sorted places [cohort_sample] in order of id.
 
-    They are drawn without replacement. The draw is addressed by seed and round.
+    They are drawn without replacement. The draw is addressed by seed and round. Of a Poisson sample
+    all train.
 
     accepted: how many devices were accepted.
     """
+    if scenario.trains_whole_rounds:
+        return np.arange(accepted)
     generator = stream_generator(scenario.training_seed, Stream.COHORT, round_index)
     return np.sort(generator.choice(accepted, scenario.training.cohort_sample, replace=False))
 
@@ -191,7 +194,8 @@ class TrainingLoop:
         return sorted(int(number) for number in under("older.", self._aggregator_state))
 
     def _train(self, round_index: int, cohort: Cohort) -> None:
-        if not self.devices_at_once:
+        # A Poisson sample may be empty.
+        if not self.devices_at_once and cohort.device_ids.size:
             self.devices_at_once = self._fastest_size(round_index, cohort.device_ids)
         groups = self._groups(round_index, cohort)
         pending = [

@@ -72,6 +72,12 @@ WEIGHTED = (
     "sensitivity takes the recorded weights; the sensitivity under limits, enforced and claimed "
     "ones included, is that of weight 1, which is an upper bound."
 )
+STORED = (
+    "Devices upload what is trained on, and a program on the server keeps it until its rounds are "
+    "over. That program is trusted with the uploads, draws them as its schedule says, and takes "
+    "one upload of a device in a window. Times of participations are those of the uploads."
+)
+"""Where the server stores uploads."""
 
 STOPPED = (
     "privacy.stop_at ended the run, or would have, by the rounds in which devices were accepted. "
@@ -96,7 +102,7 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     assert scenario is not None
     first = "Unit of privacy: one device and all its updates."
     training = scenario.training
-    goal = scenario.rounds.report_goal
+    goal = scenario.rounds.least_accepted
     released = (
         "The seed is in the trace and on its page. All noise of this simulation follows from it, "
         "so a real deployment "
@@ -106,7 +112,9 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     replaced = _OF_DEVICES if scenario.privacy.encoding.adds_noise else {}
     general = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
     budget = STOPPED if scenario.privacy.stop_at is not None else ""
-    own = [text for text in (encoding, *_counted(scenario), budget, _buffered(scenario)) if text]
+    stored = STORED if scenario.rounds.uploads is not None else ""
+    texts = (encoding, *_counted(scenario), budget, stored, _buffered(scenario))
+    own = [text for text in texts if text]
     every = (first, *general, *own, released)
     if not training.enabled:
         return every
@@ -116,6 +124,8 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
         "simulation's records; to publish them from a deployment would cost privacy that is not "
         "accounted for."
     )
+    if training.weighting.assumption:
+        return (*every, metrics, training.weighting.assumption)
     if not scenario.trains_a_sample:
         return (*every, metrics)
     text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE

@@ -42,6 +42,7 @@ from fedray.audit.noise import DeviceNoise, Noise, ServerNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.released import ReleasedEvent, write_events
 from fedray.audit.rules import Violations, violations_of
+from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.encoding.tables import AnyEncoding, DiscreteGaussian
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
@@ -87,6 +88,8 @@ class MechanismAudit:
     observed_limits: Guarantee
     enforced: Guarantee
     claimed: Guarantee
+    sampled: Guarantee | None = None
+    """What Poisson samples of stored uploads add; None of a trace that was not sampled so."""
 
     @property
     def name(self) -> str:
@@ -118,6 +121,7 @@ class MechanismAudit:
             "binding_device": self.binding_device,
             "binding_rounds": list(self.trace.rounds),
             "observed_limits": self.observed_limits.to_json(),
+            "sampled": self.sampled.to_json() if self.sampled is not None else None,
             "guarantees": [each.to_json() for each in self.guarantees],
         }
 
@@ -298,7 +302,9 @@ class Audit:
                 ("observed limits", mechanism.observed_limits),
                 ("enforced", mechanism.enforced),
                 ("claimed", mechanism.claimed),
+                ("sampled", mechanism.sampled),
             )
+            if guarantee is not None
         ]
         return tuple(
             ReleasedEvent(mechanism.name, name, each.scope, each.event, each.delta)
@@ -495,6 +501,12 @@ def audit_trace(
         scenario = scenario.model_copy(update={"privacy": privacy})
     used = _Used.of(opened, scenario, claim, mechanism, noise_multiplier, delta)
     patterns = read_patterns(opened)
+    if not patterns.device_ids.size:
+        raise InputError(
+            f"trace {str(opened.path)!r}: no device took part in any of its "
+            f"{patterns.committed_rounds:,} rounds, so nothing was spent; audit a trace in which "
+            "some did"
+        )
     names = DeviceNames(opened, show_devices)
     imported = opened if isinstance(opened, ImportedTrace) else None
     try:
@@ -512,6 +524,8 @@ def audit_trace(
             )
             for strategy in used.strategies
         ]
+        if scenario is not None and isinstance(opened, Trace):
+            mechanisms = [_with_sampling(each, opened, scenario, used.delta) for each in mechanisms]
         findings: tuple[Finding, ...] = ()
         if claim is not None:
             privacy = scenario.privacy if scenario is not None else None
@@ -519,7 +533,15 @@ def audit_trace(
             noise = mechanisms[0].noise
             assert noise is not None
             findings = check_claim(
-                claim, privacy, opened, patterns, found, enforced, noise, names.of
+                claim,
+                privacy,
+                opened,
+                patterns,
+                found,
+                enforced,
+                noise,
+                names.of,
+                mechanisms[0].sampled,
             )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
@@ -563,6 +585,8 @@ def _assumptions(
     scenario: Scenario | None, imported: ImportedTrace | None, mechanisms: Sequence[MechanismAudit]
 ) -> tuple[str, ...]:
     own = [f"Enforced: {text}" for text in mechanisms[0].enforced.assumptions] if mechanisms else []
+    by_sampling = mechanisms[0].sampled if mechanisms else None
+    own += [f"Sampled: {text}" for text in by_sampling.assumptions] if by_sampling else []
     own += [each.noise.sentence for each in mechanisms if isinstance(each.noise, DeviceNoise)]
     return (*assumptions_of(scenario, imported), *own)
 
@@ -704,6 +728,14 @@ def _audit_mechanism(
     )
 
 
+def _with_sampling(
+    mechanism: MechanismAudit, trace: Trace, scenario: Scenario, delta: float
+) -> MechanismAudit:
+    """With what sampling by the server adds, where the trace was sampled so."""
+    found = sampled(trace, scenario, mechanism.strategy, mechanism.noise, delta)
+    return replace(mechanism, sampled=found)
+
+
 def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
     """Nothing follows from limits that the trace breaks."""
     reason = f"this trace breaks the claimed {', '.join(broken)}"
@@ -727,11 +759,13 @@ def _conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudi
 def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
     """The figures of a claim whose mechanism or noise was not that of the run."""
     said = "the run did not add the noise that is claimed, so this is no statement about it"
-    enforced, claimed = (
-        replace(each, may_rest_on=False, reason=said)
-        for each in (mechanism.enforced, mechanism.claimed)
+    enforced, claimed, by_sampling = (
+        replace(each, may_rest_on=False, reason=said) if each is not None else None
+        for each in (mechanism.enforced, mechanism.claimed, mechanism.sampled)
     )
-    return replace(mechanism, is_own=False, enforced=enforced, claimed=claimed)
+    assert enforced is not None
+    assert claimed is not None
+    return replace(mechanism, is_own=False, enforced=enforced, claimed=claimed, sampled=by_sampling)
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.claims import Claim
-from fedray.audit.guarantees import REPEATED, Limits, claimed_limits, joined
+from fedray.audit.guarantees import REPEATED, Guarantee, Limits, claimed_limits, joined
 from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
@@ -180,6 +180,7 @@ def check_claim(
     limits: Limits,
     noise: Noise,
     name_of: Callable[[int], str],
+    sampled: Guarantee | None = None,
 ) -> tuple[Finding, ...]:
     """Finds out what becomes of everything that is claimed.
 
@@ -196,6 +197,7 @@ def check_claim(
         limits: what was enforced.
         noise: with the claimed multiplier.
         name_of: how a device is shown.
+        sampled: what Poisson samples of stored uploads give; a claimed epsilon may follow from it.
 
     Raises:
         ValueError: if the claim is impossible.
@@ -227,6 +229,7 @@ def check_claim(
     ):
         if claimed is not None:
             finding = _check_spent(what, claimed, figure, found, basis, evidence)
+            finding = _by_sampling(finding, sampled)
             spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
     return tuple(_without_advice(finding) for finding in (*noise_findings, *participation, *spent))
 
@@ -470,6 +473,18 @@ def _check_spent(
     text = f"{basis_text}; {trace_text}"
     should_say = f"{what} = {_plain(up(shown))}"
     return Finding(what, verdict, claimed, shown, should_say, text, 0, evidence)
+
+
+def _by_sampling(finding: Finding, sampled: Guarantee | None) -> Finding:
+    """A claimed epsilon that follows from the samples of stored uploads holds."""
+    if finding.statement != "epsilon" or sampled is None or sampled.epsilon is None:
+        return finding
+    assert isinstance(finding.claimed, float)
+    spent = sampled.epsilon
+    text = f"{sampled.reason}, which gives {_plain(up(spent))}"
+    if finding.verdict is Verdict.HOLDS or spent > finding.claimed * (1 + ROUNDED["epsilon"]):
+        return finding
+    return replace(finding, verdict=Verdict.HOLDS, found=spent, explanation=text, evidence=())
 
 
 def _plain(decimals: str) -> str:

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from fedray.audit.claims import Claim
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns
-from fedray.audit.rules import rules_of
+from fedray.audit.rules import ROUND_TIMES, rules_of
+from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
 from fedray.rounding import down, shown_min_sep
 from fedray.scenario import Scenario
+from fedray.scenario.uploads import CyclicSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 from mechanisms.accounting.accountants import epsilon_of
@@ -38,6 +40,8 @@ SCOPES = {
     "enforced": "every run whose rounds ran at these times under these rules, whichever devices "
     "took part",
     "claimed": "every run with the participation that is claimed, whether or not it was enforced",
+    "sampled": "every run whose rounds draw each stored upload with this probability, "
+    "independently and in secret",
 }
 
 OBSERVED_CANNOT_BE_RESTED_ON = (
@@ -68,9 +72,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """One of the three guarantees for one mechanism.
+    """One of the three guarantees for one mechanism, or that of Poisson samples.
 
-    name: "observed", "enforced" or "claimed"; `SCOPES` says what each is a statement about.
+    name: "observed", "enforced", "claimed" or "sampled"; `SCOPES` says what each is a statement
+        about.
     participation: (b, k); of the observed guarantee, the one that the trace obeys.
     sensitivity: at clip norm 1; None where it is not known, and `reason` says why.
     event: what was released, for the accountants; None where the sensitivity is not known, or the
@@ -105,8 +110,11 @@ class Guarantee:
 
     @property
     def rho(self) -> float | None:
-        """zCDP: mu^2 / 2."""
-        return None if self.event is None else rho_of(self.event)
+        """zCDP: mu^2 / 2; None too for sampled events, of which none is proven."""
+        try:
+            return None if self.event is None else rho_of(self.event)
+        except EventRefused:
+            return None
 
     @property
     def epsilon(self) -> float | None:
@@ -258,7 +266,8 @@ def enforced_limits(
         limits = _limits_of_log(trace, claim)
     else:
         assert scenario is not None
-        limits = _limits_of_run(trace, scenario)
+        is_stored = scenario.rounds.uploads is not None
+        limits = (_limits_of_uploads if is_stored else _limits_of_run)(trace, scenario)
     participation = limits.participation
     if participation is None or _is_kept(participation, patterns):
         return limits
@@ -309,9 +318,21 @@ def allowed(
             np.maximum.accumulate(latest), earliest + timer_seconds, side="left"
         )
         following = np.maximum(following, in_time)
-    following = np.minimum.accumulate(following[::-1])[
-        ::-1
-    ]  # where records of times overlap: the safe side
+    return tightest(following, most)
+
+
+def tightest(following: NDArray[np.int64], most: int | None = None) -> MinSep:
+    """The tightest (b, k) where a device that takes part in round r may take part again in round
+    `following[r]` [n] or later.
+
+    Args:
+        following: [n]; n for rounds after which it may not.
+        most: participations of a device at most; None for any.
+    """
+    n = following.size
+    rounds = np.arange(n)
+    # Where records of times overlap: the safe side.
+    following = np.minimum.accumulate(following[::-1])[::-1]
     inside = following < n
     b = int((following - rounds)[inside].min(initial=n))
     k, at = 1, int(following[0])
@@ -350,6 +371,36 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
             f"each of the {n:,} rounds"
         )
     return Limits(participation, "; ".join(reasons), tuple(assumptions))
+
+
+def _limits_of_uploads(trace: Trace, scenario: Scenario) -> Limits:
+    """What the schedule allows within a window, and the rules of participation between windows."""
+    uploads = scenario.rounds.uploads
+    assert uploads is not None
+    min_sep = uploads.schedule.min_sep if isinstance(uploads.schedule, CyclicSchedule) else 1
+    opened = trace.rounds["opened"][trace.rounds["state"] == 0]
+    in_force = rules_of(scenario.participation)
+    rules = [rule for rule in in_force if not rule.unkept]
+    seconds = max((rule.seconds for rule in rules), default=0.0)
+    following = following_rounds(opened, uploads.seconds, seconds, min_sep)
+    most = min((rule.most for rule in rules if rule.most is not None), default=None)
+    if most is not None:
+        rounds_of_window = int(np.unique(opened, return_counts=True)[1].max(initial=0))
+        most *= -(-rounds_of_window // min_sep)
+    reason = (
+        f"each upload is in one of {min_sep:,} groups that have their turn one after the other"
+        if min_sep > 1
+        else "the schedule lets an upload take part in every round of its window"
+    )
+    windows = np.unique(opened).size
+    # What rests on times here are the times of windows.
+    named = "; ".join(rule.name.removesuffix(ROUND_TIMES) for rule in rules)
+    if windows > 1:
+        kept = named or "no rule that ensures anything"
+        reason += f", and between {windows:,} upload windows devices keep {kept}"
+    kept_by_all = f"Every device kept the rules: {named}."
+    assumptions = (kept_by_all,) if rules and windows > 1 else ()
+    return Limits(tightest(following, most), reason, assumptions)
 
 
 def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:
@@ -392,10 +443,13 @@ def round_times(
 
     In a trace of ours both are the time at which the round started: a device checks in before, and
     reports after. Of buffered rounds the earliest is when the buffer opened, which is before every
-    report in it, and the latest when it was full, which is after every check-in.
+    report in it, and the latest when it was full, which is after every check-in. Where uploads are
+    stored a round has no such times, since one upload takes part in several rounds.
     """
     if isinstance(trace, ImportedTrace):
         return trace.round_times()
+    if trace.stores_uploads:
+        return None
     is_committed = trace.rounds["state"] == 0
     if trace.is_buffered:
         return trace.rounds["opened"][is_committed], trace.rounds["closed"][is_committed]
@@ -442,15 +496,19 @@ def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:
     )
     is_silent = implied is None and claim.min_sep is None and claim.max_participations is None
     if is_silent and n <= trace.committed_rounds:
-        return Limits(
-            None, "a timer says nothing about rounds unless the times of the rounds are known"
-        )
+        return Limits(None, _why_a_timer_says_nothing(trace))
     b, k = min(claim.min_sep or 1, n), claim.max_participations or n
     reason = f"it is claimed that {stated}" if stated else f"{n:,} rounds are claimed"
     if implied is not None and implied.rounds == n:
         b, k = max(b, implied.min_sep), min(k, implied.max_participations)
         reason += f" (that timer alone ensures {described(implied)} at these times of the rounds)"
     return Limits(_participation(n, b, k), reason)
+
+
+def _why_a_timer_says_nothing(trace: Trace | ImportedTrace) -> str:
+    if isinstance(trace, Trace):
+        return "a timer keeps uploads apart, and one upload takes part in several rounds"
+    return "a timer says nothing about rounds unless the times of the rounds are known"
 
 
 def described(participation: MinSep) -> str:

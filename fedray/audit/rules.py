@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.audit.waits import is_first_of_upload
 from fedray.messages import Outcome
 from fedray.scenario import Scenario
 from fedray.scenario.participation import (
@@ -23,6 +24,8 @@ from fedray.scenario.participation import (
 )
 from fedray.trace.reader import Trace
 
+ROUND_TIMES = ", and the times at which rounds started"
+"""Ends the names of rules whose limits rest on these times."""
 LOST = "devices may lose their history"
 WRONG_TIMERS = "some devices ignore it or have wrong clocks"
 _RESET = {
@@ -103,8 +106,7 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
     is_ignored = given.timer_violators > 0.0 or given.clock_skew_hours > 0.0
     # A rule that devices ignore anyway has a short name, which the reason for that follows.
     long_name = (
-        f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}, and the "
-        "times at which rounds started"
+        f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}{ROUND_TIMES}"
     )
     yield Rule(
         name="the timer" if is_ignored else long_name,
@@ -187,7 +189,8 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
 
 @dataclass(frozen=True, slots=True)
 class _Participations:
-    """Participations [A] of a part of a trace, in order of device and time.
+    """Participations [A] of a part of a trace, in order of device and time; of several on the same
+    upload the first.
 
     started: when the round of each started; in a buffered round, when the device did.
     """
@@ -204,7 +207,8 @@ class _Participations:
     ) -> "_Participations":
         """Those among the rows of a part. started: of each round [n]; None if devices start
         whenever they check in."""
-        rows = columns["outcome"] == Outcome.ACCEPTED
+        rows = np.flatnonzero(columns["outcome"] == Outcome.ACCEPTED)
+        rows = rows[is_first_of_upload(columns["device_id"][rows], columns["checkin_time"][rows])]
         rounds = columns["round"][rows].astype(np.int64)
         return cls(
             columns["device_id"][rows],

@@ -167,6 +167,16 @@ def _sampling(audit: Audit) -> Line:
     if audit.scenario is None:
         said = "none is assumed, so nothing is amplified"
         return Line("Sampling", said, f"how devices were chosen {UNSEEN}")
+    sampled = audit.mechanisms[0].sampled
+    if sampled is not None and sampled.epsilon is not None:
+        said = (
+            f"{sampled.reason}; where nobody learns who was drawn, that gives epsilon "
+            f"{up(sampled.epsilon)} at delta {sampled.delta:g}"
+        )
+        return Line("Sampling", said, "run.json, the schedule, and the number drawn in every round")
+    if audit.scenario.rounds.uploads is not None:
+        why = sampled.reason if sampled is not None else "a schedule in turns is no random sample"
+        return Line("Sampling", f"nothing is amplified: {why}", "the schedule of stored uploads")
     said = "none is used: devices choose when they come, so nothing is amplified"
     return Line("Sampling", said, "the simulation's rules")
 

@@ -17,7 +17,8 @@ def waits_between(trace: Trace | ImportedTrace) -> Waits | None:
 
     Each item is (seconds between [A], device ids [A], the two rounds [A, 2]). In a trace of ours
     the seconds are those from the accepted report to the next check-in, which is what a timer
-    rules. In a log they are the differences of the recorded times.
+    rules; rounds on the same upload have no wait between them. In a log they are the differences of
+    the recorded times.
 
     Args:
         trace: whose waits; memory is that of one part.
@@ -41,7 +42,25 @@ def _of_run(trace: Trace) -> Waits:
         rounds = columns["round"][rows]
         check_ins = columns["checkin_time"][rows]
         reports = columns["report_time"][rows]
-        yield _same_device(check_ins[1:] - reports[:-1], devices, rounds)
+        is_first = is_first_of_upload(devices, check_ins)
+        devices, rounds = devices[is_first], rounds[is_first]
+        waits = check_ins[is_first][1:] - reports[is_first][:-1]
+        yield _same_device(waits, devices, rounds)
+
+
+def is_first_of_upload(
+    device_ids: NDArray[np.uint64], check_in_times: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Which participations [A] are the first ones of what was uploaded. A device checks in once for
+    each, whether it is used in one round or, where uploads are stored, in several.
+
+    Args:
+        device_ids: [A]; in order.
+        check_in_times: [A]; in order for each device.
+    """
+    is_first = np.ones(device_ids.size, np.bool_)
+    is_first[1:] = (device_ids[1:] != device_ids[:-1]) | (np.diff(check_in_times) > 0)
+    return is_first
 
 
 def _of_log(trace: ImportedTrace) -> Waits:

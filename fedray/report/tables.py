@@ -103,6 +103,8 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
             ("observed limits", mechanism["observed_limits"]),
             *((each["name"], each) for each in others),
         ]
+        if mechanism.get("sampled") is not None:
+            named.append(("sampled", mechanism["sampled"]))
         for name, each in named:
             if name == "claimed" and each["max_participations"] is None:
                 # This mechanism has no claim, so its row would be empty.

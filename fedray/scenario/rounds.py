@@ -1,4 +1,5 @@
-"""The tables `rounds` and `rounds.outages`: what the server does in a round."""
+"""The tables `rounds` and `rounds.outages`: what the server does in a round; `uploads.py` has the
+table of stored uploads."""
 
 import itertools
 import math
@@ -7,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from fedray.scenario.buffer import Buffer
+from fedray.scenario.uploads import PoissonSchedule, Uploads
 from fedray.table import PositiveShare, Table
 
 
@@ -56,19 +58,27 @@ class Rounds(Table):
     """What the server does in a round."""
 
     mode: Annotated[
-        Literal["on-device", "buffered"],
+        Literal["on-device", "buffered", "upload-then-train"],
         # Scenarios that were written before there was a choice keep their digest.
         Field(exclude_if=lambda mode: mode == "on-device"),
     ] = "on-device"
-    """How rounds are formed: `on-device` selects the devices of a round together; `buffered` starts
-    devices whenever they come, and a round is a buffer of report_goal reports."""
+    """How rounds are formed. `on-device` selects the devices of a round together. `buffered` starts
+    devices whenever they come, and a round is a buffer of report_goal reports. In
+    `upload-then-train` a program on the server draws rounds from stored uploads; of the keys for
+    rounds on devices it reads max_checkins_per_hour, outages, sampler, look_ahead_minutes and
+    max_days."""
     buffer: Buffer | None = None
     """Table: how many devices train at once and how stale a report may be; of mode `buffered`."""
+    uploads: Uploads | None = None
+    """Table: upload windows, and the schedule of stored uploads; only in the mode
+    upload-then-train."""
     count: Annotated[int, Field(gt=0, lt=2**31)]
     """Rounds to commit."""
     report_goal: Annotated[int, Field(gt=0)]
     """Reports that close a round; every committed round has exactly this many accepted updates, or
-    at least so many where `closing` keeps more."""
+    at least so many where `closing` keeps more. Of stored uploads: how many the schedule cyclic
+    draws, of which a tenth may be unresolved; and how many the schedule poisson is expected to
+    draw, by which denominators are set."""
     over_selection: Annotated[float, Field(ge=1, le=10)] = 1.3
     """Devices selected per report needed."""
     selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
@@ -111,7 +121,9 @@ class Rounds(Table):
     @property
     def selection_target(self) -> int:
         """Devices that must wait at once for a round to start: report_goal x over_selection,
-        rounded up."""
+        rounded up. Nobody waits where uploads are stored."""
+        if self.uploads is not None:
+            return self.report_goal
         return math.ceil(round(self.report_goal * self.over_selection, 9))
 
     @property
@@ -133,21 +145,82 @@ class Rounds(Table):
 
     @property
     def keeps_surplus(self) -> bool:
-        """Whether a round may accept more than the report goal."""
-        return isinstance(self.closing, AtLeastClosing)
+        """Whether a round may accept more than `least_accepted`."""
+        return isinstance(self.closing, AtLeastClosing) or self.least_accepted < self.report_goal
+
+    @property
+    def sampling_probability(self) -> float | None:
+        """Probability with which a stored upload takes part in a round, independently of the
+        others; None where cohorts are no Poisson samples."""
+        schedule = self.uploads.schedule if self.uploads is not None else None
+        return schedule.probability if isinstance(schedule, PoissonSchedule) else None
+
+    @property
+    def least_accepted(self) -> int:
+        """Fewest accepted updates of a committed round; 0 of Poisson samples."""
+        if self.sampling_probability is not None:
+            return 0
+        if self.uploads is None:
+            return self.report_goal
+        return self.uploads.least_accepted(self.report_goal)
 
     @model_validator(mode="after")
-    def _buffered_rounds_have_a_buffer(self) -> Self:
+    def _mode_has_its_table(self) -> Self:
         if self.mode == "buffered" and self.buffer is None:
             raise ValueError(
                 "mode='buffered' needs the table buffer; add buffer = {concurrency = ..., "
                 "max_staleness = ...}"
+            )
+        if self.mode == "upload-then-train" and self.uploads is None:
+            raise ValueError(
+                "mode='upload-then-train' needs the table uploads; give it window_hours and a "
+                "schedule"
             )
         if self.mode != "buffered" and self.buffer is not None:
             raise ValueError(
                 f"buffer is given with mode={self.mode!r}, which has none; leave it out, or set "
                 "mode = 'buffered'"
             )
+        if self.mode != "upload-then-train" and self.uploads is not None:
+            raise ValueError(
+                f"uploads: rounds.mode={self.mode!r} stores no uploads; devices choose themselves "
+                "when they take part, so no schedule draws them (nor is any sample amplified): "
+                "take mode='upload-then-train', or leave the table out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _uploads_fit_the_rounds(self) -> Self:
+        uploads = self.uploads
+        if uploads is None:
+            return self
+        keys = ("closing", "start_share", "min_minutes_between")
+        given = [key for key in keys if getattr(self, key) is not None]
+        if given:
+            raise ValueError(
+                f"{given[0]}: it is a rule for devices that wait and report, and "
+                "mode='upload-then-train' draws stored uploads; leave it out"
+            )
+        ahead = 60.0 * uploads.window_hours / self.look_ahead_minutes
+        if ahead < 1 or abs(ahead - round(ahead)) > 1e-9:
+            raise ValueError(
+                f"uploads: window_hours={uploads.window_hours:g} must be whole look-ahead windows "
+                f"of look_ahead_minutes={self.look_ahead_minutes:g}; change one of the two"
+            )
+        if uploads.window_hours * uploads.windows > 24.0 * self.max_days:
+            raise ValueError(
+                f"uploads: windows={uploads.windows} of window_hours={uploads.window_hours:g} end "
+                f"after max_days={self.max_days:g}; raise max_days, or have fewer windows"
+            )
+        if uploads.windows > self.count:
+            raise ValueError(
+                f"uploads: windows={uploads.windows} is more than count={self.count}, so some "
+                "would have no round; have fewer windows"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _buffered_rounds_select_nobody_together(self) -> Self:
         if self.buffer is None:
             return self
         fields = type(self).model_fields

@@ -14,10 +14,12 @@ import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedray.encoding.encoding import SumSetting
+from fedray.encoding.tables import FixedPoint
 from fedray.errors import ScenarioError, one_line
 from fedray.mistakes import explain
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability, HabitAvailability
+from fedray.scenario.clipping import AdaptiveClipping
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data import AnyData, LanguageData
 from fedray.scenario.data_file import PLACES
@@ -28,6 +30,7 @@ from fedray.scenario.population import Population
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
+from fedray.scenario.weighting import MeanWeighting
 from fedray.table import Table
 from mechanisms.accounting.clip_count import update_noise_multiplier
 from mechanisms.triangular import MatrixFile
@@ -169,9 +172,24 @@ class Scenario(Table):
                 table.demand_trust()
 
     @property
+    def trains_whole_rounds(self) -> bool:
+        """Whether all accepted devices of a round train, however many there are: those of Poisson
+        samples do."""
+        return self.rounds.sampling_probability is not None
+
+    @property
+    def trained_devices(self) -> int:
+        """Devices of a round that train; the expected number of a Poisson sample."""
+        if self.trains_whole_rounds:
+            return self.rounds.report_goal
+        return self.training.cohort_sample
+
+    @property
     def trains_a_sample(self) -> bool:
         """Whether a model is trained on fewer devices than a round accepts, with the noise on their
         sum scaled to that."""
+        if self.trains_whole_rounds:
+            return False
         may_leave_out = self.training.cohort_sample < self.rounds.report_goal
         return self.training.enabled and (may_leave_out or self.rounds.keeps_surplus)
 
@@ -246,7 +264,8 @@ class Scenario(Table):
                 "lower the goal or raise the population"
             )
         timeout_seconds = 60 * self.rounds.report_timeout_minutes
-        if not is_buffered and self.latency.fixed_seconds >= timeout_seconds:
+        has_timeout = not is_buffered and self.rounds.uploads is None
+        if has_timeout and self.latency.fixed_seconds >= timeout_seconds:
             raise ValueError(
                 f"rounds.report_timeout_minutes={self.rounds.report_timeout_minutes:g}: no device "
                 "reports within it, since "
@@ -276,11 +295,55 @@ class Scenario(Table):
                     "restarts (kind 'tree' or 'restarted'), or 'identity', which needs none"
                 )
             _ = self.update_noise_multiplier  # what the count leaves no room for is refused here
-        if self.training.enabled and self.training.cohort_sample > self.rounds.report_goal:
+        least = self.rounds.least_accepted
+        takes_a_sample = self.training.enabled and not self.trains_whole_rounds
+        if takes_a_sample and self.training.cohort_sample > least:
+            fewest = f", of which {least} may be left" if least < self.rounds.report_goal else ""
             raise ValueError(
                 f"training.cohort_sample={self.training.cohort_sample}: must not exceed "
                 "rounds.report_goal="
-                f"{self.rounds.report_goal}; lower the sample"
+                f"{self.rounds.report_goal}{fewest}; lower the sample"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _uploads_are_of_no_round(self) -> Self:
+        if self.rounds.uploads is not None and self.participation.separation:
+            raise ValueError(
+                f"{self.participation.keys_by_rule['rounds']}: it keeps rounds of a device apart, "
+                "and with rounds.mode='upload-then-train' a device contributes an upload, which is "
+                "of no round; let rounds.uploads.schedule keep rounds apart (cyclic, min_sep), and "
+                "uploads by a period (policy swor)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _poisson_samples_are_secret(self) -> Self:
+        """Nothing may be released by which the number of devices in a Poisson sample is learned."""
+        weighting = self.training.weighting
+        if not self.trains_whole_rounds:
+            if not isinstance(weighting, MeanWeighting):
+                raise ValueError(
+                    f"training.weighting.kind={weighting.kind!r}: its denominator and noise are "
+                    "those of Poisson samples, and here devices are not drawn so; take 'mean', or "
+                    "rounds.uploads.schedule.kind='poisson'"
+                )
+            return self
+        if self.training.enabled and isinstance(weighting, MeanWeighting):
+            raise ValueError(
+                "training.weighting.kind='mean': it divides by the number of devices in a round, "
+                "which is secret in a Poisson sample; take 'fixed' or 'clipped'"
+            )
+        if not isinstance(self.privacy.encoding, FixedPoint):
+            raise ValueError(
+                f"privacy.encoding.kind={self.privacy.encoding.kind!r}: it is made for "
+                "rounds.report_goal devices at most, and a Poisson sample may have more, or none; "
+                "take 'fixed_point'"
+            )
+        if isinstance(self.privacy.clipping, AdaptiveClipping):
+            raise ValueError(
+                "privacy.clipping.kind='adaptive': it divides a count by the number of devices in "
+                "a round, which is secret in a Poisson sample; take 'fixed' or 'per_layer'"
             )
         return self
 

@@ -6,6 +6,7 @@ from pydantic import Field, Tag, model_validator
 
 from fedray.scenario.data_file import Digest, NamesDataFiles
 from fedray.scenario.tasks import AnyTask, NextWordTask
+from fedray.scenario.weighting import AnyWeighting, MeanWeighting
 from fedray.table import NonNegative, Positive, Share, Table, told_apart_by
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
@@ -201,12 +202,19 @@ class Training(Table):
     """Parameters to start from; none: drawn, as the task says."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
     """Accepted devices of a round that really train; the noise is scaled by cohort_sample /
-    report_goal."""
+    report_goal. Of a Poisson sample all train, and this is not read."""
     client: AnyWork = FedAvg()
     """What a device does."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | None = 16
     """Devices that are trained as one batch of independent models. It may change the last bits of a
     sum; none: the fastest of 1, 4, 16 and 64 by measurement in the first round, as recorded."""
+    weighting: AnyWeighting = Field(
+        default=MeanWeighting(),
+        description="How much the update of a device counts, and by what a round's sum is divided: "
+        "a table with `kind` mean; or, of Poisson samples, fixed or clipped.",
+        # Scenarios that were written before there was a choice keep their digest.
+        exclude_if=lambda weighting: weighting == MeanWeighting(),
+    )
     server: AnyServerStep = ServerSGD()
     """Optimiser on the server."""
     evaluate_every: Count = 10

@@ -33,6 +33,7 @@ from fedray.encoding.registry import encoding_of
 from fedray.errors import InputError, RunFailed
 from fedray.placement import Placement
 from fedray.scenario import Scenario
+from fedray.scenario.weighting import MeanWeighting
 from fedray.simulation import simulate
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
@@ -332,9 +333,11 @@ def _with_room(scenario: Scenario, coordinates: int) -> Scenario:
     # Integer sums are sized by the goal, and all canaries of a round come at once. A sampled
     # cohort would get its share of the noise alone.
     goal = max(scenario.rounds.report_goal, coordinates // 2)
+    # The canaries are told what the noise is to a sum, before any weighting.
+    training = {"cohort_sample": goal, "weighting": MeanWeighting()}
     tables = {
-        "training": scenario.training.model_copy(update={"cohort_sample": goal}),
-        "rounds": scenario.rounds.model_copy(update={"report_goal": goal}),
+        "training": scenario.training.model_copy(update=training),
+        "rounds": scenario.rounds.model_copy(update={"report_goal": goal, "uploads": None}),
     }
     return scenario.model_copy(update=tables)
 

@@ -4,7 +4,7 @@
    number of the next commit.
 2. opened <= started <= closed in every attempt, and attempts close in order.
 3. accepted <= reported <= selected; an abandoned attempt accepts nobody, a committed round
-   somebody.
+   somebody unless it is a Poisson sample, which may be empty.
 4. A part's rows are of its own devices, sorted by (device_id, checkin_time), and of rounds that
    exist.
 5. No device is accepted twice in one round, and accepted rounds of a device increase.
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from fedray.errors import TraceCorrupt
 
 
-def check_rounds(columns: dict[str, NDArray], source: str) -> None:
+def check_rounds(columns: dict[str, NDArray], source: str, *, may_be_empty: bool = False) -> None:
     """Checks invariants 1 to 3.
 
     Args:
         columns: of rounds.parquet, by name.
+        may_be_empty: whether committed rounds are Poisson samples.
         source: the file, for messages.
 
     Raises:
@@ -51,7 +52,7 @@ def check_rounds(columns: dict[str, NDArray], source: str) -> None:
     _demand(bool(is_nested), source, "accepted, reported and selected are not nested")
     accepts_nobody = (accepted[~is_committed] == 0).all()
     _demand(bool(accepts_nobody), source, "an abandoned attempt accepts devices")
-    accepts_somebody = (accepted[is_committed] > 0).all()
+    accepts_somebody = may_be_empty or (accepted[is_committed] > 0).all()
     _demand(bool(accepts_somebody), source, "a committed round accepts nobody")
 
 

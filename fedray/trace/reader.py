@@ -88,7 +88,11 @@ class Trace:
         """
         directory = Path(path)
         trace = cls(directory, _read_run(directory, verify), verify)
-        check_rounds(trace.rounds, f"{directory / ROUNDS_FILE}")
+        check_rounds(
+            trace.rounds,
+            f"{directory / ROUNDS_FILE}",
+            may_be_empty=trace.sampling_probability is not None,
+        )
         for part in trace.run["parts"]:
             check_file(directory / part["file"], trace.participation_schema, part["rows"])
         if "losses_digest" in trace.run:
@@ -131,6 +135,24 @@ class Trace:
     def scenario(self) -> dict[str, Any]:
         """The scenario's tables, as the run was given them, with every default filled in."""
         return self.run["scenario"]
+
+    @property
+    def stores_uploads(self) -> bool:
+        """Whether rounds drew uploads that a server had stored, so that one upload may be in
+        several rounds."""
+        return self.scenario.get("rounds", {}).get("uploads") is not None
+
+    @property
+    def sampling_probability(self) -> float | None:
+        """Probability with which run.json says that each stored upload was drawn for a round,
+        independently of the others; None for rounds that were drawn otherwise."""
+        sampling = self.run.get("sampling")
+        if not isinstance(sampling, dict) or sampling.get("kind") != "poisson":
+            return None
+        probability = sampling.get("probability")
+        if not isinstance(probability, float | int) or not 0 < probability <= 1:
+            return None
+        return float(probability)
 
     @cached_property
     def committed_rounds(self) -> int:

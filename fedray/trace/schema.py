@@ -16,6 +16,12 @@
       <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
       report.html                 the page, where one was written
 
+Where the server stores uploads, a row of participations is an upload that was drawn for a round.
+Its times are those of the upload, so an upload that was drawn several times has several rows with
+the same times; an upload that could not be read has the outcome failed. `opened` of a round is the
+end of the upload window, and `eligible_estimate` how many uploads were eligible. run.json says in
+`uploads` how uploads went, and in `sampling` how rounds were drawn.
+
 Times are seconds since the start of the run, which is midnight UTC of a Monday.
 """
 

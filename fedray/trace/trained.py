@@ -269,7 +269,7 @@ class TrainedRun:
         document = self.document
         training = self.document["scenario"]["training"]
         rows = [
-            ["rounds", f"{document['rounds']:,}, {training['cohort_sample']:,} devices in each"],
+            ["rounds", f"{document['rounds']:,}, {self._devices_of_a_round()} in each"],
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", f"{self.metrics['train_loss'][-1]:.4f} on the devices, before they train"],
         ]
@@ -286,6 +286,12 @@ class TrainedRun:
             rows.append([f"held-out {metric.name}", text])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
+
+    def _devices_of_a_round(self) -> str:
+        uploads = self.document["scenario"]["rounds"].get("uploads") or {}
+        if uploads.get("schedule", {}).get("kind") == "poisson":
+            return "all devices that were drawn"
+        return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
 
     def _encoding_rows(self) -> list[list[str]]:
         """How updates were sent; nothing for runs that were written before there was a choice."""

@@ -22,7 +22,8 @@ from fedray.scenario.participation import Participation, PolicyTable
 class Attempt:
     """How an attempt at a round went for its devices [S]; times are seconds since start.
 
-    started: when the round started; or [S], when each device did.
+    started: when the round started; or, of buffered rounds and of uploads, when each device [S]
+        began.
     device_ids: [S]; who they are.
     report_times: [S]; when each reported; infinity where it did not.
     upload_times: [S]; when its upload would start, or did.

@@ -108,6 +108,8 @@ def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[s
         ("observed limits", mechanism["observed_limits"]),
         ("enforced", enforced),
     ]
+    if mechanism.get("sampled") is not None:
+        named.append(("sampled", mechanism["sampled"]))
     if has_claim:
         named.append(("claimed", claimed))
     heading = ["guarantee", "min-sep", "part.", "sensitivity", "rho", "epsilon"]
@@ -200,6 +202,13 @@ def _what_to_rest_on(mechanism: Mapping[str, Any]) -> Iterator[Paragraph]:
     else:
         said = f"cannot be rested on by itself: {enforced['reason']}."
     yield Paragraph("enforced  ", said)
+    sampled = mechanism.get("sampled")
+    if sampled is None:
+        return
+    said = f"is not known: {sampled['reason']}."
+    if sampled["is_known"]:
+        said = f"holds for {sampled['scope']}. Why: {sampled['reason']}."
+    yield Paragraph("sampled   ", said)
 
 
 def _claim(audit: Mapping[str, Any]) -> Iterator[Piece]:

@@ -1,0 +1,87 @@
+"""The tables `training.weighting`: how much the update of a device counts, and by what the sum of a
+round is divided (McMahan, Ramage, Talwar and Zhang 2018, Algorithm 1)."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, Tag
+
+from fedray.table import PositiveShare, Table, told_apart_by
+
+
+class MeanWeighting(Table):
+    """All updates count the same, and their sum is divided by how many there are.
+
+    That number is no secret. So it is refused for Poisson samples, whose privacy rests on nobody
+    learning it.
+    """
+
+    noise_factor: ClassVar[float] = 1.0
+    assumption: ClassVar[str] = ""
+    kind: Literal["mean"] = "mean"
+    """The mean over a round's devices."""
+
+
+class _ByExamples(Table):
+    example_cap: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    """Examples with which a device counts fully (w_cap of the paper): its weight is min(examples /
+    example_cap, 1). None: all devices have the weight 1."""
+
+
+class FixedDenominator(_ByExamples):
+    """The sum of w Delta over a round, divided by q W: the estimator f_f of the paper.
+
+    One device changes it by S / (q W) at most, with the clip norm S.
+    """
+
+    noise_factor: ClassVar[float] = 1.0
+    assumption: ClassVar[str] = (
+        "The sum of a round's clipped and weighted updates is divided by a number that is the same "
+        "in all rounds, so that nothing released tells how many devices were drawn."
+    )
+    """What an audit has to say of it."""
+    kind: Literal["fixed"] = "fixed"
+    """A denominator that is the same in all rounds."""
+    mean_weight: PositiveShare = 1.0
+    """Mean weight of a device, as the server assumes it without looking: q W is
+    rounds.report_goal times that."""
+
+    @property
+    def denominator_per_device(self) -> float:
+        """q W over rounds.report_goal."""
+        return self.mean_weight
+
+
+class ClippedDenominator(_ByExamples):
+    """The sum of w Delta over a round, divided by max(q W_min, sum of w): the estimator f_c of the
+    paper.
+
+    One device changes it by 2 S / (q W_min) at most, with the clip norm S: so its noise has twice
+    the standard deviation of a fixed denominator q W_min.
+    """
+
+    noise_factor: ClassVar[float] = 2.0
+    assumption: ClassVar[str] = (
+        "The sum of a round's clipped and weighted updates is divided by the sum of their weights, "
+        "or a least number, before the noise is added. The noise is that for twice the clip norm "
+        "over this least number (McMahan et al. 2018, Lemma 1)."
+    )
+    """What an audit has to say of it."""
+    kind: Literal["clipped"] = "clipped"
+    """The sum of the round's weights, or a least denominator."""
+    least_mean_weight: PositiveShare = 1.0
+    """Mean weight of a device at which the denominator is least: q W_min is rounds.report_goal
+    times that."""
+
+    @property
+    def denominator_per_device(self) -> float:
+        """q W_min over rounds.report_goal."""
+        return self.least_mean_weight
+
+
+AnyWeighting = Annotated[
+    Annotated[MeanWeighting, Tag("mean")]
+    | Annotated[FixedDenominator, Tag("fixed")]
+    | Annotated[ClippedDenominator, Tag("clipped")],
+    told_apart_by("kind", "mean"),
+]
+"""The tables of weightings, told apart by `kind`."""
