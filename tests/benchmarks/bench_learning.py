@@ -53,9 +53,12 @@ def scenario(hidden: int, vocabulary: int, devices: int, **client: Any) -> Scena
     )
 
 
-def cohort(devices: int, round_index: int) -> np.ndarray:
+def cohort(devices: int, round_index: int) -> Any:
+    """The devices of a round, as the training loop takes them."""
+    from server.training import Cohort
+
     drawn = np.random.default_rng(round_index).choice(100_000, devices, replace=False)
-    return np.sort(drawn).astype(np.uint64)
+    return Cohort(np.sort(drawn).astype(np.uint64))
 
 
 class Clock:

@@ -16,7 +16,7 @@ from clients.workers import start_trainers
 from fedray.cluster import cluster
 from fedray.placement import Placement
 from fedray.scenario import Scenario
-from server.training import TrainingLoop
+from server.training import Cohort, TrainingLoop
 from server.workers import start_aggregator
 
 HERE = Path(__file__).parent
@@ -132,7 +132,7 @@ def main(name: str, rounds: int, trainers: int, devices: int) -> None:
         ]
         started = time.perf_counter()
         for round_index, cohort in enumerate(cohorts):
-            loop.train(round_index, cohort.astype(np.uint64))
+            loop.train(round_index, Cohort(cohort.astype(np.uint64)))
         parameters = loop.state()["aggregator.parameters"].size
         seconds = time.perf_counter() - started
     found = {"seconds": seconds, "devices": rounds * cohorts[0].size, "parameters": parameters}
