@@ -115,9 +115,11 @@ class ModelAggregator:
             scale: by what the sum is multiplied before noise is added; at most 1.
         """
         clip_norm = self._rule.clip().norm
-        decoded_D = self._encoding.decode(self._total_P, clip_norm, self._noise.next_round)
-        self._total_P.fill(0)
+        round_index = self._noise.next_round
+        # Before the sum is decoded, so that not both need their memory at once.
         noise_D = self._noise.next()
+        decoded_D = self._encoding.decode(self._total_P, clip_norm, round_index)
+        self._total_P.fill(0)
         released_D = torch.from_numpy(decoded_D).to(self._device).mul_(scale)
         if self._encoding.adds_noise:
             return released_D

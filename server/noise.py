@@ -281,36 +281,36 @@ class ForestNoise(NoiseStream):
         self._completed_ends = recurrence.completed_ends
         self._variances = recurrence.variances
         self._slots = self._zeros(len(recurrence.variances))
-        self._node, self._draw = torch.empty_like(self._out), torch.empty_like(self._out)
 
     def _row(self, round_index: int, place: int) -> None:
         previous = self._slots[-1]
-        self._draws.fill(self._node, round_index)
+        # The node is built where the row will be. The other vector is freed with this call: the
+        # peak of a round's memory comes later, and is lower without it.
+        other = torch.empty_like(self._out)
+        self._draws.fill(self._out, round_index)
         height = 0
         while place >> height & 1:  # the node's left sibling is complete: so is their parent
-            self._join(round_index, height, self._slots[height])
+            self._join(round_index, height, self._slots[height], other)
             height += 1
-        self._slots[height].copy_(self._node)
+        self._slots[height].copy_(self._out)
         if round_index + 1 in self._completed_ends:
-            self._complete(round_index, place, height)
-            self._out.copy_(self._node)
+            self._complete(round_index, place, height, other)
         else:
-            self._out.copy_(self._node)
             for higher in range(height + 1, place.bit_length()):
                 if place >> higher & 1:
                     self._out.add_(self._slots[higher])
-        self._draw.copy_(self._out)
+        other.copy_(self._out)
         self._out.sub_(previous)
-        previous.copy_(self._draw)
+        previous.copy_(other)
 
-    def _join(self, round_index: int, height: int, sibling_D: Tensor) -> None:
-        """Makes of the node at `height` and its sibling their parent."""
+    def _join(self, round_index: int, height: int, sibling_D: Tensor, draw_D: Tensor) -> None:
+        """Makes of the node at `height`, in `_out`, and its sibling their parent."""
         weight = self._variances[height + 1]
-        self._node.add_(sibling_D).mul_(1.0 - weight)
-        self._draws.fill(self._draw, round_index, height + 1)
-        self._node.add_(self._draw, alpha=weight)
+        self._out.add_(sibling_D).mul_(1.0 - weight)
+        self._draws.fill(draw_D, round_index, height + 1)
+        self._out.add_(draw_D, alpha=weight)
 
-    def _complete(self, round_index: int, place: int, height: int) -> None:
+    def _complete(self, round_index: int, place: int, height: int, draw_D: Tensor) -> None:
         """Goes on to the root of the next power of two; a virtual sibling's whole estimate is one
         draw of its variance."""
         while place >> height:
@@ -320,7 +320,7 @@ class ForestNoise(NoiseStream):
                 sibling = torch.empty_like(self._out)
                 self._draws.fill(sibling, round_index, VIRTUAL + height)
                 sibling.mul_(self._variances[height] ** 0.5)
-            self._join(round_index, height, sibling)
+            self._join(round_index, height, sibling, draw_D)
             height += 1
 
     def _buffers(self) -> Tensor:

@@ -1,7 +1,8 @@
 """The recurrence of LSTMs, with gradients by hand.
 
 Torch's own layers know one model only. Written in torch's operations, autograd would add a gradient
-of the recurrent weights at every step; here all steps are one product at the end.
+of the recurrent weights at every step; here all steps are one product at the end. What a step does
+beside its product is compiled, because it is little: calls of torch took as long as the products.
 
 Shape suffixes: G devices, T steps, B sequences, H units of the cell, R of the state that recurs.
 """
@@ -9,12 +10,9 @@ Shape suffixes: G devices, T steps, B sequences, H units of the cell, R of the s
 from typing import Any
 
 import torch
+from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
-tanh_backward = torch.ops.aten.tanh_backward.grad_input
-
 
 LARGE = 1 << 17
 """Recurrent weights of a device from which on the devices of a group take their steps one after the
@@ -61,30 +59,24 @@ class _Recurrence(torch.autograd.Function):
         if projection is not None:
             states = gates.new_empty(devices, steps, batch, projection.shape[2])
         # Views of all steps at once: one at a time they take as long as a small model's products.
-        kinds = gates.split(units, dim=3)
-        emit, *admit, keep, candidate = (part.unbind(1) for part in kinds)
         # All gates but the candidate, which lie together, are opened by one sigmoid.
         opening = gates[..., :-units].unbind(1)
+        candidate = gates[..., -units:].unbind(1)
         now = gates.unbind(1)
         cell = cells.unbind(1)
         tanh = tanhs.unbind(1)
-        output = outputs.unbind(1)
-        # Without a projection these are the outputs themselves, so that they need no copy.
         state = states.unbind(1)
+        output = outputs.unbind(1) if projection is not None else state
+        of_gates, of_cells = gates.numpy(), cells.numpy()
+        of_tanhs, of_outputs = tanhs.numpy(), outputs.numpy()
         for t in range(steps):
             if t > 0:
                 now[t].baddbmm_(state[t - 1], recurrent)
             opening[t].sigmoid_()
             candidate[t].tanh_()
-            if admit:
-                # cell' = admit * candidate + keep * cell
-                torch.mul(admit[0][t], candidate[t], out=cell[t + 1])
-                cell[t + 1].addcmul_(keep[t], cell[t])
-            else:
-                # cell' = (1 - keep) * candidate + keep * cell
-                torch.lerp(candidate[t], cell[t], keep[t], out=cell[t + 1])
+            _next_cell(of_gates, of_cells, t)
             torch.tanh(cell[t + 1], out=tanh[t])
-            torch.mul(emit[t], tanh[t], out=output[t])
+            _output(of_gates, of_tanhs, of_outputs, t)
             if projection is not None:
                 state[t].copy_(torch.bmm(output[t], projection))
         ctx.save_for_backward(gates, recurrent, projection, cells, tanhs, outputs, states)
@@ -102,38 +94,30 @@ class _Recurrence(torch.autograd.Function):
             gradient: of the states, [G, T, B, R].
         """
         gates, recurrent, projection, cells, tanhs, outputs, states = ctx.saved_tensors
-        units = cells.shape[3]
         # Copies, because a product with a transposed matrix takes twice as long at every step.
         back = recurrent.transpose(1, 2).contiguous()
         unproject = None if projection is None else projection.transpose(1, 2).contiguous()
-        # By the chain rule, slopes are first those of cell and output by the gates, then of the
-        # loss: the first need no recurrence.
-        slopes = _slopes_by_gates(gates, cells[:, :-1], tanhs)
-        by_cell = torch.empty_like(tanhs)
-        tanh_backward(gates[..., :units], tanhs, grad_input=by_cell)
-        state_slopes = gradient.clone()
+        slopes = torch.empty_like(gates)
+        state_slopes = gradient.clone(memory_format=torch.contiguous_format)
+        # Those of the outputs are those of the states, unless a step has to compute them.
+        output_slopes = state_slopes
+        if unproject is not None:
+            output_slopes = gates.new_empty(len(gates), 1, *outputs.shape[2:])
         cell_slope = torch.zeros_like(cells[:, 0])
-        keep_gates = gates[..., -2 * units : -units]
         slope = slopes.unbind(1)
         state_slope = state_slopes.unbind(1)
-        output_by_cell = by_cell.unbind(1)
-        keep = keep_gates.unbind(1)
-        # Views: what is multiplied in these is multiplied in `slopes`.
-        for_output = slopes[..., :units].unbind(1)
-        for_cell = slopes[..., units:].unflatten(3, (-1, units)).unbind(1)
+        read = gates.numpy(), cells.numpy(), tanhs.numpy(), output_slopes.numpy()
+        written = cell_slope.numpy(), slopes.numpy()
         steps = len(slope)
         for t in reversed(range(steps)):
             # What the state of this step added to the gates of the next one.
             if t + 1 < steps:
                 state_slope[t].baddbmm_(slope[t + 1], back)
-            own = state_slope[t]
+            place = t
             if unproject is not None:
-                own = torch.bmm(own, unproject)
-            cell_slope.addcmul_(own, output_by_cell[t])
-            for_output[t].mul_(own)
-            for_cell[t].mul_(cell_slope[:, :, None])
-            # The cell of the step before is kept by the forget gate.
-            cell_slope.mul_(keep[t])
+                place = 0
+                torch.bmm(state_slope[t], unproject, out=output_slopes[:, 0])
+            _step_back(*read, *written, t, place)
         # The state of step t meets the recurrent weights at step t + 1.
         recurrent_slope = _product_over_steps(states[:, :-1], slopes[:, 1:])
         projection_slope = None
@@ -142,24 +126,94 @@ class _Recurrence(torch.autograd.Function):
         return slopes, recurrent_slope, projection_slope
 
 
-def _slopes_by_gates(gates: Tensor, before: Tensor, tanhs: Tensor) -> Tensor:
-    """Slopes of the output by the output gate, and of the cell by the other gates, before their
-    sigmoids and tanhs, in the layout of the gates."""
-    # A sigmoid s has the slope s (1 - s), a tanh t has 1 - t^2; both operations take the first
-    # argument times that.
+@njit(cache=True)
+def _next_cell(gates, cells, t):
+    """Writes cell t + 1 of cells [G, T + 1, B, H], by the open gates [G, T, B, gates H] of step t:
+    input gate * candidate + forget gate * cell t."""
+    units = cells.shape[3]
+    is_coupled = gates.shape[3] == 3 * units
+    one = gates.dtype.type(1.0)
+    for device in range(gates.shape[0]):
+        for row in range(gates.shape[2]):
+            gate = gates[device, t, row]
+            keep, candidate = gate[-2 * units : -units], gate[-units:]
+            before, after = cells[device, t, row], cells[device, t + 1, row]
+            if is_coupled:
+                for unit in range(units):
+                    admitted = (one - keep[unit]) * candidate[unit]
+                    after[unit] = admitted + keep[unit] * before[unit]
+            else:
+                admit = gate[units : 2 * units]
+                for unit in range(units):
+                    admitted = admit[unit] * candidate[unit]
+                    after[unit] = admitted + keep[unit] * before[unit]
+
+
+@njit(cache=True)
+def _output(gates, tanhs, outputs, t):
+    """Writes the outputs of step t, [G, T, B, H]: output gate * tanh(cell)."""
     units = tanhs.shape[3]
-    emit, *admit, keep, candidate = gates.split(units, dim=3)
-    slopes = torch.empty_like(gates)
-    by_emit, *by_admit, by_keep, by_candidate = slopes.split(units, dim=3)
-    sigmoid_backward(tanhs, emit, grad_input=by_emit)
-    if admit:
-        sigmoid_backward(candidate, admit[0], grad_input=by_admit[0])
-        sigmoid_backward(before, keep, grad_input=by_keep)
-        tanh_backward(admit[0], candidate, grad_input=by_candidate)
-    else:
-        sigmoid_backward(before - candidate, keep, grad_input=by_keep)
-        tanh_backward(1.0 - keep, candidate, grad_input=by_candidate)
-    return slopes
+    for device in range(gates.shape[0]):
+        for row in range(gates.shape[2]):
+            emit, tanh = gates[device, t, row][:units], tanhs[device, t, row]
+            output = outputs[device, t, row]
+            for unit in range(units):
+                output[unit] = emit[unit] * tanh[unit]
+
+
+@njit(cache=True)
+def _step_back(gates, cells, tanhs, output_slopes, cell_slope, slopes, t, place):
+    """Writes the slopes of the loss by what the gates of step t are given, before their sigmoids
+    and tanhs.
+
+    A sigmoid s has the slope s (1 - s), a tanh t has 1 - t^2.
+
+    Args:
+        gates, cells, tanhs: of the forward pass.
+        output_slopes: of the loss by outputs, [G, .., B, H]; those of step t are at `place`.
+        cell_slope: of the loss by the cell after step t, [G, B, H], as far as later steps are
+            concerned; is made that by the cell before step t.
+        slopes: are written, [G, T, B, gates H], in the layout of the gates.
+        t: the step.
+        place: of its output slopes.
+    """
+    units = tanhs.shape[3]
+    is_coupled = gates.shape[3] == 3 * units
+    one = gates.dtype.type(1.0)
+    for device in range(gates.shape[0]):
+        for row in range(gates.shape[2]):
+            gate, slope = gates[device, t, row], slopes[device, t, row]
+            emit, keep, candidate = gate[:units], gate[-2 * units : -units], gate[-units:]
+            by_emit, by_keep = slope[:units], slope[-2 * units : -units]
+            by_candidate = slope[-units:]
+            before, tanh = cells[device, t, row], tanhs[device, t, row]
+            by_output, by_cell = output_slopes[device, place, row], cell_slope[device, row]
+            # Loops of one result each, because a compiler makes vector code of these.
+            for unit in range(units):
+                by_cell[unit] += by_output[unit] * emit[unit] * (one - tanh[unit] * tanh[unit])
+            for unit in range(units):
+                by_emit[unit] = by_output[unit] * tanh[unit] * emit[unit] * (one - emit[unit])
+            if is_coupled:
+                for unit in range(units):
+                    by_gate = by_cell[unit] * (before[unit] - candidate[unit])
+                    by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
+                for unit in range(units):
+                    by_gate = by_cell[unit] * (one - keep[unit])
+                    by_candidate[unit] = by_gate * (one - candidate[unit] * candidate[unit])
+            else:
+                admit, by_admit = gate[units : 2 * units], slope[units : 2 * units]
+                for unit in range(units):
+                    by_gate = by_cell[unit] * candidate[unit]
+                    by_admit[unit] = by_gate * admit[unit] * (one - admit[unit])
+                for unit in range(units):
+                    by_gate = by_cell[unit] * before[unit]
+                    by_keep[unit] = by_gate * keep[unit] * (one - keep[unit])
+                for unit in range(units):
+                    by_gate = by_cell[unit] * admit[unit]
+                    by_candidate[unit] = by_gate * (one - candidate[unit] * candidate[unit])
+            # The cell of the step before is kept by the forget gate.
+            for unit in range(units):
+                by_cell[unit] *= keep[unit]
 
 
 def _product_over_steps(left: Tensor, right: Tensor) -> Tensor:

@@ -43,7 +43,9 @@ class PolynomialWeighting(Table):
         return (1.0 + staleness.astype(np.float64)) ** -self.exponent
 
 
-AnyWeighting = Annotated[ConstantWeighting | PolynomialWeighting, Field(discriminator="kind")]
+AnyStalenessWeighting = Annotated[
+    ConstantWeighting | PolynomialWeighting, Field(discriminator="kind")
+]
 
 
 class Buffer(Table):
@@ -59,7 +61,7 @@ class Buffer(Table):
     max_staleness: Annotated[int, Field(ge=0, lt=10_000)]
     """Most versions that are released between the start of a device and the use of its report;
     staler reports are turned away (outcome `late`)."""
-    weighting: AnyWeighting = ConstantWeighting()
+    weighting: AnyStalenessWeighting = ConstantWeighting()
     """Table: by what a clipped update is scaled, as a function of staleness alone; its `kind` is
     constant or polynomial. The weight is at most 1."""
 

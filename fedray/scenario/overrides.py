@@ -10,7 +10,7 @@ from fedray.encoding.tables import AnyEncoding
 from fedray.errors import ScenarioError, shown
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
-from fedray.scenario.buffer import AnyWeighting
+from fedray.scenario.buffer import AnyStalenessWeighting
 from fedray.scenario.clipping import AnyClipping
 from fedray.scenario.data import AnyData
 from fedray.scenario.participation import AnyPolicy
@@ -103,7 +103,7 @@ KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("privacy", "clipping", "kind"): _by_kind(AnyClipping, "kind"),
     ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
     ("privacy", "mechanism", "kind"): _by_kind(AnyStrategy, "kind"),
-    ("rounds", "buffer", "weighting", "kind"): _by_kind(AnyWeighting, "kind"),
+    ("rounds", "buffer", "weighting", "kind"): _by_kind(AnyStalenessWeighting, "kind"),
     ("rounds", "closing", "kind"): _by_kind(AnyClosing, "kind"),
     ("rounds", "uploads", "schedule", "kind"): _by_kind(AnySchedule, "kind"),
     ("training", "client", "kind"): _by_kind(AnyWork, "kind"),

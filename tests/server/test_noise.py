@@ -309,3 +309,11 @@ def test_a_restored_aggregator_goes_on_to_the_same_bits(small, strategy: Strateg
     other.load(one.state())
     for t in range(7, 12):
         assert (committed(one, t, np.full(6, 0.1)) == committed(other, t, np.full(6, 0.1))).all()
+
+
+def test_between_rounds_tree_noise_keeps_its_row_and_its_state_alone() -> None:
+    """An aggregator's peak, in vectors of the model, is then six and the state."""
+    stream = noise_stream(Tree(), 3, 50, torch.device("cpu"), 8)
+    stream.next()
+    kept = [each.numel() for each in vars(stream).values() if isinstance(each, torch.Tensor)]
+    assert sum(kept) == 50 + stream.state()["buffers"].size
