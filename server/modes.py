@@ -26,5 +26,3 @@ def coordinator_of(scenario: Scenario, shards: Sequence[Shard]) -> AnyCoordinato
             return StoredCoordinator(scenario, shards)
         case "on-device":
             return Coordinator(scenario, shards)
-        case "upload-then-train":
-            return StoredCoordinator(scenario, shards)
