@@ -21,6 +21,7 @@ from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
 from fedray.encoding.discrete_noise import NoiseScale, add_noise
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.norms import device_variance, inflation, largest_square, padded
+from fedray.encoding.registry import encoding_of
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.errors import InputError, ScenarioError
 from fedray.learning import train
@@ -224,8 +225,9 @@ def test_devices_without_examples_send_noise(small, monkeypatch) -> None:
     ids = np.array([4, 9, 11], np.uint64)
     report, total = trainer.train(TrainOrder(6, [ids]), start)
     assert (report.trained, report.without_examples) == (0, 3)
-    expected = trainer._encoding.zero_sum()
-    trainer._encoding.encode_zeros_into(expected, ids, 6)
+    encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(start.size))
+    expected = encoding.zero_sum()
+    encoding.encode_zeros_into(expected, ids, 6)
     assert (total == expected).all()
     assert total.any()
 
