@@ -48,7 +48,7 @@ def stress(
     ] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare mechanisms that were made for a guess over settings or simulated runs. An
+    """Sweep settings or simulated runs, and compare in each how well mechanisms do. An
     interrupted sweep continues when it is run again."""
     from fedray.placement import Placement
     from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
