@@ -19,6 +19,7 @@ from fedray.learning import train
 from fedray.messages import Outcome, RunProgress
 from fedray.pipeline import run_scenario
 from fedray.placement import Placement
+from fedray.report.page import render
 from fedray.scenario import Scenario
 from fedray.simulation import resume, simulate
 from fedray.trace.reader import Trace
@@ -334,6 +335,18 @@ def test_the_audit_accounts_poisson_samples_by_their_event(poisson: Trace) -> No
     assert mechanism.enforced.participation == MinSep(ROUNDS, 1, ROUNDS)
     assert mechanism.enforced.epsilon is not None
     assert mechanism.sampled.epsilon < mechanism.enforced.epsilon
+
+
+def test_a_page_has_the_guarantee_of_samples_beside_the_others(poisson: Trace) -> None:
+    """Its epsilon is composed numerically, which bounds it; its sensitivity is exact."""
+    page = render(poisson, audited(poisson, Identity()))
+    card = page.split('<article class="guarantee sampled may">')[1].split("</article>")[0]
+    assert "an upper bound</p>" in card
+    assert "rho (zCDP)" not in card
+    refused = render(poisson, audited(poisson, Tree()))
+    card = refused.split('<article class="guarantee sampled">')[1].split("</article>")[0]
+    assert "not known" in card
+    assert "No DP guarantee may rest on this." in card
 
 
 def test_a_claimed_epsilon_may_follow_from_the_samples(poisson: Trace) -> None:
