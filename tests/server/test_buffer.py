@@ -304,7 +304,9 @@ def test_what_a_device_remembers_of_an_attempt_counts_at_its_next_check_in() -> 
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS, ids=lambda table: table.kind)
-def test_a_weight_is_a_function_of_staleness_alone_and_at_most_one(weighting: AnyStalenessWeighting) -> None:
+def test_a_weight_is_a_function_of_staleness_alone_and_at_most_one(
+    weighting: AnyStalenessWeighting,
+) -> None:
     """Else a clipped update could be longer than the norm by which noise is measured."""
     staleness = np.array([0, 7, 1, 10_000, 7, 0])
     weights = weighting.weights(staleness)
