@@ -37,7 +37,7 @@ from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.encoding.encoding import Encoding
 from fedray.encoding.registry import encoding_of
-from fedray.encoding.tables import DiscreteGaussian
+from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.errors import InputError, RunFailed
 from fedray.messages import Clip, TrainReport
 from fedray.placement import Placement
@@ -342,9 +342,11 @@ def check_training(
         trainer: what is tested; the real one unless given.
 
     Raises:
+        InputError: if canaries would take what rounding adds for noise.
         RunFailed: if no noise is added at all.
     """
     setup = _Setup.of(scenario, recorded, coordinates)
+    setup.demand_fine_steps(recorded)
     released, clips = _released(setup, recorded, aggregator or _real_aggregator, trainer or _real())
     z = scenario.update_noise_multiplier
     strategy = scenario.privacy.mechanism
@@ -509,6 +511,27 @@ class _Setup(NamedTuple):
             for index in recorded.pattern
         ]
         return np.minimum(1.0, self.least / np.array(weights))
+
+    def demand_fine_steps(self, recorded: Recorded) -> None:
+        """Raises InputError if rounding by all canaries together may add so much variance that a
+        right training would be called wrong.
+
+        A coordinate of an update is rounded with a variance of 1/4 step^2 at most. That is compared
+        with one standard deviation of a measured variance: of a round, and of all rounds.
+        """
+        table, z = self.scenario.privacy.encoding, self.scenario.update_noise_multiplier
+        if not isinstance(table, ModularTable):
+            return
+        often = max(1.0, len(recorded.pattern) / math.sqrt(recorded.rounds))
+        added = often * self.canaries / 4.0
+        least_square = added / math.sqrt(2.0 / self.canaries) / z**2
+        if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 >= least_square:
+            return
+        raise InputError(
+            f"privacy.encoding.scale={table.scale}: {self.canaries:,} canaries at once would round "
+            "by so much that it is taken for noise; take fewer coordinates, or a scale of at "
+            f"least {math.ceil(math.sqrt(least_square)):,}"
+        )
 
 
 def _with_room(scenario: Scenario, goal: int, dimension: int) -> Scenario:

@@ -1,7 +1,7 @@
 """Canaries for every kind of encoding, clipping, weighting and rounds: what is right is let through, and each planted bug is caught.
 
-`make canary` runs 100 seeds, the suite 5. What is right is called wrong with a probability of 5e-4 per seed: five p-values below 1e-4. A
-bug must be caught for every seed.
+`make canary` runs 100 seeds, the suite 5. What is right is called wrong with a probability of 5e-4 per seed (five p-values below 1e-4,
+and as many of counts), so that of 100 more than one is with a probability of 1e-3 (5e-3). A bug must be caught for every seed.
 """
 
 import json
@@ -104,7 +104,8 @@ def problems_of(scenario: Scenario, recorded: Recorded | None = None, **planted)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_called_wrong(setting, kind: str) -> None:
     results = [check(setting(kind, seed)) for seed in range(SEEDS)]
-    assert [result.problems for result in results if result.problems] == []
+    wrong = [result.problems for result in results if result.problems]
+    assert len(wrong) <= (1 if SEEDS == 100 else 0), wrong
     covered = sum(result.covers for result in results)
     assert covered >= (95 if SEEDS == 100 else 4)
 
@@ -375,3 +376,13 @@ def test_devices_noise_has_fewer_coordinates_and_is_refused_beyond_reason(
     # Rounds with one device of three have a third of the variance.
     assert (found.coordinates, found.problems) == (256, [])
     assert found.claimed_mu == pytest.approx(3.0)
+
+
+def test_steps_so_coarse_that_rounding_looks_like_noise_are_refused(setting) -> None:
+    coarse = setting("secagg").with_overrides("privacy.encoding.scale=20")
+    with pytest.raises(
+        InputError, match=r"encoding\.scale=20: 256 canaries at once would round by"
+    ):
+        check(coarse)
+    least = setting("secagg").with_overrides("privacy.encoding.scale=27")
+    assert check(least).problems == []
