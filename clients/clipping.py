@@ -113,6 +113,8 @@ def _clip_layers(
     layer_norms: NDArray[np.float64],
 ) -> ClippedGroup:
     by_layer, bounds = _norms(updates_GD, starts), layer_norms * _LAYER_MARGIN
+    # Of the update as it was computed: layers are scaled below, and `zero_above` is about this
+    # norm.
     norms = np.sqrt((by_layer**2).sum(axis=1))
     done = _done(norms, np.any(by_layer > bounds, axis=1), clip)
     _shorten_layers(updates_GD, starts, by_layer, bounds, done == Clipped.SHORTENED)
@@ -123,6 +125,7 @@ def _clip_layers(
 def _done(norms: NDArray[np.float64], is_long: NDArray[np.bool_], clip: Clip) -> NDArray[np.int8]:
     """What is done to updates of norms [G], of which some are longer than they may be."""
     done = np.where(is_long, Clipped.SHORTENED, Clipped.KEPT).astype(np.int8)
+    # Order matters: an infinite norm is above any bound, and is told as not finite below.
     done[norms > clip.zero_above] = Clipped.ZEROED
     done[~np.isfinite(norms)] = Clipped.NOT_FINITE
     return done
@@ -146,6 +149,7 @@ def _sum_of_squares(values):
     """The same bits on every machine: squares of float32 are exact in float64, fused with an
     addition or not, and the order of the additions is the code's."""
     lanes = np.zeros(_LANES)
+    # The rest, which fills no whole row of lanes, is added one by one.
     in_lanes = values.size // _LANES * _LANES
     for first in range(0, in_lanes, _LANES):
         row = values[first : first + _LANES]
@@ -169,5 +173,7 @@ def _shorten_layers(updates, starts, norms, bounds, is_shortened):
             if norms[device, layer] > bounds[layer]:
                 factor = bounds[layer] / norms[device, layer]
                 for coordinate in range(starts[layer], starts[layer + 1]):
+                    # In float64, so that the only rounding is that to float32, which
+                    # `_LAYER_MARGIN` covers.
                     scaled = np.float64(updates[device, coordinate]) * factor
                     updates[device, coordinate] = np.float32(scaled)

@@ -232,12 +232,15 @@ class PopulationShard:
             is_lost = self._has_forgotten(
                 counted, settlement.check_in_times[settlement.has_arrived]
             )
+            # Maps keep the largest value of each device, so a count cannot go back to zero. What
+            # was lost is kept as a count of its own, and `_counts` subtracts it.
             lost = counted[is_lost]
             self._forgotten.raise_to(lost, self._contributions.get(lost))
             counts = self._contributions.get(counted) + np.uint32(1)
             self._contributions.raise_to(counted, counts)
         if self._separation:
             kept = local[settlement.remembers_round]
+            # Maps hold 0 for none, so round 0 is kept as 1.
             number = np.full(kept.size, settlement.round_index + 1, np.uint32)
             self._last_rounds.raise_to(kept, number)
         if self._losses.happen and (self._is_capped or self._separation):
@@ -391,6 +394,7 @@ class PopulationShard:
         leaves = np.empty(0)
         if has_changes:
             joins, leaves = present_between(self._presence, device_ids)
+            # A device that has left by then never opens.
             open_times = np.where(leaves > from_time, np.maximum(open_times, joins), np.inf)
         found = self._availability.list_intervals(
             device_ids, open_times, from_time, until_time, known
@@ -436,6 +440,8 @@ class PopulationShard:
         listed = prepared.listed
         candidates = listed.first.take(listed.entries)
         is_open = self._open_times.get(candidates.local.astype(np.int64)) <= candidates.times
+        # The first of each interval is taken only now: a candidate with a closed timer would hide a
+        # later one of its interval.
         still = np.flatnonzero(is_open)
         return listed.take(still[first_of_each_interval(candidates.take(still))])
 
@@ -540,6 +546,7 @@ class PopulationShard:
         if not self._losses.happen:
             return None
         device_ids, times = columns["device_id"], columns["checkin_time"]
+        # Rows are sorted by device, so a device's first row is where the id changes.
         first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
         last = np.append(first[1:], device_ids.size)[: first.size] - 1
         return losses_between(self._losses, device_ids[first], times[first], times[last])

@@ -108,10 +108,13 @@ class GroupTrainer:
                 is_whole = _are_whole(device_ids, error)
                 damaged += int((~is_whole).sum())
                 device_ids, held = device_ids[is_whole], held[is_whole]
+        # They take part in the sum all the same: an encoding may have them send a zero, or noise.
         without_update = np.setdiff1d(asked, device_ids, assume_unique=True)
         self._waiting.add_without_update(without_update)
         counts = {"devices": asked.size, "without_examples": without_examples, "damaged": damaged}
         if weights is not None:
+            # A whole number, like every sum of a report, so that it does not depend on groups and
+            # their order.
             counts["weight_sum"] = sum(round(each * 2.0**FIXED_POINT_BITS) for each in weights)
         if result is None:
             return TrainReport(round_index=order.round_index, **counts)
@@ -146,6 +149,7 @@ class GroupTrainer:
         is_counting = clip.counted_norm is not None
         short = int((group.norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
         losses = result.losses.numpy()[is_counted]
+        # A loss may be infinite although the update is finite.
         losses = losses[np.isfinite(losses)]
         return TrainReport(
             round_index=order.round_index,
@@ -217,6 +221,7 @@ class LocalTrainer(GroupTrainer):
         of which the first compiles and reads the data."""
         cohort = np.concatenate(order.groups)
         groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
+        # Enough devices for a mean, whatever the size of the groups: sixteen, or one group.
         timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
         seconds: list[float] = []
         while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):

@@ -6,6 +6,7 @@ they are named as the file has them, with the nearest key that exists.
 """
 
 import difflib
+import re
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -145,7 +146,8 @@ class _Problem:
             field = _field(_class_at(self._root, self.location[:place], self._tables), part)
             if field is not None:
                 description = field.description or ""
-        return " ".join(description.split()).partition(". ")[0].rstrip(".")
+        # A sentence ends before a capital, and "et al. 2018" does not.
+        return re.split(r"\.\s+(?=[A-Z`])", " ".join(description.split()))[0].rstrip(".")
 
 
 def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:

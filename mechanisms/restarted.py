@@ -52,6 +52,8 @@ class Restarted(Strategy):
     ) -> NDArray[np.float64]:
         entries = np.zeros(np.shape(first))
         for start, end in self.segments(rounds):
+            # `first` <= `second`, so both are in the segment. Entries across segments stay zero: C
+            # is block diagonal.
             inside = np.nonzero((first >= start) & (second < end))
             entries[inside] = self.mechanism.gram_entries(
                 first[inside] - start, second[inside] - start, end - start
@@ -90,6 +92,8 @@ class Restarted(Strategy):
     def participation_sensitivity(self, participation: MinSep) -> Sensitivity:
         n, k = participation.rounds, participation.max_participations
         is_ordered = self.mechanism.is_non_increasing(self.longest_segment(n))
+        # The program is exact where the earliest rounds are the worst. Without that, the value is
+        # exact only where columns b rounds apart are orthogonal (bands <= b).
         if is_ordered and k <= PROGRAM_PARTICIPATIONS:
             segments = tuple(self.segments(n))
             best = _largest_square(self.mechanism, segments, participation)  # pyright: ignore[reportArgumentType]  (frozen, so it has a hash)
@@ -110,6 +114,8 @@ class Restarted(Strategy):
         variances, finished = np.zeros(rounds), 0.0
         for start, end in self.segments(rounds):
             variances[start:end] = finished + self.mechanism.error_variances(end - start)
+            # A finished segment adds the noise of its whole sum to every later prefix, and nothing
+            # more.
             finished = variances[end - 1]
         return variances
 
@@ -137,6 +143,7 @@ def _largest_square(
     by_count: list[list[_Best]] = [[_Best(0.0, 0, ())]]
     for start, end in segments:
         found: list[list[_Best]] = [[] for _ in range(k + 1)]
+        # By first round: many patterns go on from the same one, and share what follows.
         squares: dict[int, list[float]] = {}
         for count, each in enumerate(by_count):
             for best in each:
@@ -145,6 +152,8 @@ def _largest_square(
                     squares[first] = _regular_squares(mechanism, end - first, b, k)
                 for own, square in enumerate(squares[first][: k + 1 - count]):
                     rounds = tuple(range(first, first + own * b, b))
+                    # The next segment begins at `end`, but a device that was in the last rounds of
+                    # this one must wait until b rounds have passed, whichever is later.
                     free = max(end, first + own * b)
                     longer = _Best(best.square + square, free, best.pattern + rounds)
                     found[count + own].append(longer)

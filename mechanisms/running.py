@@ -20,7 +20,7 @@ from mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivi
 from mechanisms.strategy import Strategy
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
-"""A horizon is so many rounds ahead, or this part of the rounds so far if that is more."""
+"""A horizon is LEAST_AHEAD rounds ahead, or rounds so far / SHARE_AHEAD if that is more."""
 MANY = 1 << 14
 """Devices beyond the limit at the horizon from which a nearer horizon is cheaper than looking at
 them in every round."""
@@ -44,6 +44,7 @@ class RunningSensitivity:
         strategy.check_rounds(most_rounds)
         self.rounds = 0
         self._strategy, self._most_rounds = strategy, most_rounds
+        # A sensitivity that equals the limit must not end the run because of its rounding.
         self._limit = limit * (1.0 + ROUNDING)
         self._devices = _Devices()
         self._now = PatternSensitivities(strategy, 1, most_rounds)
@@ -53,6 +54,8 @@ class RunningSensitivity:
         self._bounds = np.zeros(0)
         """Squared, at the horizon, by place of the device, with room for more; stale once there
         are more rounds."""
+        # A strategy gives a pattern's square only where no entry of C is negative, so this asks for
+        # that.
         first = np.zeros(1, np.int64)
         self._never_falls = strategy.pattern_square(first, most_rounds) is not None
 
@@ -77,6 +80,9 @@ class RunningSensitivity:
             ahead = max(LEAST_AHEAD, self.rounds // SHARE_AHEAD)
             self._look_ahead(min(self._most_rounds, self.rounds + ahead))
         suspects = self._suspects()
+        # At a far horizon many devices look too close to the limit. A nearer horizon has tighter
+        # bounds; it is computed more often, which is cheaper than the exact values of that many
+        # devices.
         while suspects.size > MANY and self._horizon > self.rounds:
             self._look_ahead(self.rounds + (self._horizon - self.rounds) // 4)
             suspects = self._suspects()
@@ -90,6 +96,7 @@ class RunningSensitivity:
     def _growth(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
         """By how much a round more raises the squared bounds of devices [A]."""
         now = np.full(places.size, self.rounds)
+        # (sum of a pattern and one more round)^2 = the old square + G[t, t] + 2 sum of G[i, t].
         growth = self._ahead.entries(now, now)
         for whose, earlier in self._devices.steps_back(places):
             growth[whose] += 2.0 * self._ahead.entries(earlier, now[whose])
@@ -109,6 +116,8 @@ class RunningSensitivity:
         for _, patterns in self._devices.patterns(suspects):
             found = self._now.of(patterns)
             largest = max(largest, float(found.values[found.is_exact].max(initial=0.0)))
+            # These have upper bounds only. The exact value of a pattern takes a certificate, which
+            # is slow: the largest bounds come first, so that the rest may be ruled out without one.
             unclear = np.flatnonzero(~found.is_exact & (found.values > largest))
             for place in unclear[np.argsort(-found.values[unclear], kind="stable")].tolist():
                 if found.values[place] <= largest:
@@ -146,6 +155,8 @@ class _Devices:
         places = np.full(device_ids.size, _NEW)
         for ids, known in (self._old, self._recent):
             at = np.searchsorted(ids, device_ids)
+            # `searchsorted` may point behind the last id; any place will do, because the ids are
+            # compared.
             at[at == ids.size] = 0
             if ids.size:
                 is_known = ids[at] == device_ids
@@ -155,6 +166,8 @@ class _Devices:
         places[is_new] = new
         self.count += new.size
         self._recent = _merged(self._recent, (device_ids[is_new], new))
+        # The old ids are moved only when there are an eighth as many recent ones, which is seldom;
+        # a round moves the recent ones alone.
         if self._recent[0].size > max(1 << 16, self._old[0].size // 8):
             self._old, self._recent = _merged(self._old, self._recent), _sorted_pairs()
         self._latest = _with_room(self._latest, self.count)
@@ -175,6 +188,8 @@ class _Devices:
         self, places: NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """(which of the devices [A], their rounds) of the latest rounds, of those before, ..."""
+        # All devices go back by one link at a time: a step costs an array operation, not a loop
+        # over devices.
         links, whose = self._latest[places], np.arange(places.size)
         while True:
             is_there = links != _NO_LINK
@@ -195,6 +210,8 @@ class _Devices:
             for start in range(0, chosen.size, step):
                 part = chosen[start : start + step]
                 rounds = np.empty((part.size, length), np.int64)
+                # The chain has the latest round first, and a pattern is in order: it is filled from
+                # its end.
                 for column, (whose, found) in enumerate(self.steps_back(part)):
                     rounds[whose, length - 1 - column] = found
                 yield part, rounds

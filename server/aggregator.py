@@ -89,7 +89,10 @@ class ModelAggregator:
                 f"round_index={report.round_index} but round {self._noise.next_round} is next; "
                 "noise rows are used once"
             )
+        # Before the step, which changes the parameters in place.
         self._keep_version(report.round_index)
+        # What depends on secrets (the scale) comes before the noise; the divisor comes after it,
+        # and is no secret.
         released_D = self.release(self._estimator.scale(report))
         mean_D = released_D.div_(self._estimator.divisor(report))
         self._optimizer.apply(self._parameters_D, mean_D, report.round_index)
@@ -121,6 +124,7 @@ class ModelAggregator:
         decoded_D = self._encoding.decode(self._total_P, clip_norm, round_index)
         self._total_P.fill(0)
         released_D = torch.from_numpy(decoded_D).to(self._device).mul_(scale)
+        # The round's own draws were taken all the same: rows of noise count rounds.
         if self._encoding.adds_noise:
             return released_D
         norm = self._encoding.contribution_norm(clip_norm)
@@ -154,6 +158,7 @@ class ModelAggregator:
                 "there; this aggregator is on "
                 f"{self.device_kind!r}: give it the same number of GPUs as before, of that model"
             )
+        # `start` makes every part anew, so that nothing of another state is left.
         self.start(state["parameters"].astype(np.float32))
         self._noise.load(under("noise.", state))
         self._optimizer.load(under("optimizer.", state))

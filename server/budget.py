@@ -21,6 +21,8 @@ class Budget:
         stop_at = privacy.stop_at
         assert stop_at is not None
         self._privacy = privacy
+        # One limit for rho and epsilon: both grow with the sensitivity alone, so the stricter one
+        # decides.
         limit = largest_sensitivity(
             privacy.noise_multiplier,
             privacy.budget_delta,

@@ -256,6 +256,8 @@ class Buffer:
         """
         settled, self._settled = self._settled, []
         rows = np.concatenate([each.rows for each in settled])
+        # By device and not in order of time: the trace is sorted so, and the order must not tell
+        # how often Python settled.
         order = np.lexsort((rows["start_time"], rows["device_id"]))
         forget_times = np.concatenate([each.forget_times for each in settled])
         rows = rows[order]
@@ -403,6 +405,7 @@ def _set_known(table, device_ids, window):
     """The lists from a window on account for devices, unless they have started again."""
     for settled in range(device_ids.size):
         entry = table[find(table, device_ids[settled])]
+        # A device that has started again holds news that the next lists lack: its entry stays.
         if entry.device_id == device_ids[settled] and not entry.is_unsettled:
             entry.known_from = window
 
@@ -438,10 +441,15 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
         # Whoever is done makes room before a device that checks in at the same time is looked at.
         if flying[0] > 0 and slots[heap[0]].end_time <= time:
             done = slots[heap[0]]
+            # Whoever ends after the window waits for the next one: check-ins before that end are
+            # not listed yet.
             if done.end_time < window.end_time:
+                # The room for those that ended is full. Python settles them, and calls again.
                 if flying[2] == ended.size:
                     return _UNSETTLED, done.end_time
                 if done.outcome == _ACCEPTED:
+                    # Staleness is that at the time of the report: versions that were released while
+                    # the device trained.
                     if round_index - np.int64(done.version) > rules.max_staleness:
                         done.outcome = _LATE
                     else:
@@ -498,6 +506,7 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
                 started.version = round_index
                 started.contributions = contributions
                 fixed, training = np.float64(fixed_seconds[row]), np.float64(training_seconds[row])
+                # A device may start several times in a window, so its window alone is no address.
                 address = address_within(time, window.start_time, window.end_time)
                 words = draw(rules.fates.key, device, window.number, address)
                 work_seconds, failure_seconds = _work(rules.fates, words, fixed, training)
@@ -541,6 +550,7 @@ def _decide(started, work_seconds, failure_seconds, interval_end, outages):
     """When a device that starts will be done, and how; as server/rounds.py resolves it."""
     report_time = started.start_time + work_seconds
     failure_time = started.start_time + failure_seconds
+    # A server that is down takes no report, and a report is not sent again: the device fails then.
     if _down_until(outages, report_time) >= 0.0:
         failure_time = min(failure_time, report_time)
         report_time = np.inf
@@ -583,6 +593,7 @@ def _remove_first(counts, heap, free, slots):
     counts[1] += 1
     counts[0] -= 1
     count = counts[0]
+    # The last slot fills the hole at the top, and sinks until no child is done before it.
     moved = heap[count]
     hole = 0
     while True:

@@ -64,8 +64,10 @@ class AtGoal:
         in_time = report_times <= deadline
         if int(np.count_nonzero(in_time)) < self.report_goal:
             return Closing(False, deadline, in_time)
+        # A partition finds the goal-th time without sorting the others.
         closed = float(np.partition(report_times, self.report_goal - 1)[self.report_goal - 1])
         first = report_times < closed
+        # Reports at the very time of closing: only as many as the goal still lacks.
         ties = np.flatnonzero(report_times == closed)
         first[ties[: self.report_goal - int(np.count_nonzero(first))]] = True
         return Closing(True, closed, first)

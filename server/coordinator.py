@@ -302,6 +302,8 @@ class Coordinator(RoundLoop):
                 closed = self._report(time)
             else:
                 closed = self._give_up(time)
+            # The next round opens when this one starts, not when it closes: its devices gather
+            # meanwhile.
             self._opened = time
             self._selection.open(time, ready_time=self._ready_time(closed.record))
             return closed
@@ -317,6 +319,7 @@ class Coordinator(RoundLoop):
     def _report(self, time: float) -> ClosedRound:
         """Closes an attempt that has started: who reports, and who is told what."""
         selected = self._selection.take()
+        # Abandoned attempts count: a round that is tried again draws other fates.
         attempt = len(self.records)
         fates = draw_fates(selected, attempt, self._rules.fates)
         reporting = resolve_reporting(
@@ -368,6 +371,7 @@ class Coordinator(RoundLoop):
         released = self._selection.take()
         size = released.device_ids.size
         busy_until = np.full(size, until)
+        # They did nothing in a round, so no timer starts and no round is remembered.
         no_timer = np.zeros(size, np.uint32)
         no_round = np.full(size, -1, np.int32)
         self._selection.let_go(released, busy_until, no_timer, no_round, released.contributions)

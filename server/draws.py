@@ -77,6 +77,8 @@ class NormalDraws:
             )
         if self._device.type == "cuda":
             row = round_index * LEVELS + level
+            # The position is set for every row, so that a row does not depend on which rows were
+            # drawn before.
             self._generator.set_state(_cuda_state(self._key, row * _POSITIONS))
             out_D.normal_(generator=self._generator)
             return
@@ -93,6 +95,8 @@ class NormalDraws:
 
     def _fill_block(self, block: tuple[np.ndarray, int, int, int]) -> None:
         values, place, round_index, level = block
+        # A generator for each block: threads may fill blocks in any order, and get the same
+        # numbers.
         generator = stream_generator(self._seed, self._stream, round_index, level, place)
         generator.standard_normal(out=values, dtype=np.float32)
 

@@ -56,6 +56,7 @@ class NoiseStream(ABC):
                 "rounds, which is what is accounted "
                 "for, and a repeated row would reveal differences; plan for more rounds"
             )
+        # At a restart the noise of earlier rounds must not carry over: C is block diagonal there.
         start = self._recurrence.start_of(self.next_round)
         if start == self.next_round:
             self._buffers().zero_()
@@ -73,6 +74,7 @@ class NoiseStream(ABC):
     def load(self, state: dict[str, NDArray]) -> None:
         """Restores a state of a stream of the same strategy, rounds, seed and coordinates. Raises
         ValueError."""
+        # Torch would broadcast a state of one row over all of them without an error.
         expected, found = tuple(self._buffers().shape), state["buffers"].shape
         if expected != found:
             raise ValueError(
@@ -198,6 +200,7 @@ class _Ring(NoiseStream):
     def _add_weighted(self, place: int, weights: NDArray[np.float64]) -> None:
         """Adds weights[j - 1] times the row of place - j, for j = 1 .. min(place, memory)."""
         memory = len(self._ring)
+        # Weights are put in the order of the slots, so that all rows are added by one product.
         by_slot = np.zeros(memory)
         lags = np.arange(1, min(place, memory) + 1)
         by_slot[(place - lags) % memory] = weights[: lags.size]
@@ -248,6 +251,7 @@ class DrawsNoise(_Ring):
         device: torch.device,
         rounds: int,
     ) -> None:
+        # A ring of no slots has no place modulo its length; one slot with weight 0 changes nothing.
         memory = max(1, len(recurrence.coefficients) - 1)
         super().__init__(memory, recurrence, draws, dimension, device, rounds)
         self._inverse = recurrence.coefficients

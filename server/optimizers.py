@@ -25,6 +25,8 @@ def schedule_factor(schedule: Schedule, round_index: int, rounds: int) -> float:
         round_index: 0 to rounds - 1.
         rounds: of the whole training.
     """
+    # Round 0 has a positive rate, and so has the last round below: a round whose step is zero would
+    # spend privacy for nothing.
     rise = min(1.0, (round_index + 1) / schedule.warmup_rounds) if schedule.warmup_rounds else 1.0
     fall = 1.0
     if schedule.cooldown_rounds:
@@ -71,6 +73,7 @@ class ServerOptimizer(ABC):
     def load(self, state: dict[str, NDArray]) -> None:
         """Restores a state."""
         for name, vector in self._vectors.items():
+            # A copy, since arrays of a checkpoint may be read-only, which torch warns of.
             vector.copy_(torch.from_numpy(np.array(state[name])))
 
 
@@ -85,6 +88,7 @@ class SGDStep(ServerOptimizer):
 
     def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None:
         velocity_D, momentum = self._vectors["velocity"], self._table.momentum
+        # There is no factor 1 - momentum: the learning rate is that of one update, as in torch.
         velocity_D.mul_(momentum).add_(mean_D)
         step_D = mean_D.add_(velocity_D, alpha=momentum) if self._table.nesterov else velocity_D
         parameters_D.add_(step_D, alpha=learning_rate)
@@ -110,6 +114,7 @@ class AdaptiveStep(ServerOptimizer):
     def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None:
         table, m_D, v_D = self._table, self._vectors["m"], self._vectors["v"]
         m_D.mul_(table.beta1).add_(mean_D, alpha=1.0 - table.beta1)
+        # In place: the mean is not needed any more, and a vector of D numbers is saved.
         square_D = mean_D.square_()
         if isinstance(table, ServerAdagrad):
             v_D.add_(square_D)

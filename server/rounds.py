@@ -221,6 +221,7 @@ def resolve_reporting(
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
     outcomes[fails] = Outcome.FAILED
     outcomes[reports] = Outcome.LATE
+    # The device cannot tell the two apart: in either case its report arrived in time.
     kept = Outcome.ACCEPTED if closing.is_committed else Outcome.ABANDONED
     outcomes[closing.has_arrived] = kept
 
@@ -276,6 +277,7 @@ def withheld(reporting: Reporting) -> Reporting:
 def without_commit(settlement: Settlement) -> Settlement:
     """A settlement whose accepted reports were not used after all."""
     outcomes = settlement.outcomes
+    # Timers and remembered rounds stay: see `withheld`.
     abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
     return replace(settlement, outcomes=abandoned)
 
@@ -294,6 +296,7 @@ def lost_in_outages(
         outages: [O, 2]; start and end of each.
     """
     for outage_start, outage_end in outages:
+        # The device learns that its report is lost when it sends it, unless it failed before.
         is_lost = (outage_start <= report_times) & (report_times < outage_end)
         failure_times = np.where(is_lost, np.minimum(failure_times, report_times), failure_times)
         report_times = np.where(is_lost, np.inf, report_times)

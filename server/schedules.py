@@ -60,12 +60,15 @@ class Cyclic:
     def start_window(self, window: int, device_ids: NDArray[np.uint64]) -> None:
         """See `Schedule`."""
         self._device_ids = device_ids
+        # To sort by independent random words is a uniform shuffle, and needs no shared generator.
         words = _words(self._shuffle_key, device_ids, window)
         self._order = np.argsort(words, kind="stable")
 
     def eligible(self, round_index: int) -> NDArray[np.int64]:
         """See `Schedule`. What is left over by equal groups is in none."""
         size = self._order.size // self._groups
+        # By the number of the round, not of the attempt: a round that is repeated draws from the
+        # same group.
         start = size * (round_index % self._groups)
         return np.sort(self._order[start : start + size])
 
@@ -111,6 +114,7 @@ class Poisson:
 
     def draw(self, eligible: NDArray[np.int64], attempt: int) -> NDArray[np.int64]:
         """See `Schedule`."""
+        # The address has the attempt: what a failed attempt drew tells nothing of the next draw.
         words = _words(self._key, self._device_ids[eligible], attempt)
         return eligible[_happens(words, self._probability)]
 

@@ -121,6 +121,7 @@ class StoredCoordinator:
             Starved: a window has too few uploads, or a round failed too often.
         """
         if self._window.number < 0:
+            # The first look-ahead window needs a census before there was any.
             self._census = self._shards.check_ins(self._pace.census_only()).census
         ahead = self._uploads.windows * self._ahead_per_window
         for number in range(self._window.number + 1, ahead):
@@ -209,6 +210,8 @@ class StoredCoordinator:
         check_ins = self._shards.check_ins(order)
         self._window, self._census = order.window, check_ins.census
         self._samplers.count(order.is_enumerated)
+        # Shards draw the next window while this one is settled. After the last one nobody would
+        # take the answer.
         if not is_last:
             self._shards.prepare(self._pace.order(number + 1, self._census, 0))
         upload_window = number // self._ahead_per_window
@@ -221,6 +224,7 @@ class StoredCoordinator:
             settlement.check_in_times[accepted],
             settlement.report_times[accepted],
         )
+        # No device is in both: a device whose upload is stored keeps away until the window ends.
         self._stored = self._stored.with_more(more)
         self._shards.tell(settlement)
         return settlement
@@ -306,6 +310,7 @@ class StoredCoordinator:
 
     def _rounds_of_window(self, window: int) -> Iterator[ClosedRound]:
         """The rounds on the uploads of a window, which is over."""
+        # A window's uploads are of no use to the next one, whose rounds draw from its own.
         stored, self._stored = self._stored, NOTHING
         self._schedule.start_window(window, stored.device_ids)
         count = self._uploads.rounds_of_windows(self._scenario.rounds.count)[window]
@@ -320,6 +325,8 @@ class StoredCoordinator:
             self._shards.tell_if_many()
             if self.stopped:
                 return
+            # An attempt that failed has a number of its own, so that the next draw of this round is
+            # another.
             failures = 0 if closed.record.is_committed else failures + 1
             self._round_index += closed.record.is_committed
             if failures == MOST_FAILURES:

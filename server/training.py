@@ -37,6 +37,7 @@ def cohort_places(scenario: Scenario, round_index: int, accepted: int) -> NDArra
     accepted: how many devices were accepted.
     """
     if scenario.trains_whole_rounds:
+        # To train only some of a Poisson sample would change the sampling probability.
         return np.arange(accepted)
     generator = stream_generator(scenario.training_seed, Stream.COHORT, round_index)
     return np.sort(generator.choice(accepted, scenario.training.cohort_sample, replace=False))
@@ -172,12 +173,15 @@ class TrainingLoop:
         else:
             answer = self._aggregator.start(self._trainers[0].initial_parameters().result())
         self._clip, newest = answer.result()
+        # The state is from before the first round of `_since`; a version's number is how many
+        # rounds it was trained on.
         version = self._since[0][0] if self._since else self.next_round
         self._versions = {version: newest}
         for number in self._older_versions():
             self._versions[number] = self._aggregator.older_version(number).result()[1]
         if self._since:
             first = self._since[0][0]
+            # These rounds are trained again, and append their rows again, to the same bits.
             del self.metrics[first:]
             self._evaluations = {
                 index: pending for index, pending in self._evaluations.items() if index < first
@@ -205,6 +209,8 @@ class TrainingLoop:
         ]
         reports, added = [], []
         for answer in pending:
+            # The aggregator adds a sum while later trainers still train. Sums of integers do not
+            # depend on their order.
             report, total = answer.result()
             reports.append(report)
             added.append(self._aggregator.add(total))
@@ -213,12 +219,15 @@ class TrainingLoop:
         report, clip = TrainReport.of(round_index, reports), self._clip
         self._clip, newest = self._aggregator.commit(report).result()
         self._versions[round_index + 1] = newest
+        # A device that starts from the newest version may be used up to max_staleness versions
+        # later; no device may still train from an older one than this.
         oldest = round_index + 1 - self._scenario.rounds.max_staleness
         self._versions = {
             number: kept for number, kept in self._versions.items() if number >= oldest
         }
         self._collect_evaluations()
         if (round_index + 1) % self._scenario.training.evaluate_every == 0:
+            # It is awaited a round later, so that it runs beside the next round.
             self._evaluations[round_index] = self._trainers[-1].evaluate(newest)
         self.metrics.append(TrainingMetrics(report, clip=clip))
 
@@ -240,6 +249,7 @@ class TrainingLoop:
         for version in sorted({group.version for group in groups}):
             device_ids = [group.device_ids for group in groups if group.version == version]
             weight = self._weight(round_index - version)
+            # All devices of an order start from the same parameters and have the same weight.
             yield version, TrainOrder(round_index, device_ids, self._clip, version, weight)
 
     def _weight(self, staleness: int) -> float:
@@ -263,6 +273,7 @@ class TrainingLoop:
         for size in SIZES:
             if size > cohort.size:
                 break
+            # All sizes train the same devices, so that their times can be compared.
             order = TrainOrder(round_index, [cohort[: max(SIZES)]], self._clip)
             seconds[size] = self._trainers[0].seconds_per_device(order, newest, size).result()
         return min(seconds, key=seconds.__getitem__)
@@ -288,6 +299,7 @@ def greedy_shares(costs: Sequence[float], workers: int) -> list[list[int]]:
     for job in sorted(range(len(costs)), key=lambda each: -costs[each]):
         cost, worker = heapq.heappop(queue)
         shares[worker].append(job)
+        # Ties go to the lower worker number, so that shares do not depend on the heap's layout.
         heapq.heappush(queue, (cost + costs[job], worker))
     return [sorted(share) for share in shares]
 

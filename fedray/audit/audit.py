@@ -529,6 +529,7 @@ def audit_trace(
         findings: tuple[Finding, ...] = ()
         if claim is not None:
             privacy = scenario.privacy if scenario is not None else None
+            # A claim names one mechanism, which is the only one here.
             found = mechanisms[0].trace
             noise = mechanisms[0].noise
             assert noise is not None
@@ -649,6 +650,8 @@ class _Used:
             scenario.privacy.noise_multiplier,
         ):
             return used
+        # Counts of short updates belong to the noise of the run; another mechanism or multiplier is
+        # a question about sums alone.
         return replace(used, count_noise=scenario.count_noise)
 
 
@@ -688,6 +691,8 @@ def _noise_of(
     table = scenario.privacy.encoding
     if not isinstance(table, DiscreteGaussian) or not isinstance(strategy, Identity):
         return noise
+    # Each accepted device adds its share of the noise, so the committed round with the fewest has
+    # the least.
     accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
     return DeviceNoise.least(table, noise.multiplier, scenario.rounds.report_goal, accepted)
 
@@ -774,6 +779,8 @@ def _is_ensured(claimed: Limits, enforced: Limits) -> bool:
         return False
     a, b = claimed.participation, enforced.participation
     return (
+        # A looser claim is ensured: fewer rounds between, or more participations, than the rules
+        # allow.
         a.rounds == b.rounds
         and a.min_sep <= b.min_sep
         and a.max_participations >= b.max_participations

@@ -166,6 +166,8 @@ def frontier(strategy: Strategy, patterns: Patterns) -> Frontier:
     if isinstance(strategy, TriangularStrategy):
         # A matrix has no quick theorem: each entry costs n^2 products and more.
         most_entries = max(1, min(MOST_ENTRIES, int(MOST_BOUND / n**2)))
+    # By numbers of participations and not of devices: the few devices with many participations
+    # bind.
     groups = np.array_split(counts, min(most_entries, counts.size))
     entries = []
     for group in reversed(groups):

@@ -286,6 +286,8 @@ def _basis(
 ) -> _Basis:
     """The claimed limits that are not broken, joined with the enforced ones; what neither names is
     free."""
+    # A broken statement must not support another: it is taken out of the claim before limits follow
+    # from it.
     broken = {finding.statement: None for finding in findings if finding.verdict is Verdict.BROKEN}
     claimed = claimed_limits(claim.model_copy(update=broken), trace)
     limits = joined(enforced, claimed, trace.committed_rounds)
@@ -330,6 +332,7 @@ def _check_noise(claim: Claim, used: Privacy | None) -> list[Finding]:
     else:
         text = f"the run used another: {own.kind}"
     should_say = f"mechanism: the {own.kind} of the scenario"
+    # More noise than claimed supports the claim: epsilon is only smaller.
     holds = used.noise_multiplier >= z
     enough = "the run added at least as much noise"
     if not holds:
@@ -358,6 +361,7 @@ def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
     gaps, after = patterns.gaps_and_places
     b = patterns.min_sep
     broken = int((gaps < claimed).sum())
+    # Where the claim holds, the closest pair is shown, because it binds the claim.
     order = np.argsort(gaps, kind="stable")[: MOST_EVIDENCE if broken else 1]
     evidence = []
     for place in order.tolist():
@@ -415,6 +419,7 @@ def _check_timer(claimed: float, subject: _Subject) -> Finding:
     for seconds, devices, rounds in waits:
         least = min(least, float(seconds.min(initial=math.inf)))
         broken += int((seconds < 3600.0 * claimed).sum())
+        # The shortest of each part are enough: no other pair can be among the shortest of all.
         for place in np.argsort(seconds, kind="stable")[:MOST_EVIDENCE].tolist():
             pair = tuple(rounds[place].tolist())
             worst.append((float(seconds[place]), int(devices[place]), pair))
@@ -449,6 +454,8 @@ def _check_spent(
     """Whether rho or epsilon follows from limits; if not, whether at least this trace spent no
     more."""
     most = claimed * (1 + ROUNDED[what])
+    # What this trace spent decides only between the ways in which a claim can fail: nothing ensures
+    # it for another run.
     of_trace = figure(found.value)
     kind = "" if found.is_exact else "at most "
     trace_text = f"the devices of this trace spent {kind}{_plain(up(of_trace))}"
@@ -482,6 +489,8 @@ def _by_sampling(finding: Finding, sampled: Guarantee | None) -> Finding:
     assert isinstance(finding.claimed, float)
     spent = sampled.epsilon
     text = f"{sampled.reason}, which gives {_plain(up(spent))}"
+    # Sampling can only help a claim: what holds without it stays, and what it does not cover keeps
+    # its reasons.
     if finding.verdict is Verdict.HOLDS or spent > finding.claimed * (1 + ROUNDED["epsilon"]):
         return finding
     return replace(finding, verdict=Verdict.HOLDS, found=spent, explanation=text, evidence=())

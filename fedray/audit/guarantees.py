@@ -334,7 +334,9 @@ def tightest(following: NDArray[np.int64], most: int | None = None) -> MinSep:
     # Where records of times overlap: the safe side.
     following = np.minimum.accumulate(following[::-1])[::-1]
     inside = following < n
+    # Where nobody may return, b is n: no two rounds are further apart.
     b = int((following - rounds)[inside].min(initial=n))
+    # To return as early as permitted gives the longest chain; see `allowed`.
     k, at = 1, int(following[0])
     while at < n:
         k, at = k + 1, int(following[at])
@@ -386,6 +388,8 @@ def _limits_of_uploads(trace: Trace, scenario: Scenario) -> Limits:
     most = min((rule.most for rule in rules if rule.most is not None), default=None)
     if most is not None:
         rounds_of_window = int(np.unique(opened, return_counts=True)[1].max(initial=0))
+        # A cap counts uploads, and an upload takes part in every min_sep-th round of its window at
+        # most.
         most *= -(-rounds_of_window // min_sep)
     reason = (
         f"each upload is in one of {min_sep:,} groups that have their turn one after the other"
@@ -416,6 +420,7 @@ def _limits_of_log(trace: ImportedTrace, claim: Claim | None) -> Limits:
             "a timer says nothing about rounds unless the times of the rounds are known; import "
             "the log with its times",
         )
+    # A claimed timer that the log contradicts would give limits that the trace breaks.
     least = min((float(seconds.min(initial=math.inf)) for seconds, _, _ in waits), default=math.inf)
     if least < 3600.0 * timer:
         return Limits(

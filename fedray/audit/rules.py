@@ -88,6 +88,7 @@ def rules_of(given: Participation) -> list[Rule]:
     """
     lost = LOST if given.history_loss_per_day is not None else ""
     tables = (TimerPolicy(),) if given.policies is None else given.policies
+    # So the timer is named first in reasons, wherever it stands in the list.
     timer_first = sorted(tables, key=lambda each: each.kind != "timer")
     rules = [rule for each in timer_first for rule in POLICY_RULES[each.kind](each, given, lost)]
     if given.round_separation > 0:
@@ -181,6 +182,7 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
                 )
                 is_explained[broken] |= lost
         devices += np.unique(rows.device_ids[is_broken]).size
+        # A participation counts once, however many rules it breaks.
         participations += int(is_broken.sum())
         after_loss += int(is_explained.sum())
     recorded = 0 if losses is None else int(losses["time"].size)

@@ -30,7 +30,9 @@ def following_rounds(
     n = window_ends.size
     rounds = np.arange(n)
     end_of_own = np.searchsorted(window_ends, window_ends, side="right")
+    # Later than the window's last round the same upload is drawn no more.
     again = np.where(rounds + min_sep < end_of_own, rounds + min_sep, n)
+    # The earlier upload may have come as soon as its window began.
     next_upload = window_ends - window_seconds + upload_seconds
     in_time = np.searchsorted(window_ends, next_upload, side="right")
     return np.minimum(again, np.maximum(end_of_own, in_time))

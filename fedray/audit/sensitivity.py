@@ -76,6 +76,7 @@ def trace_sensitivity(
     # b is 0 if a device contributed twice to a round.
     can_stop = b >= 1 and strategy.is_quick_under_participation(n)
     for count in np.flatnonzero(np.bincount(patterns.counts))[::-1]:
+        # Before the devices with the most were looked at there is nothing to stop by.
         if can_stop and best.value > 0 and count <= MOST_COMPARED:
             try:
                 most_left = strategy.participation_sensitivity(MinSep(n, b, int(count)))
@@ -107,6 +108,8 @@ def _larger(
         return TraceSensitivity(value, is_exact, int(device_ids[place]), pattern, scales)
 
     if found.is_exact.all():
+        # `argmax` gives the first, which is the least device id: so the device that is named does
+        # not depend on how devices are cut into parts.
         place = int(found.values.argmax())
         value = float(found.values[place])
         return (named(value, True, place) if value > best.value else best), certificates
@@ -122,6 +125,7 @@ def _larger(
             # The largest bound that is left bounds all the others too.
             best = bounded
             break
+        # Many devices share a pattern, and a certificate is slow.
         if pattern not in tried:
             tried.add(pattern)
             scales = None if weights is None else weights[place]

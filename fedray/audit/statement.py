@@ -110,6 +110,7 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
 
 
 def _setting(audit: Audit) -> list[Line]:
+    # `assumptions_of` gives these three first; the others are told at the end of the statement.
     unit, adjacency, trust = audit.assumptions[:3]
     by_trace = "how the trace is keyed: a row per device and round"
     released = f"the model after each of {audit.rounds:,} rounds"

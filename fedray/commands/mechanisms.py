@@ -139,7 +139,7 @@ def mechanism(
 def calibrate(
     file: FileArgument,
     epsilon: Annotated[
-        float | None, typer.Option(metavar="E", help="Most epsilon, at delta.")
+        float | None, typer.Option(metavar="E", help="Largest epsilon allowed, at delta.")
     ] = None,
     rho: Annotated[
         float | None, typer.Option(metavar="R", help="Most rho (zCDP), instead of epsilon.")

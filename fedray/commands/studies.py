@@ -48,8 +48,8 @@ def stress(
     ] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Sweep settings or simulated runs, and see how mechanisms fare that were made for a guess. May
-    be interrupted, and goes on."""
+    """Sweep settings or simulated runs, and compare in each how well mechanisms do. An
+    interrupted sweep continues when it is run again."""
     from fedray.placement import Placement
     from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
 
@@ -91,7 +91,7 @@ def stress(
 
 
 def plan(
-    epsilon: Annotated[float, typer.Option(metavar="E", help="Most epsilon.")],
+    epsilon: Annotated[float, typer.Option(metavar="E", help="Largest epsilon allowed.")],
     scenario: Annotated[
         Path | None,
         typer.Argument(
@@ -116,11 +116,11 @@ def plan(
     rounds_per_day: Annotated[
         float | None,
         typer.Option(
-            metavar="R", help="Most rounds in a day; default: each starts as soon as it can."
+            metavar="R", help="Most rounds per day; default: each starts as soon as it can."
         ),
     ] = None,
     buffers: Annotated[
-        int, typer.Option(metavar="D", help="Buffers of the blt that is planned for.")
+        int, typer.Option(metavar="D", help="Buffers of the BLT that the plan uses.")
     ] = 4,
     seeds: Annotated[
         int,

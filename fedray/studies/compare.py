@@ -169,6 +169,8 @@ def compare_runs(
         (each for each in (trace_of(run, trace) for run in opened) if each is not None), None
     )
     gathered = _gathered(opened)
+    # Any run of a group will do: they have the same settings but for the seed, which changes no
+    # epsilon either.
     tables = {key: _settings(next(iter(group.values()))) for key, group in gathered.items()}
     differing = _differing(list(tables.values()))
     labels = _labels(list(tables.values()), differing)
@@ -254,6 +256,7 @@ def _flatten(key: str, value: Any, into: dict[str, Any]) -> None:
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Keys whose values are not the same everywhere; a key that is missing differs from all."""
     keys = sorted({key for each in settings for key in each})
+    # None will not do: it is a value that a key may have.
     missing = object()
     return [
         key
@@ -331,6 +334,7 @@ def _spent(
         privacy = run.document["scenario"]["privacy"]
         own = [privacy["mechanism"], privacy["noise_multiplier"], privacy.get("encoding")]
         key = json.dumps(own, sort_keys=True)
+        # An audit reads all participations, and settings of the training change nothing in it.
         if key not in known:
             read = scenario_of_trained(run, trace).privacy
             audit = audit_trace(

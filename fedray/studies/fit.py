@@ -213,6 +213,7 @@ def scenario_to_fit(
                 f"{scenario.rounds.count}, all of which are needed here; leave it out"
             )
         return scenario
+    # A report goal has a published default; these three say what run was observed, and have none.
     needed = {"devices": devices, "timer_hours": timer_hours, "rounds": rounds}
     missing = ", ".join(f"{name}=None" for name, value in needed.items() if value is None)
     if missing:
@@ -260,6 +261,7 @@ def scaled(scenario: Scenario, scale: float) -> Scenario:
             f"scale={scale} leaves a report goal of {goal}; raise it to "
             f"{20 / scenario.rounds.report_goal:.2g} or more"
         )
+    # By the rounded goal, not by `scale`: devices per report are what min-sep depends on.
     devices = round(scenario.population.devices * goal / scenario.rounds.report_goal)
     joins = scenario.population.joins_per_day * goal / scenario.rounds.report_goal
     buffered: list[str] = []

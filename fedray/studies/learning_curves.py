@@ -230,6 +230,7 @@ def study_learning(
             )
             for name, seed in itertools.product(study.strategies, seeds)
         }
+        # A study that was interrupted trains only what is not there yet.
         missing = [job for job in jobs.values() if not job.is_done(trace)]
         for count, _ in enumerate(run_tasks(_train, missing, here), 1):
             tell(f"{len(jobs) - len(missing) + count} of {len(jobs)} models trained")
@@ -292,6 +293,7 @@ class _Study:
         self._guesses = [
             (kind, guess)
             for kind, guess in itertools.product(order, guesses)
+            # Other kinds do not depend on a min-sep, and a right guess is there already.
             if kind in OPTIMISED and guess != self._participation.min_sep
         ]
         self.strategies: dict[str, Strategy] = {}
@@ -300,6 +302,8 @@ class _Study:
             name = _name(kind, min_sep)
             tell(f"making {name}")
             self.strategies[name] = cached_mechanism(self._request(kind, min_sep), default_cache())
+        # The reference: what the model reaches without privacy. Its mechanism does not matter,
+        # because its noise is the least that a scenario may have.
         self.strategies[NO_NOISE] = Identity()
         self._mechanisms = {name: self._calibrated(name) for name in self.strategies}
 
@@ -447,6 +451,7 @@ def _final(run: TrainedRun, metric: str) -> float:
 def _compared(
     first: str, second: str, values: Mapping[str, Mapping[int, float]], metric: Metric
 ) -> Comparison:
+    # So that a positive difference always means that the first is better.
     ends = (first, second) if metric.better == "higher" else (second, first)
     return Comparison(first, second, paired_difference(values[ends[0]], values[ends[1]]))
 

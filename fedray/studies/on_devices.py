@@ -163,6 +163,7 @@ def evaluate_on_devices(
     values = _values(measures, run.task_metrics)
     groups = []
     for by, low, high, ids in chosen:
+        # Devices without data have no measures, so a group may have fewer devices than were drawn.
         is_in = np.isin(measures.device_ids, ids)
         groups.append(_group(by, low, high, is_in, values))
     notes = (*NOTES, TRAINED_NOTE) if scenario.trains_a_sample else NOTES

@@ -392,6 +392,7 @@ class _Planner:
             truths = dict(run_tasks(simulated, runs, self._placement))
             for place, (hours, goal) in enumerate(asked):
                 first = place * self._seeds
+                # Tasks end in any order; by place each seed gets its own.
                 found = [truths[first + seed] for seed in range(self._seeds)]
                 scale = _scale_of(goal, self._scale)
                 candidate = self._judged(goal, hours, scale, found, None)
@@ -420,6 +421,8 @@ class _Planner:
             found = [truth for _, truth in run_tasks(simulated, [run], self._placement)]
             full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets(self._target):
+                # The plan's own scenario has the planned limits as rules; a run with them may be
+                # slower, or starve.
                 full = self._with_rules(full)
                 if not full.starves:
                     return full

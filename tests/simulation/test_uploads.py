@@ -435,6 +435,11 @@ def test_certain_draws_are_certain() -> None:
         ("rounds.max_days=0.1", "end after max_days"),
         ("rounds.start_share=0.9", "start_share: it is a rule for devices that wait"),
         ("rounds.uploads.unresolved_share=0.2", "unresolved_share"),
+        # The whole first sentence of the key's description, which has a full stop in it.
+        (
+            "rounds.uploads.schedule={kind='poisson', probability=2}",
+            r"round \(q of McMahan et al\. 2018\)\)$",
+        ),
         ("participation.round_separation=3", "an upload, which is of no round"),
         (
             "training={enabled=true, cohort_sample=37}",

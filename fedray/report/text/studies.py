@@ -21,8 +21,8 @@ COLUMNS = {
     "max_prefix_error": "max error there",
     "regret": "regret",
     "sensitivity": "sensitivity",
-    "sensitivity_of": "of",
-    "participation_sensitivity": "of (b, k)",
+    "sensitivity_of": "sensitivity of",
+    "participation_sensitivity": "sensitivity of (b, k)",
     "noise_multiplier": "z",
     "rho": "rho at z",
     "epsilon": "epsilon at z",
@@ -113,7 +113,7 @@ def sweep_constants(sweep: Document) -> str:
         for name in COLUMNS
         if len(_values_shown(rows, name)) == 1 and _sweep_cell(rows[0], name) not in ("-", "")
     ]
-    return f"In all rows: {', '.join(said)}." if said else ""
+    return f"In all rows: {'; '.join(said)}." if said else ""
 
 
 def crossing_rows(sweep: Document) -> list[list[str]]:

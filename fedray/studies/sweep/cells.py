@@ -169,6 +169,7 @@ def judge(
         purposes = spec.made_for if spec.needs_optimising else spec.made_for[:1]
         for made_for in purposes:
             judged.append(_row(sweep, spec, made_for, truth, distribution, z, designs))
+    # Any common rho gives the same order, so it is that of the first mechanism that has one.
     common_rho = next((row.rho for row, _ in judged if row.rho is not None), None)
     rows = []
     for row, strategy in judged:
@@ -294,6 +295,7 @@ def _request(
             Target(MinSep(*map(int, outcome)), float(weight))
             for outcome, weight in zip(distinct, weights, strict=True)
         )
+        # A request needs one setting even where targets decide: the most frequent one.
         participation = max(targets, key=lambda target: target.weight).participation
     else:
         participation = truth

@@ -266,6 +266,7 @@ class _Judgement:
         scenario_digest = self.scenario.digest if self.scenario is not None else None
         participation = self.truth.participation
         truth = asdict(participation) if participation is not None else None
+        # Else a cell that is added to a sweep would make all others be judged again.
         needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
         distribution = [asdict(each) for each in self.distribution] if needs_all else []
         values = list(self.cell.values)
@@ -287,6 +288,7 @@ def _truths(
     """What happens in each cell, simulated once for all cells that have the same scenario."""
     wanted = [each for each in scenarios if each is not None]
     digests = [_digest("truth", each.digest) for each in wanted]
+    # Cells that differ in their mechanisms alone share a run.
     runs = dict(zip(digests, wanted, strict=True))
     if not runs:
         return [assumed(sweep, cell) for cell in cells]
@@ -384,6 +386,8 @@ def _code_digest() -> str:
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for folder in _SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
+            # Of our own code too, so that no kept cell outlives a change of what it was computed
+            # by.
             digest.update(file.read_bytes())
     return digest.hexdigest()
 
