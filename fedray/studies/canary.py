@@ -353,7 +353,8 @@ def check_training(
     encoding = setup.encoding
     # The ratio is the same for every clip norm.
     inflation = encoding.contribution_norm(1.0)
-    shares = np.sqrt(np.array(recorded.shares or [1.0] * recorded.rounds))
+    came = [setup.devices(share) / setup.goal for share in recorded.shares]
+    shares = np.sqrt(np.array(came or [1.0] * recorded.rounds))
     unit = np.array([encoding.contribution_norm(each.norm) for each in clips]) * shares
     unit *= setup.effect
     u = np.zeros(recorded.rounds)
@@ -373,7 +374,7 @@ def check_training(
         coordinates=2 * setup.canaries * len(setup.layer_norms),
         pattern=recorded.pattern,
         noise_multiplier=z,
-        claimed_mu=claimed.value / (z * float(shares.min())),
+        claimed_mu=claimed.value / (z * math.sqrt(min(recorded.shares or [1.0]))),
         counts=counts,
         **measured,
     )
@@ -499,6 +500,10 @@ class _Setup(NamedTuple):
             *(trained, canaries, silent, layer_norms, goal),
             *(denominator, least, effect, encoding, longest),
         )
+
+    def devices(self, share: float) -> int:
+        """Devices of a round in which such a share of the goal was accepted."""
+        return round(self.goal * share)
 
     def has_silent(self, pattern: Sequence[int], round_index: int) -> bool:
         """Whether silent devices with examples take part in a round of the pattern."""
@@ -648,7 +653,7 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     is_counted = setup.scenario.count_noise is not None
     devices = setup.canaries if is_counted else 1
     if setup.encoding.adds_noise:
-        devices = round(setup.goal * share)
+        devices = setup.devices(share)
     sending = 0
     if round_index in recorded.pattern:
         sending = setup.canaries
@@ -777,6 +782,11 @@ def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | No
             trace = simulate(untrained, Placement(1, "in-process"), Path(folder, "trace"))
         opened = open_trace(trace) if isinstance(trace, str | Path) else trace
         patterns = read_patterns(opened)
+        if not patterns.device_ids.size:
+            raise InputError(
+                f"trace {str(opened.path)!r}: no device took part in any of its rounds, so there "
+                "is no pattern for canaries; give a trace in which some did"
+            )
         if scenario.rounds.count < patterns.committed_rounds:
             raise InputError(
                 f"trace {str(opened.path)!r} has {patterns.committed_rounds} rounds, the scenario "

@@ -1,6 +1,6 @@
 """Canaries for every kind of encoding, clipping, weighting and rounds: what is right is let through, and each planted bug is caught.
 
-`make canary` runs 100 seeds, the suite 5. What is right is called wrong with a probability of 5e-4 per seed (five p-values below 1e-4,
+`make canary` runs 100 seeds, the suite 3. What is right is called wrong with a probability of 5e-4 per seed (five p-values below 1e-4,
 and as many of counts), so that of 100 more than one is with a probability of 1e-3 (5e-3). A bug must be caught for every seed.
 """
 
@@ -27,7 +27,7 @@ from fedray.studies.canary import CanaryResult, Recorded, check_training, run_ca
 from server.aggregator import ModelAggregator
 from server.estimator import ClippedBelow, Fixed, Mean
 
-SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 5
+SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 3
 ROUNDS, PATTERN = 12, (1, 5, 9)
 COORDINATES, COORDINATES_OF_DEVICES_NOISE = 512, 256
 STALENESS = (1, 3, 0)
@@ -107,9 +107,10 @@ def test_nothing_is_called_wrong(setting, kind: str) -> None:
     wrong = [result.problems for result in results if result.problems]
     assert len(wrong) <= (1 if SEEDS == 100 else 0), wrong
     covered = sum(result.covers for result in results)
-    assert covered >= (95 if SEEDS == 100 else 4)
+    assert covered >= (95 if SEEDS == 100 else 2)
 
 
+@pytest.mark.slow
 def test_the_sums_and_the_counts_of_adaptive_clipping_are_claimed_together(setting) -> None:
     """Andrew et al. 2021, Theorem 1: 1 / z^2 = 1 / z_u^2 + 1 / (2 sigma_b)^2."""
     for kind in ("adaptive", "adaptive_secagg"):
@@ -353,6 +354,7 @@ def test_a_buffered_trace_tells_how_stale_canaries_are(setting, tmp_path: Path) 
     assert found.problems == []
 
 
+@pytest.mark.slow
 def test_a_run_of_the_command_has_counts(setting, tmp_path: Path, fedray_command) -> None:
     (tmp_path / "s.toml").write_text(setting("adaptive").to_toml())
     arguments = ("canary", str(tmp_path / "s.toml"), "--coordinates", "256")
@@ -386,3 +388,10 @@ def test_steps_so_coarse_that_rounding_looks_like_noise_are_refused(setting) -> 
         check(coarse)
     least = setting("secagg").with_overrides("privacy.encoding.scale=27")
     assert check(least).problems == []
+
+
+@pytest.mark.slow
+def test_a_trace_without_participations_has_no_pattern(setting) -> None:
+    nobody = setting("fixed").with_overrides("rounds.uploads.schedule.probability=1e-9")
+    with pytest.raises(InputError, match="there is no pattern for canaries"):
+        run_canary(nobody)
