@@ -41,8 +41,8 @@ faults: .venv/.tests  ## Every fault at three moments: killed actors, nodes and 
 	FEDRAY_ALL_MOMENTS=1 $(BIN)/python -m pytest -q tests/simulation/test_faults.py tests/simulation/test_cluster.py
 
 canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,000 audits and 150 sampled epsilons, bracketed
-	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_canary.py tests/audit/test_distribution.py \
-	  tests/mechanisms/test_composition.py
+	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
+	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py
 
 laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB has its published figures, at full size (a quarter of an hour)
 	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(BIN)/python -m pytest -q tests/simulation/test_laws.py \

@@ -6,6 +6,7 @@ thread here: the trainers of the pool are the parallelism.
 
 import dataclasses
 import time
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,14 +14,14 @@ from numpy.typing import NDArray
 
 from clients.clipping import Clipped, Clipper
 from clients.data.registry import source_of
-from clients.data.source import DamagedExamples
+from clients.data.source import DamagedExamples, ExampleSource
 from clients.evaluation import device_sums, evaluate
 from clients.tasks.initial import parameters_in
-from clients.tasks.layout import size_of
+from clients.tasks.layout import Shapes, size_of
 from clients.tasks.registry import task_of
 from clients.waiting import WaitingUpdates
 from clients.work.registry import work_of
-from clients.work.work import WorkOrder, WorkResult
+from clients.work.work import DeviceWork, WorkOrder, WorkResult
 from fedray.encoding.registry import encoding_of
 from fedray.messages import (
     FIXED_POINT_BITS,
@@ -38,58 +39,35 @@ LONG_ENOUGH = 2.0
 """Seconds of measuring, after which a device's time is known well enough."""
 
 
-class LocalTrainer:
-    """Trains any devices of a scenario. Plain Python."""
+class Holders(Protocol):
+    """Who holds how many examples: what of a source of examples sums depend on."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """How many examples devices [G] have, [G]; a device may have none."""
+        ...
+
+
+class GroupTrainer:
+    """Trains groups of devices: their work, what clipping and weights make of it, and the exact sum
+    of what they send. Plain Python.
+
+    Args:
+        scenario: says how updates are clipped, weighted and encoded.
+        shapes: of the model's parameters by name, in order.
+        source: says who holds how many examples.
+        work: what the devices compute.
+    """
+
+    def __init__(
+        self, scenario: Scenario, shapes: Shapes, source: Holders, work: DeviceWork
+    ) -> None:
         self._scenario = scenario
-        scenario_source = source_of(scenario)
-        self._task = task_of(scenario, scenario_source.fields)
-        # A task of the user's own may bring its data.
-        self._source = getattr(self._task, "source", None) or scenario_source
-        self._work = work_of(scenario, self._task, self._source)
-        self._clipper = Clipper(scenario.privacy, self._task.shapes)
-        dimension = size_of(self._task.shapes)
+        self._source = source
+        self._work = work
+        self._clipper = Clipper(scenario.privacy, shapes)
+        dimension = size_of(shapes)
         encoding = encoding_of(scenario.privacy.encoding, scenario.sum_setting(dimension))
         self._waiting = WaitingUpdates(encoding, dimension)
-
-    def initial_parameters(self) -> NDArray[np.float32]:
-        """[D]: those of training.initial, or drawn as the task says."""
-        initial = self._scenario.training.initial
-        if initial is None:
-            return self._task.initial_parameters()
-        return parameters_in(initial.checked_path("file"), self._task.shapes)
-
-    def describe(self) -> TaskDescription:
-        """What is trained."""
-        task = self._task
-        return TaskDescription(dict(task.shapes), tuple(task.metrics), dict(self._source.optimum))
-
-    def evaluate(self, parameters: NDArray[np.float32]) -> Evaluation:
-        """The task's metrics of parameters [D] on held-out data."""
-        _use_one_thread()
-        return evaluate(self._task, self._source, self._scenario.training, parameters)
-
-    def measure_devices(
-        self, parameters: NDArray[np.float32], device_ids: NDArray[np.uint64], most_examples: int
-    ) -> DeviceMeasures:
-        """Each device's own metrics of parameters [D], on its first examples.
-
-        Args:
-            parameters: of the model, [D].
-            device_ids: devices [G].
-            most_examples: used of each device.
-        """
-        counts = np.minimum(self._source.examples_on(device_ids), most_examples)
-        device_ids, counts = device_ids[counts > 0], counts[counts > 0]
-        while True:
-            try:
-                sums = device_sums(self._task, self._source, device_ids, counts, parameters)
-            except DamagedExamples as error:
-                is_whole = _are_whole(device_ids, error)
-                device_ids, counts = device_ids[is_whole], counts[is_whole]
-                continue
-            return DeviceMeasures(device_ids, counts, sums)
 
     def train(
         self, order: TrainOrder, parameters: NDArray[np.float32]
@@ -105,22 +83,6 @@ class LocalTrainer:
         self._waiting.begin(order.round_index, clip.norm)
         groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
         return TrainReport.of(order.round_index, groups), self._waiting.finish()
-
-    def seconds_per_device(
-        self, order: TrainOrder, parameters: NDArray[np.float32], devices_at_once: int
-    ) -> float:
-        """How long a device of the order takes, in groups of that size: the least of a few passes,
-        of which the first compiles and reads the data."""
-        cohort = np.concatenate(order.groups)
-        groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
-        # Enough devices for a mean, whatever the size of the groups: sixteen, or one group.
-        timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
-        seconds: list[float] = []
-        while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
-            start = time.perf_counter()
-            self.train(timed, parameters)
-            seconds.append(time.perf_counter() - start)
-        return min(seconds) / sum(group.size for group in timed.groups)
 
     def _train_group(
         self,
@@ -201,6 +163,72 @@ class LocalTrainer:
             not_finite=int((group.done == Clipped.NOT_FINITE).sum()),
             **counts,
         )
+
+
+class LocalTrainer(GroupTrainer):
+    """Trains any devices of a scenario. Plain Python."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        scenario_source = source_of(scenario)
+        self._task = task_of(scenario, scenario_source.fields)
+        # A task of the user's own may bring its data.
+        self._examples: ExampleSource = getattr(self._task, "source", None) or scenario_source
+        work = work_of(scenario, self._task, self._examples)
+        super().__init__(scenario, self._task.shapes, self._examples, work)
+
+    def initial_parameters(self) -> NDArray[np.float32]:
+        """[D]: those of training.initial, or drawn as the task says."""
+        initial = self._scenario.training.initial
+        if initial is None:
+            return self._task.initial_parameters()
+        return parameters_in(initial.checked_path("file"), self._task.shapes)
+
+    def describe(self) -> TaskDescription:
+        """What is trained."""
+        task = self._task
+        return TaskDescription(dict(task.shapes), tuple(task.metrics), dict(self._examples.optimum))
+
+    def evaluate(self, parameters: NDArray[np.float32]) -> Evaluation:
+        """The task's metrics of parameters [D] on held-out data."""
+        _use_one_thread()
+        return evaluate(self._task, self._examples, self._scenario.training, parameters)
+
+    def measure_devices(
+        self, parameters: NDArray[np.float32], device_ids: NDArray[np.uint64], most_examples: int
+    ) -> DeviceMeasures:
+        """Each device's own metrics of parameters [D], on its first examples.
+
+        Args:
+            parameters: of the model, [D].
+            device_ids: devices [G].
+            most_examples: used of each device.
+        """
+        counts = np.minimum(self._examples.examples_on(device_ids), most_examples)
+        device_ids, counts = device_ids[counts > 0], counts[counts > 0]
+        while True:
+            try:
+                sums = device_sums(self._task, self._examples, device_ids, counts, parameters)
+            except DamagedExamples as error:
+                is_whole = _are_whole(device_ids, error)
+                device_ids, counts = device_ids[is_whole], counts[is_whole]
+                continue
+            return DeviceMeasures(device_ids, counts, sums)
+
+    def seconds_per_device(
+        self, order: TrainOrder, parameters: NDArray[np.float32], devices_at_once: int
+    ) -> float:
+        """How long a device of the order takes, in groups of that size: the least of a few passes,
+        of which the first compiles and reads the data."""
+        cohort = np.concatenate(order.groups)
+        groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
+        # Enough devices for a mean, whatever the size of the groups: sixteen, or one group.
+        timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
+        seconds: list[float] = []
+        while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
+            start = time.perf_counter()
+            self.train(timed, parameters)
+            seconds.append(time.perf_counter() - start)
+        return min(seconds) / sum(group.size for group in timed.groups)
 
 
 def _are_whole(device_ids: NDArray[np.uint64], error: DamagedExamples) -> NDArray[np.bool_]:

@@ -103,6 +103,7 @@ from fedray.simulation import resume as resume
 from fedray.simulation import simulate as simulate
 from fedray.studies.canary import Aggregates as Aggregates
 from fedray.studies.canary import CanaryResult as CanaryResult
+from fedray.studies.canary import Trains as Trains
 from fedray.studies.canary import run_canary as run_canary
 from fedray.studies.compare import Comparison as Comparison
 from fedray.studies.compare import compare_runs as compare_runs

@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import queue
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -387,12 +388,17 @@ class _Training:
             on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
         self._begun = time.monotonic()
         self._last_checkpoint = self._begun
+        self._seconds_of_rounds: list[float] = []
+        """How long each round took, of those since this began or went on."""
 
     def train(self, round_index: int, cohort: Cohort) -> None:
         """Trains a round, unless that was done before the last checkpoint."""
         if round_index < self._loop.next_round:
             return
+        # A live training also waits for its rounds, so its whole time would not do.
+        before = time.monotonic()
         self._loop.train(round_index, cohort)
+        self._seconds_of_rounds.append(time.monotonic() - before)
         self._tell()
         if time.monotonic() - self._last_checkpoint >= self._placement.checkpoint_seconds:
             self._checkpoints.save(self._loop.state())
@@ -425,11 +431,17 @@ class _Training:
             "notes": self._checkpoints.notes,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": round(time.monotonic() - self._begun, 3),
+            "seconds_per_round": self._seconds_per_round(),
         }
         path = self.writer.finish(
             self._loop.metrics, self._description, model["parameters"], document
         )
         return TrainedRun.open(path)
+
+    def _seconds_per_round(self) -> float | None:
+        """The median, since the first round compiles; None where no round was left to train."""
+        seconds = self._seconds_of_rounds
+        return round(statistics.median(seconds), 6) if seconds else None
 
 
 def _encoding_figures(scenario: Scenario, dimension: int) -> dict[str, Any]:

@@ -302,8 +302,13 @@ def canary(
         ),
     ] = None,
     coordinates: Annotated[
-        int, typer.Option(metavar="D", help="Parameters of the model; half of them get a canary.")
-    ] = 8192,
+        int | None,
+        typer.Option(
+            metavar="D",
+            help="Parameters of the model, half of them with a canary; default: 8192, or 256 where "
+            "devices add the noise.",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(

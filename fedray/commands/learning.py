@@ -249,7 +249,7 @@ def compare(
     figures: FiguresOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare trained runs of one trace: settings, epsilon, metrics, and paired differences.
+    """Compare trained runs of one trace: settings, metrics, privacy, costs, paired differences.
 
     Runs that differ in training.seed alone are a group, with a mean over its
     seeds. Groups are compared by the differences of runs with the same seed.
@@ -275,6 +275,7 @@ def compare(
     if result.differing_keys:
         print_table(TextTable("What differs", comparison_setting_rows(document)))
     print_pieces([*comparison_mean_tables(document), Paragraph("", document["note"])])
+    print_pieces([Paragraph("", document["costs_note"])])
     if not document["assumptions"]:
         typer.echo("Epsilon is not known without the trace; give it by --trace.")
     for what, path in written.items():

@@ -1,44 +1,61 @@
-"""An empirical check of the whole path of a run's noise: canaries in the real aggregator.
+"""An empirical check of the whole path of a run's noise: canaries in the real training.
 
-Canary devices take part in the rounds of one device's recorded pattern. Each sends the same update,
-a unit vector of its own coordinate, ten times the clip norm long; it goes through the real
-clipping, the encoding and the aggregator. Half of the coordinates have a canary, half are
-silent. What is released is whitened by the mechanism as `mechanisms/reference.py` writes it down,
-in float64 and apart from the aggregator's code: W = L^-1 R / (z norm), L L' = M M' with M the noise
-map and `norm` what a device can contribute, the clip norm where encoding makes nothing longer. If
-all is right the entries of W are independent standard normals, and with a canary they are shifted
-by L^-1 u / z, u the pattern times clip / norm.
+Canary devices take part in the rounds of one device's recorded pattern. Each sends an update of its
+own coordinate (with layers: of one coordinate of each), several clip norms long. It goes through
+the real clipping, weights, encoding, noise of devices, training loop, aggregator and estimator.
+Half of the coordinates have a canary, half are silent. What is released is whitened by the
+mechanism as `mechanisms/reference.py` writes it down, in float64 and apart from the aggregator's
+code: W = L^-1 R / (z norm), L L' = M M' with M the noise map and `norm` what one device may change
+of the estimate, the clip norm where neither encoding nor estimator asks for more. If all is right
+the entries of W are independent standard normals, and with a canary they are shifted by L^-1 u / z,
+u the pattern times clip / norm, and times its weights.
 
 Four figures come out of it: the distinguishability mu of the best linear test (of the released
 rounds; for square strategies it is the mechanism's s / z, for trees less, since nodes are not
 released), the size of the signal, that of the noise, and whether the rounds' noise is independent.
-A deviation of any of them is a bug in one of the two codes.
+A deviation of any of them is a bug in one of the two codes. Counts of short updates, by which
+adaptive clipping chooses norms, are one number in a round. They are released by many aggregators,
+which differ in the seed alone, and are looked at in the same way.
+
+What canaries cannot show: of a clipped denominator, half of the claimed mu. The other half is how a
+device moves the sum of the others by its weight, and there a canary's coordinate has no others.
 """
 
+import itertools
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, stats
 
-from fedray.audit.participation import read_patterns
+from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.encoding.encoding import ClippedUpdates, Encoding
+from fedray.encoding.encoding import Encoding
 from fedray.encoding.registry import encoding_of
+from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.errors import InputError, RunFailed
+from fedray.messages import Clip, TrainReport
 from fedray.placement import Placement
 from fedray.scenario import Scenario
-from fedray.scenario.weighting import MeanWeighting
+from fedray.scenario.buffer import PolynomialWeighting
+from fedray.scenario.clipping import AdaptiveClipping
+from fedray.scenario.training import ServerSGD
+from fedray.scenario.weighting import ClippedDenominator, FixedDenominator
 from fedray.simulation import simulate
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 from mechanisms import reference
-from mechanisms.sensitivity import pattern_sensitivity
+from mechanisms.accounting.clip_count import count_noise_multiplier
+from mechanisms.sensitivity import PatternSensitivities
+from mechanisms.strategy import Strategy
+
+if TYPE_CHECKING:  # loads torch, which only a run needs
+    from clients.canaries import Canaries
 
 CONFIDENCE = 0.99
 ALARM = 1e-4
@@ -47,17 +64,25 @@ NO_NOISE = 1e-6
 """Times what is expected: below, there is none but rounding."""
 MOST_VALUES = 1 << 26
 """Most values of the released rounds, which are held in memory as float64."""
+MOST_DRAWS = 1 << 28
+"""Most draws of devices that add noise, of all rounds: a quarter of an hour."""
 MOST_ROUNDS = 5000
 """Whitening takes a few matrices of so many rounds squared, 200 MB each."""
+COORDINATES, COORDINATES_OF_DEVICES_NOISE = 8192, 256
+"""Parameters of the model unless somebody says: fewer where every device draws noise for each."""
+LAYERS = 4
+"""Layers of the model where a scenario clips layers, and does not say how many there are."""
+COUNTING = 64
+"""Aggregators whose counts of short updates are looked at."""
 _GROUP = 64
-_TOO_LONG = 10.0
 
 
 class Aggregates(Protocol):
     """What is tested: an object with what `server.aggregator.ModelAggregator` does in a round."""
 
-    def start(self, parameters: NDArray[np.float32]) -> Any:
-        """Takes the initial `parameters` [D], once, before the first round."""
+    def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
+        """Takes the initial `parameters` [D], once, before the first round; how its updates are
+        clipped, and the parameters."""
         ...
 
     def add(self, total: NDArray[np.int64]) -> None:
@@ -68,14 +93,34 @@ class Aggregates(Protocol):
         """
         ...
 
-    def release(self) -> Any:
-        """The noised sum of the round, [D], as a tensor on any device; the next `add` belongs to
-        the next round."""
+    def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
+        """Ends a round, and takes the server's step.
+
+        Args:
+            report: what became of the round's devices.
+
+        Returns:
+            How the next round's updates are clipped, and the new parameters [D].
+        """
         ...
 
 
-Clips = Callable[[NDArray[np.float32], float], tuple[NDArray[np.float64], Any]]
-"""By which factors [G] updates [G, D] are scaled down: `clients.clipping.clip_factors`."""
+class Trains(Protocol):
+    """What is tested at the other end: what `clients.canaries.CanaryTrainer` does."""
+
+    def initial_parameters(self) -> NDArray[np.float32]:
+        """Zeros [D]."""
+        ...
+
+    def train(self, order: Any, parameters: NDArray[np.float32]) -> Any:
+        """See `clients.trainer.GroupTrainer`."""
+        ...
+
+
+Aggregator = Callable[[Scenario], Aggregates]
+"""Makes an aggregator of a scenario."""
+Trainer = Callable[[Scenario, Any], Trains]
+"""Makes a trainer of a scenario and of the `clients.canaries.Canaries` that are its devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +141,8 @@ class CanaryResult:
     noise_multiplier: float
     """z of the run's sums of updates."""
     claimed_mu: float
-    """s / z of the pattern, s its sensitivity."""
+    """s / z of the pattern, s its sensitivity; where devices add noise, that of normal noise with
+    the variance of the round with the fewest."""
     expected_mu: float
     """What the released rounds can show of it."""
     mu: float
@@ -110,8 +156,12 @@ class CanaryResult:
     """p-value of the expected mu, two-sided."""
     signal: float
     """The size of the signal, measured over expected."""
+    signal_p: float
+    """p-value of the signal of all rounds, each by itself."""
     noise: float
     """The size of the noise, measured over expected."""
+    size_p: float
+    """p-value of that size, of all rounds together."""
     noise_p: float
     """p-value of the round whose noise is least like it should be."""
     worst_round: int
@@ -120,6 +170,10 @@ class CanaryResult:
     """p-value of the two rounds that are most alike."""
     worst_pair: tuple[int, int]
     """The rounds of independence_p."""
+    counts: "CanaryResult | None" = None
+    """The same of the counts of short updates, for adaptive clipping: there `coordinates` are
+    aggregators, and mu is that of one device, which changes a count by 1/2. None where nothing is
+    counted."""
 
     def __repr__(self) -> str:
         found = f"{len(self.problems)} problems" if self.problems else "no problem"
@@ -149,6 +203,14 @@ class CanaryResult:
                 f"the signal is {self.signal:.3f} and the noise {self.noise:.3f} of what they "
                 "should be"
             )
+        if self.signal_p < ALARM:
+            problems.append(
+                f"the signal does not have the size of its rounds (p = {self.signal_p:.1e})"
+            )
+        if self.size_p < ALARM:
+            problems.append(
+                f"the noise is {self.noise:.4f} of what it should be (p = {self.size_p:.1e})"
+            )
         if self.noise_p < ALARM:
             problems.append(
                 f"the noise of round {self.worst_round} has the wrong size (p = {self.noise_p:.1e})"
@@ -159,6 +221,8 @@ class CanaryResult:
                 f"the noise of rounds {first} and {second} is not independent (p = "
                 f"{self.independence_p:.1e})"
             )
+        if self.counts is not None:
+            problems += [f"counts of short updates: {each}" for each in self.counts.problems]
         return problems
 
     def to_json(self) -> dict[str, Any]:
@@ -166,6 +230,7 @@ class CanaryResult:
         the problems."""
         return {
             **asdict(self),
+            "counts": None if self.counts is None else self.counts.to_json(),
             "confidence": CONFIDENCE,
             "covers": self.covers,
             "problems": self.problems,
@@ -175,30 +240,34 @@ class CanaryResult:
 def run_canary(
     scenario: Scenario,
     trace: Trace | ImportedTrace | str | Path | None = None,
-    coordinates: int = 8192,
-    aggregator: Callable[[Scenario], Aggregates] | None = None,
-    clip: Clips | None = None,
+    coordinates: int | None = None,
+    aggregator: Aggregator | None = None,
+    trainer: Trainer | None = None,
 ) -> CanaryResult:
-    """Sends canaries through the aggregator of a scenario, and compares what comes out with theory.
+    """Sends canaries through the training of a scenario, and compares what comes out with theory.
 
     Args:
-        scenario: names mechanism, noise multiplier and clip norm.
-        trace: the canaries take part in the rounds of the device that binds it; None simulates the
-            scenario for one.
-        coordinates: parameters D of the model, from 256; half of them have a canary. More of them
-            narrow the interval.
+        scenario: names mechanism, noise multiplier, clipping, encoding and weighting.
+        trace: the canaries take part in the rounds of the device that binds it, as stale as it was;
+            None simulates the scenario for one.
+        coordinates: parameters D of the model, from 256; half of them have a canary, or fewer with
+            layers. More of them narrow the interval. None: 8,192, or 256 where devices add noise.
         aggregator: what is tested; the real one unless given.
-        clip: clips updates; the real one unless given.
+        trainer: what is tested; the real one unless given.
 
     Raises:
-        InputError: if there are more rounds or values than fit in memory.
-        RunFailed: if the aggregator adds no noise at all.
+        InputError: if there are more rounds, values or draws than a machine can take.
+        RunFailed: if no noise is added at all.
     """
+    adds_noise = scenario.privacy.encoding.adds_noise
+    if coordinates is None:
+        coordinates = COORDINATES_OF_DEVICES_NOISE if adds_noise else COORDINATES
     if not 256 <= coordinates <= 1 << 20:
         raise InputError(
             f"coordinates={coordinates} must be from 256 to {1 << 20}; more narrow the interval"
         )
-    pattern, rounds = _binding_pattern(scenario, trace)
+    recorded = _recorded(scenario, trace)
+    rounds = recorded.rounds
     if rounds > MOST_ROUNDS:
         raise InputError(
             f"the run has {rounds} rounds, canaries take {MOST_ROUNDS} at most; check a shorter "
@@ -209,7 +278,30 @@ def run_canary(
             f"{rounds} rounds of coordinates={coordinates} are more than {MOST_VALUES:,} values; "
             f"take coordinates={MOST_VALUES // rounds} or fewer"
         )
-    return check_aggregator(scenario, pattern, rounds, coordinates, aggregator, clip)
+    if adds_noise and rounds * coordinates**2 // 2 > MOST_DRAWS:
+        most = math.isqrt(2 * MOST_DRAWS // rounds)
+        remedy = f"take coordinates={most} or fewer" if most >= 256 else "check a shorter run"
+        raise InputError(
+            f"{rounds} rounds of coordinates={coordinates}: devices that add noise would draw more "
+            f"than {MOST_DRAWS:,} numbers; {remedy}"
+        )
+    return check_training(scenario, recorded, coordinates, aggregator, trainer)
+
+
+class Recorded(NamedTuple):
+    """What canaries are told of a trace.
+
+    pattern: the rounds, in order, in which they take part.
+    rounds: n, rounds that are released.
+    staleness: versions by which their models were older than the newest, one per round of the
+        pattern; empty where none was.
+    shares: accepted devices over the report goal, by round [n]; empty where that is 1 always.
+    """
+
+    pattern: tuple[int, ...]
+    rounds: int
+    staleness: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
 
 
 def check_aggregator(
@@ -217,48 +309,102 @@ def check_aggregator(
     pattern: tuple[int, ...],
     rounds: int,
     coordinates: int,
-    aggregator: Callable[[Scenario], Aggregates] | None = None,
-    clip: Clips | None = None,
+    aggregator: Aggregator | None = None,
+    trainer: Trainer | None = None,
 ) -> CanaryResult:
-    """Does what `run_canary` does, for a given pattern.
+    """Does what `run_canary` does, for a given pattern of rounds.
 
     Args:
-        scenario: names mechanism, noise multiplier and clip norm.
+        scenario: names mechanism, noise multiplier, clipping, encoding and weighting.
         pattern: the rounds, in order, in which the canaries take part.
         rounds: n, rounds that are released.
-        coordinates: parameters D of the model; half of them have a canary.
+        coordinates: parameters D of the model.
         aggregator: what is tested; the real one unless given.
-        clip: clips updates; the real one unless given.
+        trainer: what is tested; the real one unless given.
+    """
+    return check_training(scenario, Recorded(pattern, rounds), coordinates, aggregator, trainer)
+
+
+def check_training(
+    scenario: Scenario,
+    recorded: Recorded,
+    coordinates: int,
+    aggregator: Aggregator | None = None,
+    trainer: Trainer | None = None,
+) -> CanaryResult:
+    """Does what `run_canary` does, for what is given of a trace.
+
+    Args:
+        scenario: names mechanism, noise multiplier, clipping, encoding and weighting.
+        recorded: who took part when.
+        coordinates: parameters D of the model; rounded down to whole canaries.
+        aggregator: what is tested; the real one unless given.
+        trainer: what is tested; the real one unless given.
 
     Raises:
-        InputError: if devices add the noise.
-        RunFailed: if the aggregator adds no noise at all.
+        InputError: if canaries would take what rounding adds for noise.
+        RunFailed: if no noise is added at all.
     """
-    if scenario.privacy.encoding.adds_noise:
-        raise InputError(
-            f"privacy.encoding.kind={scenario.privacy.encoding.kind!r}: devices add the noise, and "
-            "canaries check that of the server; take secagg or fixed_point"
-        )
-    tested = aggregator or _real_aggregator
-    clips = clip or _real_clip()
-    released = _released(scenario, pattern, rounds, coordinates, tested, clips)
-    strategy = scenario.privacy.mechanism
+    setup = _Setup.of(scenario, recorded, coordinates)
+    setup.demand_fine_steps(recorded)
+    released, clips = _released(setup, recorded, aggregator or _real_aggregator, trainer or _real())
     z = scenario.update_noise_multiplier
-    # Whitening: the released noise is z norm M Z, of covariance proportional to M M' = L L'.
+    strategy = scenario.privacy.mechanism
+    encoding = setup.encoding
+    # The ratio is the same for every clip norm.
+    inflation = encoding.contribution_norm(1.0)
+    came = [setup.devices(share) / setup.goal for share in recorded.shares]
+    shares = np.sqrt(np.array(came or [1.0] * recorded.rounds))
+    unit = np.array([encoding.contribution_norm(each.norm) for each in clips]) * shares
+    unit *= setup.effect
+    u = np.zeros(recorded.rounds)
+    u[list(recorded.pattern)] = setup.scales(recorded) * _reference_weights(scenario, recorded)
+    u *= setup.longest / (inflation * setup.effect * shares)
+    measured = _measured(_noise_factor(strategy, recorded.rounds), released / unit[:, None], u, z)
+    weights = _reference_weights(scenario, recorded)
+    claimed = PatternSensitivities(strategy, recorded.rounds).exact(
+        np.array(recorded.pattern), None if (weights == 1.0).all() else weights
+    )
+    counts = None
+    if scenario.count_noise is not None:
+        counts = _check_counts(setup.scenario, recorded, aggregator or _real_aggregator)
+    return CanaryResult(
+        mechanism=strategy.kind,
+        rounds=recorded.rounds,
+        coordinates=2 * setup.canaries * len(setup.layer_norms),
+        pattern=recorded.pattern,
+        noise_multiplier=z,
+        claimed_mu=claimed.value / (z * math.sqrt(min(recorded.shares or [1.0]))),
+        counts=counts,
+        **measured,
+    )
+
+
+def _noise_factor(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
+    """L [n, n] with L L' = M M': the released noise is z norm M Z, M the noise map."""
     M = reference.noise_map(strategy, rounds)
-    L = np.linalg.cholesky(M @ M.T)
-    clip_norm = scenario.privacy.clip_norm
-    encoding = _encoding_of(_with_room(scenario, coordinates), coordinates)
-    norm = encoding.contribution_norm(clip_norm)
-    W = linalg.solve_triangular(L, released / (z * norm), lower=True, overwrite_b=True)
-    u = np.zeros(rounds)
-    u[list(pattern)] = clip_norm / norm
+    return np.linalg.cholesky(M @ M.T).astype(np.float64)
+
+
+def _measured(
+    L: NDArray[np.float64], released: NDArray[np.float64], u: NDArray[np.float64], z: float
+) -> dict[str, Any]:
+    """The figures of a `CanaryResult` that are measured, and what mu is expected.
+
+    Args:
+        L: of the noise, [n, n].
+        released: [n, coordinates], in units of what the noise is measured by; the first half of the
+            coordinates has a canary.
+        u: what a canary adds to each round, [n], in the same units.
+        z: noise multiplier.
+    """
+    W = linalg.solve_triangular(L, released / z, lower=True, overwrite_b=True)
     shift = linalg.solve_triangular(L, u, lower=True) / z
     expected_mu = float(np.linalg.norm(shift))
     # Each answer is N(mu, 1) where there is a canary, and N(0, 1) where there is none.
     answers = shift @ W / expected_mu
-    with_canary = answers[: coordinates // 2]
-    without = answers[coordinates // 2 :]
+    half = W.shape[1] // 2
+    with_canary, without = answers[:half], answers[half:]
     # Student's pooled variance: both halves have the same noise.
     freedom = with_canary.size + without.size - 2
     squares_with = with_canary.var(ddof=1) * (with_canary.size - 1)
@@ -267,7 +413,7 @@ def check_aggregator(
     # Checked before mu, which would be divided by it.
     if spread < NO_NOISE:
         raise RunFailed(
-            f"the aggregator adds no noise at all: {coordinates} coordinates gave the same answer "
+            f"the aggregator adds no noise at all: {W.shape[1]} coordinates gave the same answer "
             "to the best test; find out why "
             "before anything is trained"
         )
@@ -275,88 +421,326 @@ def check_aggregator(
     mu = difference / spread
     # The error of a standardised difference: that of the two means, and that of the spread.
     error = math.sqrt(1 / with_canary.size + 1 / without.size + mu**2 / (2 * freedom))
-    # Two-sided: too much noise is as much of a bug as too little.
-    mu_p = 2.0 * float(stats.norm.sf(abs(mu - expected_mu) / error))
     reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
-    silent = W[:, coordinates // 2 :]
+    silent = W[:, half:]
     noise_p, worst_round = _least_alike(silent)
     independence_p, worst_pair = _most_alike(silent)
-    claimed = pattern_sensitivity(strategy, np.array(pattern), rounds)
-    return CanaryResult(
-        mechanism=strategy.kind,
-        rounds=rounds,
-        coordinates=coordinates,
-        pattern=pattern,
-        noise_multiplier=z,
-        claimed_mu=claimed.value / z,
-        expected_mu=expected_mu,
-        mu=mu,
-        mu_low=mu - reach,
-        mu_high=mu + reach,
-        mu_p=mu_p,
-        signal=difference / expected_mu,
-        noise=float(np.sqrt((silent**2).mean())),
-        noise_p=noise_p,
-        worst_round=worst_round,
-        independence_p=independence_p,
-        worst_pair=worst_pair,
+    return {
+        "expected_mu": expected_mu,
+        "mu": mu,
+        "mu_low": mu - reach,
+        "mu_high": mu + reach,
+        # Two-sided: too much noise is as much of a bug as too little.
+        "mu_p": 2.0 * float(stats.norm.sf(abs(mu - expected_mu) / error)),
+        "signal": difference / expected_mu,
+        "signal_p": _signal_p(W, shift),
+        "noise": float(np.sqrt((silent**2).mean())),
+        "size_p": _size_p(silent),
+        "noise_p": noise_p,
+        "worst_round": worst_round,
+        "independence_p": independence_p,
+        "worst_pair": worst_pair,
+    }
+
+
+class _Setup(NamedTuple):
+    """The experiment: a scenario whose rounds have room for all canaries at once, and what theory
+    says of it. The rules of estimators and weights are written down here once more.
+
+    scenario: as it is trained.
+    canaries: how many there are.
+    silent: devices with examples that send zero, in every other round of the pattern.
+    layer_norms: the first clip norm of each layer.
+    goal: devices of a round.
+    denominator: by which a noised sum is divided; None for the number of devices.
+    least: the sum of weights from which on a sum is scaled down; infinite where none is.
+    effect: what one device may change of the estimate, over what it may add to the sum.
+    encoding: of the sums.
+    longest: the longest clipped update, in clip norms.
+    """
+
+    scenario: Scenario
+    canaries: int
+    silent: int
+    layer_norms: tuple[float, ...]
+    goal: int
+    denominator: float | None
+    least: float
+    effect: float
+    encoding: Encoding
+    longest: float
+
+    @classmethod
+    def of(cls, scenario: Scenario, recorded: Recorded, coordinates: int) -> "_Setup":
+        """The experiment for a scenario and a trace, with so many coordinates at most."""
+        privacy, weighting = scenario.privacy, scenario.training.weighting
+        table = privacy.clipping
+        layers = len(getattr(table, "norms", None) or range(LAYERS))
+        names = [f"layer{place}" for place in range(layers)]
+        layer_norms = table.layer_norms(names, privacy.clip_norm) or (privacy.clip_norm,)
+        canaries = coordinates // (2 * len(layer_norms))
+        # Integer sums are sized by the goal, and all canaries of a round come at once. Where
+        # devices add noise, every device of the goal must be there.
+        goal = math.ceil(canaries / min(recorded.shares or [1.0]))
+        if not privacy.encoding.adds_noise:
+            goal = max(goal, scenario.rounds.report_goal)
+        silent, denominator, least, effect = 0, None, math.inf, 1.0
+        if isinstance(weighting, FixedDenominator):
+            denominator = goal * weighting.mean_weight
+        if isinstance(weighting, ClippedDenominator):
+            # Rounds with half of the least denominator, and with twice as much.
+            goal = math.ceil(2 * canaries / weighting.least_mean_weight)
+            denominator = least = goal * weighting.least_mean_weight
+            silent, effect = 3 * canaries, 2.0
+        dimension = 2 * canaries * len(layer_norms)
+        trained = _with_room(scenario, goal, dimension)
+        encoding = encoding_of(trained.privacy.encoding, trained.sum_setting(dimension))
+        longest = math.hypot(*layer_norms) / privacy.clip_norm
+        return cls(
+            *(trained, canaries, silent, layer_norms, goal),
+            *(denominator, least, effect, encoding, longest),
+        )
+
+    def devices(self, share: float) -> int:
+        """Devices of a round in which such a share of the goal was accepted."""
+        return round(self.goal * share)
+
+    def has_silent(self, pattern: Sequence[int], round_index: int) -> bool:
+        """Whether silent devices with examples take part in a round of the pattern."""
+        return bool(self.silent) and pattern.index(round_index) % 2 == 1
+
+    def scales(self, recorded: Recorded) -> NDArray[np.float64]:
+        """By what the sums of the pattern's rounds are scaled before noise is added, [c]."""
+        weights = [
+            self.canaries + self.silent * self.has_silent(recorded.pattern, index)
+            for index in recorded.pattern
+        ]
+        return np.minimum(1.0, self.least / np.array(weights))
+
+    def demand_fine_steps(self, recorded: Recorded) -> None:
+        """Raises InputError if rounding by all canaries together may add so much variance that a
+        right training would be called wrong.
+
+        A coordinate of an update is rounded with a variance of 1/4 step^2 at most. That is compared
+        with one standard deviation of a measured variance: of a round, and of all rounds.
+        """
+        table, z = self.scenario.privacy.encoding, self.scenario.update_noise_multiplier
+        if not isinstance(table, ModularTable):
+            return
+        often = max(1.0, len(recorded.pattern) / math.sqrt(recorded.rounds))
+        added = often * self.canaries / 4.0
+        least_square = added / math.sqrt(2.0 / self.canaries) / z**2
+        if (table.scale * self.encoding.contribution_norm(1.0)) ** 2 >= least_square:
+            return
+        raise InputError(
+            f"privacy.encoding.scale={table.scale}: {self.canaries:,} canaries at once would round "
+            "by so much that it is taken for noise; take fewer coordinates, or a scale of at "
+            f"least {math.ceil(math.sqrt(least_square)):,}"
+        )
+
+
+def _with_room(scenario: Scenario, goal: int, dimension: int) -> Scenario:
+    """The scenario with full noise, rounds of `goal` devices, a model of D parameters, and a server
+    that adds the mean to the model as it is."""
+    tables = {
+        # A sampled cohort would get its share of the noise alone.
+        "cohort_sample": goal,
+        "server": ServerSGD(momentum=0.0, learning_rate=1.0),
+        "devices_at_once": _GROUP,
+        "evaluate_every": scenario.rounds.count + 1,
+        "checkpoint_every": scenario.rounds.count + 1,
+    }
+    privacy = {}
+    clipping, encoding = scenario.privacy.clipping, scenario.privacy.encoding
+    if isinstance(clipping, AdaptiveClipping):
+        # Else it would follow from the goal.
+        counted = clipping.model_copy(update={"count_noise": scenario.count_noise})
+        privacy["clipping"] = counted
+    if isinstance(encoding, DiscreteGaussian):
+        privacy["encoding"] = encoding.model_copy(update={"parameters": dimension})
+    rounds = {"report_goal": goal, "uploads": None}
+    if scenario.rounds.uploads is not None:
+        rounds["mode"] = "on-device"
+    return scenario.model_copy(
+        update={
+            "training": scenario.training.model_copy(update=tables),
+            "privacy": scenario.privacy.model_copy(update=privacy),
+            "rounds": scenario.rounds.model_copy(update=rounds),
+        }
     )
 
 
+def _reference_weights(scenario: Scenario, recorded: Recorded) -> NDArray[np.float64]:
+    """By what the contributions of the pattern are scaled, [c]: (1 + staleness)^-exponent."""
+    buffer = scenario.rounds.buffer
+    weights = np.ones(len(recorded.pattern))
+    if not recorded.staleness or buffer is None:
+        return weights
+    if isinstance(buffer.weighting, PolynomialWeighting):
+        weights = (1.0 + np.array(recorded.staleness)) ** -buffer.weighting.exponent
+    return weights
+
+
 def _released(
-    scenario: Scenario,
-    pattern: tuple[int, ...],
-    rounds: int,
-    coordinates: int,
-    aggregator: Callable[[Scenario], Aggregates],
-    clip: Clips,
-) -> NDArray[np.float64]:
-    """[rounds, coordinates]: what the aggregator releases; canaries sit in the first half of the
-    coordinates."""
-    full = _with_room(scenario, coordinates)
-    tested = aggregator(full)
-    tested.start(np.zeros(coordinates, np.float32))
-    encoding = _encoding_of(full, coordinates)
-    rows = np.empty((rounds, coordinates))
-    for index in range(rounds):
-        total = encoding.zero_sum()
-        if index in pattern:
-            for updates in _canaries(index, coordinates, scenario.privacy.clip_norm, clip):
-                encoding.encode_into(total, updates, scenario.privacy.clip_norm)
-        tested.add(total)
-        rows[index] = tested.release().cpu().double().numpy()
-    return rows
+    setup: _Setup, recorded: Recorded, aggregator: Aggregator, trainer: Trainer
+) -> tuple[NDArray[np.float64], list[Clip]]:
+    """What the training releases, noised sums [n, 2 canaries], and the clips of the rounds.
+
+    Of several layers, a coordinate is the sum over layers in a canary's direction.
+    """
+    from clients.canaries import Canaries
+    from clients.workers import TrainerWorker
+    from fedray.workers import InProcessWorker
+    from server.training import TrainingLoop
+    from server.workers import AggregatorWorker
+
+    full, layers = setup.scenario, setup.layer_norms
+    first = full.privacy.clipping.clip(full.privacy.clip_norm)
+    canaries = Canaries(setup.canaries, setup.silent, layers, first)
+    watched = _Watched(aggregator(full), canaries)
+    loop = TrainingLoop(
+        full,
+        [TrainerWorker(InProcessWorker(lambda: trainer(full, canaries)))],
+        AggregatorWorker(InProcessWorker(lambda: watched)),
+    )
+    direction = np.array(layers) / math.hypot(*layers)
+    rows = np.empty((recorded.rounds, 2 * setup.canaries))
+    for index in range(recorded.rounds):
+        cohort = _cohort(setup, recorded, index)
+        loop.train(index, cohort)
+        divisor = setup.denominator or cohort.device_ids.size
+        step = watched.steps[index].reshape(len(layers), -1)
+        rows[index] = divisor * (direction @ step)
+        watched.steps[index] = np.empty(0)
+    return rows, [metrics.clip for metrics in loop.metrics if metrics.clip is not None]
 
 
-def _with_room(scenario: Scenario, coordinates: int) -> Scenario:
-    """The scenario with full noise, and with a report goal that no sum of canaries exceeds."""
-    # Integer sums are sized by the goal, and all canaries of a round come at once. A sampled
-    # cohort would get its share of the noise alone.
-    goal = max(scenario.rounds.report_goal, coordinates // 2)
-    # The canaries are told what the noise is to a sum, before any weighting.
-    training = {"cohort_sample": goal, "weighting": MeanWeighting()}
+class _Watched:
+    """An aggregator whose steps are written down, and whose clips the canaries are told."""
+
+    def __init__(self, aggregator: Aggregates, canaries: "Canaries") -> None:
+        self._aggregator, self._canaries = aggregator, canaries
+        self._before = np.empty(0)
+        self.steps: list[NDArray[np.float64]] = []
+        """What each round added to the parameters, [D]."""
+        self.add = aggregator.add
+
+    def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
+        """See `Aggregates`."""
+        return self._told(*self._aggregator.start(parameters))
+
+    def commit(self, report: TrainReport) -> tuple[Clip, NDArray[np.float32]]:
+        """See `Aggregates`."""
+        before = self._before
+        told = self._told(*self._aggregator.commit(report))
+        self.steps.append(self._before - before)
+        return told
+
+    def _told(
+        self, clip: Clip, parameters: NDArray[np.float32]
+    ) -> tuple[Clip, NDArray[np.float32]]:
+        self._canaries.clip = clip
+        self._before = parameters.astype(np.float64)
+        return clip, parameters
+
+
+def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
+    """The devices of a round, canaries first; as many as were accepted, with the others empty."""
+    from server.training import Cohort
+
+    share = recorded.shares[round_index] if recorded.shares else 1.0
+    # Where they neither add noise nor are counted, devices that send nothing are not needed.
+    is_counted = setup.scenario.count_noise is not None
+    devices = setup.canaries if is_counted else 1
+    if setup.encoding.adds_noise:
+        devices = setup.devices(share)
+    sending = 0
+    if round_index in recorded.pattern:
+        sending = setup.canaries
+        sending += setup.silent * setup.has_silent(recorded.pattern, round_index)
+    holding = setup.canaries + setup.silent
+    empty = np.arange(holding, holding + max(0, devices - sending))
+    device_ids = np.concatenate([np.arange(sending), empty]).astype(np.uint64)
+    if setup.scenario.rounds.buffer is None:
+        return Cohort(device_ids)
+    versions = np.full(device_ids.size, round_index, np.uint32)
+    if recorded.staleness and sending:
+        versions[:sending] -= recorded.staleness[recorded.pattern.index(round_index)]
+    return Cohort(device_ids, versions)
+
+
+def _check_counts(scenario: Scenario, recorded: Recorded, aggregator: Aggregator) -> CanaryResult:
+    """What canaries show of the counts of short updates.
+
+    In the rounds of the pattern, all devices of half of the aggregators count as short, and those
+    of the other half have sent nothing.
+    """
+    count_noise, goal = scenario.count_noise, scenario.rounds.report_goal
+    assert count_noise is not None
+    counts = np.empty((recorded.rounds, COUNTING))
+    for place in range(COUNTING):
+        tested = aggregator(_counting(scenario, place))
+        tested.start(np.zeros(1, np.float32))
+        shares = [0.0]
+        for index in range(recorded.rounds):
+            is_short = index in recorded.pattern and place < COUNTING // 2
+            became = {"short": goal} if is_short else {"without_examples": goal}
+            clip, _ = tested.commit(TrainReport(round_index=index, devices=goal, **became))
+            assert clip.counted_norm is not None
+            # C_t = C_0 exp(-rate (shares - t / 2)), so the sum of shares follows from it.
+            ratio = math.log(scenario.privacy.clip_norm / clip.counted_norm)
+            shares.append(ratio / _SLOWLY + (index + 1) / 2)
+        counts[:, place] = [
+            goal * (after - before) - goal / 2 for before, after in itertools.pairwise(shares)
+        ]
+    # One device changes a count by 1/2, and all of them together by so much more.
+    u = np.zeros(recorded.rounds)
+    u[list(recorded.pattern)] = goal
+    z = count_noise_multiplier(count_noise)
+    strategy = scenario.privacy.mechanism
+    measured = _measured(_noise_factor(strategy, recorded.rounds), 2.0 * counts, u, z)
+    for name in ("expected_mu", "mu", "mu_low", "mu_high"):
+        measured[name] /= goal
+    claimed = PatternSensitivities(strategy, recorded.rounds).exact(np.array(recorded.pattern))
+    return CanaryResult(
+        mechanism=strategy.kind,
+        rounds=recorded.rounds,
+        coordinates=COUNTING,
+        pattern=recorded.pattern,
+        noise_multiplier=z,
+        claimed_mu=claimed.value / z,
+        **measured,
+    )
+
+
+_SLOWLY = 1e-4
+"""Learning rate of clip norms where counts are looked at, so that no norm reaches its limit."""
+
+
+def _counting(scenario: Scenario, place: int) -> Scenario:
+    """The scenario with a seed of its own, and a clip norm that moves slowly around the median."""
+    slowly = {"learning_rate": _SLOWLY, "quantile": 0.5}
+    clipping = scenario.privacy.clipping.model_copy(update=slowly)
+    seed = {"seed": scenario.training_seed + 1 + place}
     tables = {
-        "training": scenario.training.model_copy(update=training),
-        "rounds": scenario.rounds.model_copy(update={"report_goal": goal, "uploads": None}),
+        "privacy": scenario.privacy.model_copy(update={"clipping": clipping}),
+        "training": scenario.training.model_copy(update=seed),
     }
     return scenario.model_copy(update=tables)
 
 
-def _encoding_of(scenario: Scenario, coordinates: int) -> Encoding:
-    return encoding_of(scenario.privacy.encoding, scenario.sum_setting(coordinates))
+def _signal_p(W: NDArray[np.float64], shift: NDArray[np.float64]) -> float:
+    """p-value of the mean of each round [n], with a canary less without."""
+    half = W.shape[1] // 2
+    away = W[:, :half].mean(axis=1) - W[:, half:].mean(axis=1) - shift
+    variance = 1.0 / half + 1.0 / (W.shape[1] - half)
+    return float(stats.chi2.sf((away**2).sum() / variance, away.size))
 
 
-def _canaries(
-    round_index: int, coordinates: int, clip_norm: float, clip: Clips
-) -> Iterator[ClippedUpdates]:
-    """The updates of one canary per coordinate of the first half, group by group."""
-    for start in range(0, coordinates // 2, _GROUP):
-        places = np.arange(start, min(start + _GROUP, coordinates // 2))
-        updates = np.zeros((places.size, coordinates), np.float32)
-        # Too long, so that the clipping is tested as well.
-        updates[np.arange(places.size), places] = _TOO_LONG * clip_norm
-        factors, _ = clip(updates, clip_norm)
-        yield ClippedUpdates(round_index, places.astype(np.uint64), updates, factors)
+def _size_p(silent: NDArray[np.float64]) -> float:
+    """p-value of the sum of squares of all rounds, two-sided."""
+    law, square = stats.chi2(silent.size), float((silent**2).sum())
+    return 2.0 * float(min(law.cdf(square), law.sf(square)))
 
 
 def _least_alike(silent: NDArray[np.float64]) -> tuple[float, int]:
@@ -374,7 +758,9 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
     if len(silent) < 2:
         return 1.0, (0, 0)
     # Their means are known to be zero, so nothing is subtracted.
-    unit = silent / np.linalg.norm(silent, axis=1, keepdims=True)
+    # A round may have no noise at all, which other p-values tell.
+    norms = np.maximum(np.linalg.norm(silent, axis=1, keepdims=True), NO_NOISE)
+    unit = silent / norms
     correlations = unit @ unit.T
     np.fill_diagonal(correlations, 0.0)
     place = int(np.abs(correlations).argmax())
@@ -388,24 +774,47 @@ def _most_alike(silent: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
     return min(1.0, p * pairs), (first, second)
 
 
-def _binding_pattern(
-    scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None
-) -> tuple[tuple[int, ...], int]:
-    """Rounds of the device that attains the sensitivity, and how many rounds there are."""
+def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None) -> Recorded:
+    """Rounds of the device that attains the sensitivity, and what else canaries are told."""
     with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
         if trace is None:
             untrained = scenario.with_overrides("training.enabled=false")
             trace = simulate(untrained, Placement(1, "in-process"), Path(folder, "trace"))
         opened = open_trace(trace) if isinstance(trace, str | Path) else trace
         patterns = read_patterns(opened)
-    if scenario.rounds.count < patterns.committed_rounds:
-        raise InputError(
-            f"trace {str(opened.path)!r} has {patterns.committed_rounds} rounds, the scenario "
-            "rounds.count="
-            f"{scenario.rounds.count}; give the scenario that was run"
-        )
+        if not patterns.device_ids.size:
+            raise InputError(
+                f"trace {str(opened.path)!r}: no device took part in any of its rounds, so there "
+                "is no pattern for canaries; give a trace in which some did"
+            )
+        if scenario.rounds.count < patterns.committed_rounds:
+            raise InputError(
+                f"trace {str(opened.path)!r} has {patterns.committed_rounds} rounds, the scenario "
+                "rounds.count="
+                f"{scenario.rounds.count}; give the scenario that was run"
+            )
+        return _binding(scenario, opened, patterns)
+
+
+def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Patterns) -> Recorded:
     binding = trace_sensitivity(scenario.privacy.mechanism, patterns)
-    return binding.rounds, patterns.committed_rounds
+    rounds = patterns.committed_rounds
+    if isinstance(trace, ImportedTrace):
+        return Recorded(binding.rounds, rounds)
+    staleness: dict[int, int] = {}
+    for part in trace.accepted() if trace.is_buffered else ():
+        assert part.versions is not None
+        is_own = part.device_ids == binding.device_id
+        own = part.rounds[is_own].tolist(), part.versions[is_own].tolist()
+        staleness |= {index: index - version for index, version in zip(*own, strict=True)}
+    shares: tuple[float, ...] = ()
+    if scenario.privacy.encoding.adds_noise:
+        accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
+        # Whoever comes beyond the goal adds noise that no privacy rests on here.
+        of_goal = np.minimum(1.0, accepted / scenario.rounds.report_goal)
+        shares = tuple(of_goal.tolist()) if (of_goal < 1.0).any() else ()
+    stale = tuple(staleness[index] for index in binding.rounds) if staleness else ()
+    return Recorded(binding.rounds, rounds, stale, shares)
 
 
 def _real_aggregator(scenario: Scenario) -> Aggregates:
@@ -414,7 +823,7 @@ def _real_aggregator(scenario: Scenario) -> Aggregates:
     return ModelAggregator(scenario)
 
 
-def _real_clip() -> Clips:
-    from clients.clipping import clip_factors
+def _real() -> Trainer:
+    from clients.canaries import CanaryTrainer
 
-    return clip_factors
+    return CanaryTrainer

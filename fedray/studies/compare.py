@@ -30,7 +30,11 @@ PAIRED = (
     "that share the trace and the seed. Behind ± is Student's 95 % interval over seeds."
 )
 """What a reader of the figures has to know."""
-
+COSTS = (
+    "Uploads are those of one device in one round. Seconds per round are the median of rounds on "
+    "the machine that trained, so they compare settings of one machine alone."
+)
+"""What a reader of the costs has to know."""
 
 MECHANISM = "privacy.mechanism"
 """The table whose kind names a group."""
@@ -49,6 +53,8 @@ class Group:
     have."""
     epsilon: Mapping[str, float | None] | None
     """By guarantee: observed and enforced. None where the trace is not known."""
+    rho: Mapping[str, float | None] | None
+    """zCDP, by guarantee as `epsilon`."""
 
     @property
     def seeds(self) -> list[int]:
@@ -101,6 +107,7 @@ class Comparison:
             "differing_keys": self.differing_keys,
             "groups": [self._group_json(group) for group in self.groups],
             "note": PAIRED,
+            "costs_note": COSTS,
             "assumptions": list(self.assumptions),
         }
 
@@ -120,6 +127,7 @@ class Comparison:
             "noise_multiplier": privacy["noise_multiplier"],
             "settings": dict(group.settings),
             "epsilon": dict(group.epsilon) if group.epsilon is not None else None,
+            "rho": dict(group.rho) if group.rho is not None else None,
             "seeds": group.seeds,
             "means": {name: self.mean(group, name).to_json() for name in names},
             "differences": None
@@ -169,19 +177,18 @@ def compare_runs(
     own_delta: float = opened[0].document["scenario"]["privacy"]["delta"]
     used_delta = own_delta if delta is None else delta
     firsts = [next(iter(group.values())) for group in gathered.values()]
-    epsilons, assumptions = (
-        _epsilons(firsts, found, used_delta) if found is not None else ([None] * len(firsts), ())
+    spent, assumptions = (
+        _spent(firsts, labels, found, used_delta) if found is not None else ([{}] * len(firsts), ())
     )
     groups = tuple(
         Group(
             label,
             runs_by_seed,
             {name: tables[key][name] for name in differing if name in tables[key]},
-            epsilon,
+            figures.get("epsilon"),
+            figures.get("rho"),
         )
-        for label, (key, runs_by_seed), epsilon in zip(
-            labels, gathered.items(), epsilons, strict=True
-        )
+        for label, (key, runs_by_seed), figures in zip(labels, gathered.items(), spent, strict=True)
     )
     first = opened[0]
     return Comparison(first.trace_digest, first.task_metrics, groups, used_delta, assumptions)
@@ -314,14 +321,16 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)[:24]
 
 
-def _epsilons(
-    runs: Sequence[TrainedRun], trace: Trace, delta: float
-) -> tuple[list[dict[str, float | None]], tuple[str, ...]]:
-    """Observed and enforced epsilon of each run by the audit of the trace, and what they rest
-    on."""
-    known: dict[str, dict[str, float | None]] = {}
-    found, assumptions = [], ()
-    for run in runs:
+def _spent(
+    runs: Sequence[TrainedRun], labels: Sequence[str], trace: Trace, delta: float
+) -> tuple[list[dict[str, dict[str, float | None]]], tuple[str, ...]]:
+    """Observed and enforced epsilon and rho of each run by the audit of the trace, and what they
+    rest on."""
+    known: dict[str, dict[str, dict[str, float | None]]] = {}
+    rested: dict[str, tuple[str, ...]] = {}
+    labels_by_key: dict[str, list[str]] = {}
+    found: list[dict[str, dict[str, float | None]]] = []
+    for run, label in zip(runs, labels, strict=True):
         privacy = run.document["scenario"]["privacy"]
         own = [privacy["mechanism"], privacy["noise_multiplier"], privacy.get("encoding")]
         key = json.dumps(own, sort_keys=True)
@@ -332,10 +341,35 @@ def _epsilons(
                 trace, read.noise_multiplier, delta, read.mechanism, encoding=read.encoding
             )
             used = audit.mechanisms[0]
-            known[key] = {"observed": used.observed.epsilon, "enforced": used.enforced.epsilon}
-            assumptions = audit.assumptions
+            known[key] = {
+                "epsilon": {"observed": used.observed.epsilon, "enforced": used.enforced.epsilon},
+                "rho": {"observed": used.observed.rho, "enforced": used.enforced.rho},
+            }
+            rested[key] = audit.assumptions
+        labels_by_key.setdefault(key, []).append(label)
         found.append(known[key])
-    return found, assumptions
+    return found, _told_once(rested, labels_by_key)
+
+
+def _told_once(
+    rested: Mapping[str, Sequence[str]], labels: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """What audits rest on: each sentence once, with the groups that it is about unless that is
+    all of them.
+
+    Args:
+        rested: sentences of each audit.
+        labels: of the groups that each audit is of.
+    """
+    about: dict[str, list[str]] = {}
+    for key, sentences in rested.items():
+        for sentence in sentences:
+            about.setdefault(sentence, []).extend(labels[key])
+    groups = sum(map(len, labels.values()))
+    return tuple(
+        sentence if len(those) == groups else f"Of {'; '.join(those)}: {sentence}"
+        for sentence, those in about.items()
+    )
 
 
 def _run_json(run: TrainedRun, seed: int) -> dict[str, Any]:
@@ -347,4 +381,12 @@ def _run_json(run: TrainedRun, seed: int) -> dict[str, Any]:
         for name, measured in run.last_evaluation().items()
     }
     rounds = run.document["rounds"]
-    return {"path": str(run.path), "seed": seed, "rounds": rounds, "metrics": finite}
+    return {
+        "path": str(run.path),
+        "seed": seed,
+        "rounds": rounds,
+        "metrics": finite,
+        "bits_per_parameter": run.bits_per_parameter,
+        "bytes_per_upload": run.bytes_per_upload,
+        "seconds_per_round": run.seconds_per_round,
+    }

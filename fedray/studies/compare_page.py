@@ -13,7 +13,7 @@ from fedray.report.text.training import (
     comparison_run_rows,
     comparison_setting_rows,
 )
-from fedray.studies.compare import PAIRED, Comparison, Group
+from fedray.studies.compare import COSTS, PAIRED, Comparison, Group
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -25,7 +25,7 @@ def comparison_page(comparison: Comparison) -> str:
             "Runs",
             comparison_run_rows(document),
             "After the last round, on held-out data; standard errors in brackets. "
-            f"{_epsilon_words(comparison)}",
+            f"{_epsilon_words(comparison)} {COSTS}",
         ),
     ]
     if comparison.differing_keys:

@@ -263,6 +263,29 @@ class TrainedRun:
             measures[metric.name] = Measured(last[column], standard_error)
         return measures
 
+    @property
+    def bits_per_parameter(self) -> float | None:
+        """What a device sent in a round for each parameter of the model, in bits; None for runs
+        that were written before encodings had a choice."""
+        encoding = self.document.get("encoding")
+        return None if encoding is None else encoding["bits_per_parameter"]
+
+    @property
+    def bytes_per_upload(self) -> int | None:
+        """What a device sent in a round, in whole bytes; None where `bits_per_parameter` is."""
+        bits = self.bits_per_parameter
+        if bits is None:
+            return None
+        parameters = sum(math.prod(shape) for shape in self.document["parameters"].values())
+        return math.ceil(bits * parameters / 8)
+
+    @property
+    def seconds_per_round(self) -> float | None:
+        """Wall-clock time of a round on the machine that trained: the median of those since the
+        training began or went on, each with its evaluation if it had one. None where that was not
+        recorded."""
+        return self.document.get("seconds_per_round")
+
     def rows(self) -> list[list[str]]:
         """What was trained, as lines of a table, a name and a value each: rounds, task, losses,
         what was left out."""

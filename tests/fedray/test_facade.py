@@ -285,7 +285,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
     run = fedray.FittedRun(0.5, 12, 3)
     canary = fedray.CanaryResult(
         *("banded-toeplitz", 2000, 8192, tuple(range(2000)), 7.0, 1.0, 1.0, 1.0, 0.9, 1.1),
-        *(0.5, 1.0, 1.0, 0.5, 3, 0.5, (1, 2)),
+        *(0.5, 1.0, 0.5, 1.0, 0.5, 0.5, 3, 0.5, (1, 2)),
     )
     plan = fedray.Plan(
         fedray.PlanTarget(3.0), _scenario(), 3, 0.1, _candidate(), (_candidate(),) * 40

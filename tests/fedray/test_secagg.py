@@ -310,9 +310,9 @@ def test_canaries_find_the_noise_of_the_inflated_norm_and_notice_that_of_the_cli
     small,
 ) -> None:
     class ByTheClipNorm(ModelAggregator):
-        def release(self):
+        def release(self, scale=1.0):
             self._noise_multiplier = 2.0 / inflation(40, 2048)
-            return super().release()
+            return super().release(scale)
 
     found = canary(small)
     assert found.problems == []

@@ -4,12 +4,14 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedray
 from fedray.report.plotly_json import plotly_figure
+from fedray.report.text.training import comparison_run_rows
 from fedray.studies.compare_page import comparison_figures, comparison_page
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -235,3 +237,56 @@ def test_a_run_that_diverged_has_no_mean_and_is_still_shown(trace, trained_of) -
     found = fedray.compare_runs(made, trace)
     assert found.to_json()["groups"][0]["means"]["accuracy"]["mean"] is None
     assert "Trained runs compared" in comparison_page(found)
+
+
+ENCODINGS = {
+    "fixed_point": "privacy.encoding.kind=fixed_point",
+    "secagg": "privacy.encoding={kind='secagg', scale=4096}",
+    "discrete_gaussian": "privacy.encoding={kind='discrete_gaussian', scale=4096, parameters=2}",
+    "adaptive": "privacy.clipping.kind=adaptive",
+}
+
+
+@pytest.mark.slow
+def test_one_trace_trained_under_each_encoding_is_one_table(small, tmp_path: Path) -> None:
+    """What each gives and costs: the metric with its error, rho, epsilon, bits, seconds."""
+    scenario = small(
+        "training.enabled=true",
+        "training.task.kind=quadratic",
+        "data={kind='points', dimension=2}",
+        "rounds={count=3, report_goal=20}",
+        "training.cohort_sample=20",
+        "training.evaluation_devices=8",
+        "privacy.mechanism={kind='identity'}",
+        "privacy.noise_multiplier=1.0",
+        "privacy.clipping={kind='fixed'}",
+    )
+    here = fedray.Placement(1, "in-process")
+    trace = fedray.simulate(scenario, here, tmp_path / "t")
+    runs = [
+        fedray.train(trace, scenario.with_overrides(override), here, tmp_path / name)
+        for name, override in ENCODINGS.items()
+    ]
+    document = fedray.compare_runs(runs, trace).to_json()
+    figures = dict(zip(ENCODINGS, document["groups"], strict=True))
+    of_runs = {name: group["runs"][0] for name, group in figures.items()}
+    assert of_runs["fixed_point"]["bits_per_parameter"] == 64.0
+    assert of_runs["fixed_point"]["bytes_per_upload"] == 16
+    # The modulus has room for 20 devices of 4096 steps, and two parameters are padded to four.
+    least_bits = math.ceil(math.log2(2 * 20 * 4096 + 1))
+    assert of_runs["secagg"]["bits_per_parameter"] == 2 * least_bits
+    # And for nine deviations of the noise, here as long as an update.
+    with_noise = math.ceil(math.log2(2 * (20 + 9) * 4096 + 1))
+    assert of_runs["discrete_gaussian"]["bits_per_parameter"] == 2 * with_noise
+    assert all(run["seconds_per_round"] > 0.0 for run in of_runs.values())
+    assert all(run["metrics"]["loss"]["standard_error"] > 0.0 for run in of_runs.values())
+    # Encodings that let the server add noise cost accuracy alone, and devices' noise costs more rho.
+    rho = {name: group["rho"]["observed"] for name, group in figures.items()}
+    assert rho["secagg"] == rho["fixed_point"] == rho["adaptive"]
+    assert rho["fixed_point"] == pytest.approx(1 / 2)
+    assert rho["discrete_gaussian"] >= rho["fixed_point"]
+    heading, *rows = comparison_run_rows(document)
+    assert heading[-3:] == ["bits per parameter", "bytes per upload", "seconds per round"]
+    assert [row[heading.index("bytes per upload")] for row in rows[:2]] == ["16", "9"]
+    of_one = f"Of {figures['discrete_gaussian']['label']}: Updates are summed"
+    assert any(each.startswith(of_one) for each in document["assumptions"])

@@ -260,9 +260,17 @@ def canary_lines(canary: Document) -> Iterator[str]:
     )
     yield f"signal     {canary['signal']:.4f} of what it should be; noise {canary['noise']:.4f}"
     yield (
-        f"p-values   size of the noise {canary['noise_p']:.3g}, independence of rounds "
-        f"{canary['independence_p']:.3g}"
+        f"p-values   signal {canary['signal_p']:.3g}, size of the noise {canary['size_p']:.3g}, of "
+        f"a round's {canary['noise_p']:.3g}, independence of rounds {canary['independence_p']:.3g}"
     )
+    counts = canary["counts"]
+    if counts is not None:
+        yield (
+            f"counts     noise multiplier {counts['noise_multiplier']:g}, mu claimed "
+            f"{counts['claimed_mu']:.4f}, expected {counts['expected_mu']:.4f}, measured "
+            f"{counts['mu']:.4f} [{counts['mu_low']:.4f}, {counts['mu_high']:.4f}]; noise "
+            f"{counts['noise']:.4f} of what it should be"
+        )
     for problem in canary["problems"]:
         yield f"WRONG      {problem}"
 

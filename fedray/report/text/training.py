@@ -18,15 +18,18 @@ def comparison_run_rows(comparison: Document) -> list[list[str]]:
     names = [metric["name"] for metric in comparison["metrics"]]
     has_epsilon = any(group["epsilon"] is not None for group in comparison["groups"])
     kinds = ("observed", "enforced") if has_epsilon else ()
-    heading = ["run", "setting", "seed", "rounds", *(f"epsilon {kind}" for kind in kinds)]
+    heading = ["run", "setting", "seed", "rounds"]
     heading += [_heading(metric) for metric in comparison["metrics"]]
+    heading += [f"{what} {kind}" for what in ("rho", "epsilon") for kind in kinds]
+    heading += ["bits per parameter", "bytes per upload", "seconds per round"]
     rows = []
     for group in comparison["groups"]:
-        epsilons = [_epsilon(group["epsilon"], kind) for kind in kinds]
+        spent = [_spent(group["rho"], kind, 6) for kind in kinds]
+        spent += [_spent(group["epsilon"], kind, 4) for kind in kinds]
         for run in group["runs"]:
             setting = [group["label"], str(run["seed"]), f"{run['rounds']:,}"]
             measures = [measured_text(run["metrics"][name]) for name in names]
-            rows.append([run["path"], *setting, *epsilons, *measures])
+            rows.append([run["path"], *setting, *measures, *spent, *_costs(run)])
     return [heading, *rows]
 
 
@@ -127,9 +130,19 @@ def _heading(metric: Document) -> str:
     return f"{name} ({metric['unit']})" if metric["unit"] else name
 
 
-def _epsilon(epsilons: Document | None, kind: str) -> str:
-    value = epsilons[kind] if epsilons is not None else None
-    return "-" if value is None else up(value)
+def _spent(figures: Document | None, kind: str, decimals: int) -> str:
+    value = figures[kind] if figures is not None else None
+    return "-" if value is None else up(value, decimals)
+
+
+def _costs(run: Document) -> list[str]:
+    """What a run cost: bits of a parameter, bytes of an upload, seconds of a round."""
+    costs = (
+        (run["bits_per_parameter"], ".4g"),
+        (run["bytes_per_upload"], ",d"),
+        (run["seconds_per_round"], ".4g"),
+    )
+    return ["-" if value is None else format(value, form) for value, form in costs]
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,397 @@
+"""Canaries for every kind of encoding, clipping, weighting and rounds: what is right is let through, and each planted bug is caught.
+
+`make canary` runs 100 seeds, the suite 3. What is right is called wrong with a probability of 5e-4 per seed (five p-values below 1e-4,
+and as many of counts), so that of 100 more than one is with a probability of 1e-3 (5e-3). A bug must be caught for every seed.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.canaries import Canaries, CanaryTrainer
+from fedray.audit.participation import read_patterns
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.encoding import secagg
+from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
+from fedray.encoding.norms import inflation
+from fedray.errors import InputError, RunFailed
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.scenario.buffer import PolynomialWeighting
+from fedray.simulation import simulate
+from fedray.studies.canary import CanaryResult, Recorded, check_training, run_canary
+from server.aggregator import ModelAggregator
+from server.estimator import ClippedBelow, Fixed, Mean
+
+SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 3
+ROUNDS, PATTERN = 12, (1, 5, 9)
+COORDINATES, COORDINATES_OF_DEVICES_NOISE = 512, 256
+STALENESS = (1, 3, 0)
+BUFFERED = (
+    "rounds={mode='buffered', count=12, report_goal=200, look_ahead_minutes=30.0, "
+    "buffer={concurrency=300, max_staleness=4, weighting={kind='polynomial', exponent=0.5}}}"
+)
+POISSON = (
+    "rounds={mode='upload-then-train', count=12, report_goal=20, look_ahead_minutes=60.0, "
+    "uploads={window_hours=2.0, schedule={kind='poisson', probability=0.01}}}"
+)
+TREE = "privacy.mechanism={kind='tree', restarts=[4, 8]}"
+IDENTITY = "privacy.mechanism={kind='identity'}"
+KINDS = {
+    "secagg": ("privacy.encoding={kind='secagg', scale=4096}",),
+    "discrete_gaussian": (
+        IDENTITY,
+        "privacy.encoding={kind='discrete_gaussian', scale=4096, parameters=10}",
+    ),
+    "adaptive": (TREE, "privacy.clipping={kind='adaptive', count_noise=0.7}"),
+    "adaptive_secagg": (
+        IDENTITY,
+        "privacy.clipping={kind='adaptive'}",
+        "privacy.encoding={kind='secagg', scale=4096}",
+    ),
+    "zeroed": ("privacy.clipping={kind='fixed', zero_above=2.0}",),
+    "per_layer": ("privacy.clipping={kind='per_layer'}",),
+    "per_layer_norms": ("privacy.clipping={kind='per_layer', norms=[0.3, 0.1, 0.2]}",),
+    "fixed": (POISSON, IDENTITY, "training.weighting={kind='fixed', mean_weight=0.7}"),
+    "clipped": (
+        POISSON,
+        IDENTITY,
+        "training.weighting={kind='clipped', example_cap=60, least_mean_weight=0.5}",
+        # One round in three is scaled down, which shows where signals are large.
+        "privacy.noise_multiplier=0.3",
+    ),
+    "buffered": (BUFFERED,),
+}
+Plant = Callable[[pytest.MonkeyPatch], dict]
+
+
+@pytest.fixture(scope="module")
+def setting(small) -> Callable[[str, int], Scenario]:
+    def made(kind: str, seed: int = 0) -> Scenario:
+        own = ("participation.timer_hours=1.0",) if POISSON in KINDS[kind] else ()
+        return small(
+            *own,
+            "training.enabled=true",
+            "privacy.noise_multiplier=1.0",
+            "privacy.clip_norm=0.5",
+            *KINDS[kind],
+            f"seed={seed}",
+        )
+
+    return made
+
+
+def check(scenario: Scenario, recorded: Recorded | None = None, **planted) -> CanaryResult:
+    adds_noise = scenario.privacy.encoding.adds_noise
+    coordinates = COORDINATES_OF_DEVICES_NOISE if adds_noise else COORDINATES
+    staleness = STALENESS if scenario.rounds.buffer is not None else ()
+    told = recorded or Recorded(PATTERN, ROUNDS, staleness)
+    return check_training(scenario, told, coordinates, **planted)
+
+
+def problems_of(scenario: Scenario, recorded: Recorded | None = None, **planted) -> list[str]:
+    try:
+        return check(scenario, recorded, **planted).problems
+    except RunFailed as error:  # no noise at all
+        return [str(error)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_called_wrong(setting, kind: str) -> None:
+    results = [check(setting(kind, seed)) for seed in range(SEEDS)]
+    wrong = [result.problems for result in results if result.problems]
+    assert len(wrong) <= (1 if SEEDS == 100 else 0), wrong
+    covered = sum(result.covers for result in results)
+    assert covered >= (95 if SEEDS == 100 else 2)
+
+
+@pytest.mark.slow
+def test_the_sums_and_the_counts_of_adaptive_clipping_are_claimed_together(setting) -> None:
+    """Andrew et al. 2021, Theorem 1: 1 / z^2 = 1 / z_u^2 + 1 / (2 sigma_b)^2."""
+    for kind in ("adaptive", "adaptive_secagg"):
+        found = check(setting(kind))
+        assert found.counts is not None
+        one = check(setting(kind).with_overrides("privacy.clipping={kind='fixed'}"))
+        assert one.counts is None
+        together = np.hypot(found.claimed_mu, found.counts.claimed_mu)
+        assert together == pytest.approx(one.claimed_mu)
+        assert found.counts.expected_mu <= found.counts.claimed_mu * (1 + 1e-9)
+
+
+def test_expected_figures_are_those_of_the_definitions(setting) -> None:
+    root = 3**0.5
+    found = check(setting("discrete_gaussian"))
+    assert found.claimed_mu == pytest.approx(root)
+    assert found.expected_mu == pytest.approx(root / inflation(4096, 256))
+    found = check(setting("per_layer_norms"))
+    assert found.expected_mu == pytest.approx(found.claimed_mu * 0.14**0.5 / 0.5)
+    found = check(setting("clipped"))
+    # Half of it, and in the second round another half: there are twice as many weights.
+    assert found.expected_mu == pytest.approx((1 + 0.5**2 + 1) ** 0.5 / 2 / 0.3)
+    assert check(setting("fixed")).expected_mu == pytest.approx(root)
+    identical = setting("buffered").with_overrides(IDENTITY)
+    assert check(identical).expected_mu == pytest.approx((1 / 2 + 1 / 4 + 1) ** 0.5)
+
+
+@pytest.mark.slow
+def test_devices_that_drop_out_take_their_noise_along(setting) -> None:
+    shares = tuple(0.5 if index == 5 else 1.0 for index in range(ROUNDS))
+    recorded = Recorded(PATTERN, ROUNDS, shares=shares)
+    found = check(setting("discrete_gaussian"), recorded)
+    assert found.problems == []
+    # The audit takes every round for the one with the least noise.
+    assert found.claimed_mu == pytest.approx(6**0.5)
+    assert found.expected_mu == pytest.approx((1 + 2 + 1) ** 0.5 / inflation(4096, 256))
+
+    class Full(CanaryTrainer):
+        """Noise of the devices that were wanted, whoever came."""
+
+        def __init__(self, scenario: Scenario, canaries: Canaries) -> None:
+            fewer = scenario.rounds.model_copy(
+                update={"report_goal": scenario.rounds.report_goal // 2}
+            )
+            sampled = scenario.training.model_copy(update={"cohort_sample": fewer.report_goal})
+            tables = {"rounds": fewer, "training": sampled}
+            super().__init__(scenario.model_copy(update=tables), canaries)
+
+    assert problems_of(setting("discrete_gaussian"), recorded, trainer=Full) != []
+
+
+def no_rotation(patch: pytest.MonkeyPatch) -> dict:
+    def unrotated(value, multiplier, signs):
+        rotated = np.zeros(signs.size)
+        rotated[: value.size] = value * multiplier * signs.size**0.5
+        return rotated
+
+    def not_back(values):
+        values *= values.size**0.5
+
+    patch.setattr(secagg, "_rotated", unrotated)
+    patch.setattr(secagg, "walsh_hadamard", not_back)
+    patch.setattr(secagg, "signs_of", lambda seed, index, coordinates: np.ones(coordinates))
+    return {}
+
+
+def modulus_for_one_device(patch: pytest.MonkeyPatch) -> dict:
+    sized = secagg._modulus
+    patch.setattr(
+        secagg, "_modulus", lambda table, least, devices: sized(table, least // devices, devices)
+    )
+    return {}
+
+
+def discarded_noise_shares(patch: pytest.MonkeyPatch) -> dict:
+    patch.setattr(DiscreteGaussianEncoding, "encode_zeros_into", lambda self, *given: None)
+    return {}
+
+
+def half_of_the_variance(patch: pytest.MonkeyPatch) -> dict:
+    whole = DiscreteGaussianEncoding._send
+
+    def every_second(self, total_P, steps_P, device_id, round_index):
+        if device_id % 2:
+            return secagg._add_modulo(total_P, steps_P, self.modulus)
+        return whole(self, total_P, steps_P, device_id, round_index)
+
+    patch.setattr(DiscreteGaussianEncoding, "_send", every_second)
+    return {}
+
+
+def estimating(change: Callable[[ModelAggregator], None]) -> Plant:
+    """An aggregator that is changed after it was made."""
+
+    def made(scenario: Scenario) -> ModelAggregator:
+        aggregator = ModelAggregator(scenario)
+        change(aggregator)
+        return aggregator
+
+    return lambda patch: {"aggregator": made}
+
+
+def noise_of_a_fixed_denominator(aggregator: ModelAggregator) -> None:
+    aggregator._estimator.noise_share = 1.0
+
+
+class Unclipped(ClippedBelow):
+    def scale(self, report):
+        return self._least / max(1.0, report.weights)
+
+
+class Unscaled(ClippedBelow):
+    def scale(self, report):
+        return 1.0
+
+
+def denominator_below_the_least(aggregator: ModelAggregator) -> None:
+    aggregator._estimator = Unclipped(aggregator._estimator._least)
+
+
+def sum_not_scaled(aggregator: ModelAggregator) -> None:
+    aggregator._estimator = Unscaled(aggregator._estimator._least)
+
+
+def mean_of_who_came(aggregator: ModelAggregator) -> None:
+    aggregator._estimator = Mean(1.0)
+
+
+def one_device_more(aggregator: ModelAggregator) -> None:
+    aggregator._estimator = Fixed(aggregator._estimator._denominator * 1.2)
+
+
+def counts_with(factor: float) -> Plant:
+    class Aggregator(ModelAggregator):
+        def start(self, parameters):
+            started = super().start(parameters)
+            self._rule._deviation *= factor
+            return started
+
+    return lambda patch: {"aggregator": Aggregator}
+
+
+def all_noise_for_the_sums(aggregator: ModelAggregator) -> None:
+    aggregator._noise_multiplier = aggregator._scenario.privacy.noise_multiplier
+
+
+def repeated_count_noise(patch: pytest.MonkeyPatch) -> dict:
+    class Aggregator(ModelAggregator):
+        def start(self, parameters):
+            started = super().start(parameters)
+            fill = self._rule._noise._draws.fill
+
+            def repeating(out_D, index, level=0):
+                fill(out_D, 2 if index == 6 else index, level)
+
+            self._rule._noise._draws.fill = repeating
+            return started
+
+    return {"aggregator": Aggregator}
+
+
+def first_norm_for_ever(patch: pytest.MonkeyPatch) -> dict:
+    """Noise by the first clip norm although the norm has moved."""
+
+    class Aggregator(ModelAggregator):
+        def release(self, scale=1.0):
+            self._noise_multiplier = self._scenario.update_noise_multiplier * (
+                self._scenario.privacy.clip_norm / self._rule.clip().norm
+            )
+            return super().release(scale)
+
+    return {"aggregator": Aggregator}
+
+
+def layers_of_the_whole_norm(patch: pytest.MonkeyPatch) -> dict:
+    class Trainer(CanaryTrainer):
+        def __init__(self, scenario: Scenario, canaries: Canaries) -> None:
+            super().__init__(scenario, canaries)
+            layers = len(canaries.layer_norms)
+            self._clipper._layer_norms = (scenario.privacy.clip_norm,) * layers
+
+    return {"trainer": Trainer}
+
+
+def weights_without_a_cap(patch: pytest.MonkeyPatch) -> dict:
+    class Trainer(CanaryTrainer):
+        def _weights(self, held):
+            return np.where(held > 0, 2.0, 0.0)
+
+    return {"trainer": Trainer}
+
+
+def growing_with_staleness(patch: pytest.MonkeyPatch) -> dict:
+    def weights(self, staleness):
+        return (1.0 + staleness) ** self.exponent
+
+    patch.setattr(PolynomialWeighting, "weights", weights)
+    return {}
+
+
+BUGS: dict[str, tuple[str, Plant]] = {
+    "no rotation": ("secagg", no_rotation),
+    "modulus too small": ("secagg", modulus_for_one_device),
+    "modulus too small for devices' noise": ("discrete_gaussian", modulus_for_one_device),
+    "discarded noise shares": ("discrete_gaussian", discarded_noise_shares),
+    "half of the devices add no noise": ("discrete_gaussian", half_of_the_variance),
+    "wrong denominator": ("fixed", estimating(one_device_more)),
+    "denominator of who came": ("fixed", estimating(mean_of_who_came)),
+    "noise of a fixed denominator": ("clipped", estimating(noise_of_a_fixed_denominator)),
+    "denominator not clipped": ("clipped", estimating(denominator_below_the_least)),
+    "sum not scaled": ("clipped", estimating(sum_not_scaled)),
+    "weights above 1": ("clipped", weights_without_a_cap),
+    "clip counts without noise": ("adaptive", counts_with(0.0)),
+    "clip counts with half of the noise": ("adaptive", counts_with(0.5)),
+    "noise row of counts repeated": ("adaptive_secagg", repeated_count_noise),
+    "all noise for the sums": ("adaptive", estimating(all_noise_for_the_sums)),
+    "noise by the first norm": ("adaptive", first_norm_for_ever),
+    "layers of the whole norm": ("per_layer", layers_of_the_whole_norm),
+    "staleness weight above 1": ("buffered", growing_with_staleness),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_caught(setting, bug: str, monkeypatch) -> None:
+    kind, plant = BUGS[bug]
+    planted = plant(monkeypatch)
+    missed = [seed for seed in range(SEEDS) if not problems_of(setting(kind, seed), **planted)]
+    assert missed == []
+
+
+@pytest.mark.slow
+def test_a_buffered_trace_tells_how_stale_canaries_are(setting, tmp_path: Path) -> None:
+    """By the audit's weights of the device that binds the trace."""
+    scenario = setting("buffered").with_overrides("training.enabled=false", IDENTITY)
+    trace = simulate(scenario, Placement(1, "in-process"), tmp_path / "t")
+    binding = trace_sensitivity(scenario.privacy.mechanism, read_patterns(trace))
+    found = run_canary(scenario.with_overrides("training.enabled=true"), trace, 256)
+    assert found.pattern == binding.rounds
+    assert found.claimed_mu == pytest.approx(binding.value)
+    assert found.problems == []
+
+
+@pytest.mark.slow
+def test_a_run_of_the_command_has_counts(setting, tmp_path: Path, fedray_command) -> None:
+    (tmp_path / "s.toml").write_text(setting("adaptive").to_toml())
+    arguments = ("canary", str(tmp_path / "s.toml"), "--coordinates", "256")
+    code, out, _ = fedray_command(*arguments, "--json")
+    assert (code, json.loads(out)["counts"]["coordinates"]) == (0, 64)
+    code, out, _ = fedray_command(*arguments)
+    assert code == 0
+    assert "counts     noise multiplier 1.4" in out
+
+
+def test_devices_noise_has_fewer_coordinates_and_is_refused_beyond_reason(
+    setting, trace_of
+) -> None:
+    trace = trace_of([[0, 4, 9], [1, 6], [2], [3], [5], [7], [8], [10], [11]], 12)
+    value = setting("discrete_gaussian").with_overrides(
+        "training.cohort_sample=1", "rounds.report_goal=3"
+    )
+    with pytest.raises(InputError, match="coordinates=8192: devices that add noise would draw"):
+        run_canary(value, trace.path, 8192)
+    found = run_canary(value, trace.path)
+    # Rounds with one device of three have a third of the variance.
+    assert (found.coordinates, found.problems) == (256, [])
+    assert found.claimed_mu == pytest.approx(3.0)
+
+
+def test_steps_so_coarse_that_rounding_looks_like_noise_are_refused(setting) -> None:
+    coarse = setting("secagg").with_overrides("privacy.encoding.scale=20")
+    with pytest.raises(
+        InputError, match=r"encoding\.scale=20: 256 canaries at once would round by"
+    ):
+        check(coarse)
+    least = setting("secagg").with_overrides("privacy.encoding.scale=27")
+    assert check(least).problems == []
+
+
+@pytest.mark.slow
+def test_a_trace_without_participations_has_no_pattern(setting) -> None:
+    nobody = setting("fixed").with_overrides("rounds.uploads.schedule.probability=1e-9")
+    with pytest.raises(InputError, match="there is no pattern for canaries"):
+        run_canary(nobody)
