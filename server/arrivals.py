@@ -79,6 +79,24 @@ def empty_table(entries: int, kind: np.dtype) -> NDArray[np.void]:
     return table
 
 
+def columns_of(records: NDArray[np.void]) -> dict[str, NDArray]:
+    """Copies of the fields of records, by name, for a checkpoint."""
+    return {name: records[name].copy() for name in records.dtype.names or ()}
+
+
+def entries_of(columns: dict[str, NDArray], kind: np.dtype) -> NDArray[np.void]:
+    """The inverse of `columns_of`.
+
+    Args:
+        columns: by field.
+        kind: of a record; it has a field `device_id`.
+    """
+    records = np.zeros(columns["device_id"].size, kind)
+    for name in kind.names or ():
+        records[name] = columns[name]
+    return records
+
+
 @njit(inline="always")
 def find(table, device):
     """The device's slot in the table, or the empty slot where it belongs.

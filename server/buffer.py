@@ -13,7 +13,6 @@ What devices remember of their attempt is decided in Python, for many of them at
 when one of them checks in again, and when the buffer is full.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,12 +22,24 @@ from numpy.typing import NDArray
 
 from fedray.errors import InputError
 from fedray.messages import NO_WINDOW, CheckIns, Outcome, Settlement, Window
-from fedray.rng import Key, address_within, draw, normal, uniform
+from fedray.rng import Key, address_within, draw
 from fedray.scenario import Scenario
-from server.arrivals import EMPTY, Arrivals, carry_over, empty_table, find, next_time, pop, push
+from fedray.trace.checkpoints import prefixed, under
+from server.arrivals import (
+    EMPTY,
+    Arrivals,
+    carry_over,
+    columns_of,
+    empty_table,
+    entries_of,
+    find,
+    next_time,
+    pop,
+    push,
+)
 from server.policies.policy import Attempt, Policies
 from server.policies.registry import policies_of
-from server.rounds import FateModel, outages_of
+from server.rounds import FateModel, fate, outages_of
 
 EXHAUSTED, RELEASED = 0, 1
 _UNSETTLED = 2
@@ -287,10 +298,11 @@ class Buffer:
         slots = flight.slots[flight.heap[: flight.counts[0]]]
         entries = self._table[self._table["device_id"] != EMPTY]
         settled = self._settled
+        rows = np.concatenate([slots[:0], *(each.rows for each in settled)])
         return {
-            **_columns("entries.", entries),
-            **_columns("training.", slots),
-            **_columns("settled.", np.concatenate([slots[:0], *(each.rows for each in settled)])),
+            **prefixed("entries.", columns_of(entries)),
+            **prefixed("training.", columns_of(slots)),
+            **prefixed("settled.", columns_of(rows)),
             "reopen_times": _joined([each.reopen_times for each in settled], np.uint32),
             "remembers_round": _joined([each.remembers_round for each in settled], np.bool_),
             "forget_times": _joined([each.forget_times for each in settled], np.uint32),
@@ -304,17 +316,17 @@ class Buffer:
             state: what the `state` of a buffer with the same rules gave.
         """
         self._round_index, in_buffer = state["counts"].tolist()
-        entries = _records("entries.", state, _ENTRY)
+        entries = entries_of(under("entries.", state), _ENTRY)
         self._table = _table(entries.size)
         carry_over(entries, self._table, np.ones(entries.size, np.bool_))
-        training = _records("training.", state, _STARTED)
+        training = entries_of(under("training.", state), _STARTED)
         flight, count = self._flight, training.size
         flight.slots[:count] = training
         flight.counts[:] = count, flight.heap.size - count, 0, in_buffer
         # A sorted list is a heap.
         flight.heap[:count] = np.lexsort((training["device_id"], training["end_time"]))
         flight.free[: flight.heap.size - count] = np.arange(count, flight.heap.size)
-        rows = _records("settled.", state, _STARTED)
+        rows = entries_of(under("settled.", state), _STARTED)
         memory = (state[name] for name in _Settled._fields[1:])
         self._settled = [_Settled(rows, *memory)] if rows.size else []
 
@@ -354,18 +366,6 @@ def _table(entries: int) -> NDArray[np.void]:
     table["last_round"] = -1
     table["accepted_round"] = -1
     return table
-
-
-def _columns(prefix: str, records: NDArray[np.void]) -> dict[str, NDArray]:
-    return {f"{prefix}{name}": records[name].copy() for name in records.dtype.names or ()}
-
-
-def _records(prefix: str, state: dict[str, NDArray], kind: np.dtype) -> NDArray[np.void]:
-    """The inverse of `_columns`."""
-    records = np.zeros(state[f"{prefix}device_id"].size, kind)
-    for name in kind.names or ():
-        records[name] = state[f"{prefix}{name}"]
-    return records
 
 
 def _joined(parts: list[NDArray], kind: type) -> NDArray:
@@ -509,7 +509,7 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
                 # A device may start several times in a window, so its window alone is no address.
                 address = address_within(time, window.start_time, window.end_time)
                 words = draw(rules.fates.key, device, window.number, address)
-                work_seconds, failure_seconds = _work(rules.fates, words, fixed, training)
+                work_seconds, failure_seconds = fate(rules.fates, words, fixed, training)
                 started.upload_time = time + work_seconds - upload_seconds
                 _decide(started, work_seconds, failure_seconds, ends[row], outages)
                 entry.device_id = device
@@ -531,18 +531,6 @@ def _down_until(outages, time):
         if outages[outage, 0] <= time < outages[outage, 1]:
             return outages[outage, 1]
     return -1.0
-
-
-@njit(forceinline=True)
-def _work(fates, words, fixed, training):
-    """(seconds until a device reports, seconds until it fails for a reason of its own), as
-    server/rounds.py draws them."""
-    w0, w1, w2, _ = words
-    work_seconds = fixed + training * math.exp(fates.speed_within * normal(w0))
-    failure_seconds = np.inf
-    if uniform(w1) < fates.failure_probability:
-        failure_seconds = work_seconds * uniform(w2)
-    return work_seconds, failure_seconds
 
 
 @njit(forceinline=True)

@@ -6,7 +6,7 @@ a share of what it may change of the sum, the norm of a contribution.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 from fedray.messages import TrainReport
 from fedray.scenario import Scenario
@@ -69,7 +69,7 @@ class Fixed:
     noise_share = FixedDenominator.noise_factor
 
     @classmethod
-    def of(cls, table: FixedDenominator, scenario: Scenario) -> "Fixed":
+    def of(cls, table: FixedDenominator | ClippedDenominator, scenario: Scenario) -> Self:
         """The estimator of a `table` of a `scenario`."""
         return cls(scenario.rounds.report_goal * table.denominator_per_device)
 
@@ -85,33 +85,21 @@ class Fixed:
         return self._denominator
 
 
-class ClippedBelow:
+class ClippedBelow(Fixed):
     """The sum of the round's weights, or a least denominator q W_min.
 
     The weights are secret, so the division comes before the noise: the sum is multiplied by q W_min
     / max(q W_min, sum of w), and what is released is divided by q W_min.
 
     Args:
-        least: q W_min.
+        denominator: q W_min.
     """
 
     noise_share = ClippedDenominator.noise_factor
 
-    @classmethod
-    def of(cls, table: ClippedDenominator, scenario: Scenario) -> "ClippedBelow":
-        """The estimator of a `table` of a `scenario`."""
-        return cls(scenario.rounds.report_goal * table.denominator_per_device)
-
-    def __init__(self, least: float) -> None:
-        self._least = least
-
     def scale(self, report: TrainReport) -> float:
         """See `Estimator`."""
-        return self._least / max(self._least, report.weights)
-
-    def divisor(self, report: TrainReport) -> float:
-        """See `Estimator`."""
-        return self._least
+        return self._denominator / max(self._denominator, report.weights)
 
 
 ESTIMATORS: dict[str, Callable[..., Estimator]] = {

@@ -175,14 +175,30 @@ def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
 
 @njit(cache=True)
 def _draw_fates(device_ids, fixed, training, attempt, model):
-    work, failure = np.empty(device_ids.size), np.full(device_ids.size, np.inf)
+    work, failure = np.empty(device_ids.size), np.empty(device_ids.size)
     for chosen in range(device_ids.size):
-        w0, w1, w2, _ = draw(model.key, device_ids[chosen], attempt, 0)
-        round_factor = math.exp(model.speed_within * normal(w0))
-        work[chosen] = fixed[chosen] + training[chosen] * round_factor
-        if uniform(w1) < model.failure_probability:  # at a uniform share of the work
-            failure[chosen] = work[chosen] * uniform(w2)
+        words = draw(model.key, device_ids[chosen], attempt, 0)
+        work[chosen], failure[chosen] = fate(model, words, fixed[chosen], training[chosen])
     return work, failure
+
+
+@njit(forceinline=True)
+def fate(model, words, fixed, training):
+    """(seconds until a device reports, seconds until it fails for a reason of its own; infinity if
+    it does not).
+
+    Args:
+        model: the fate model.
+        words: drawn for the device and its attempt.
+        fixed: seconds that do not vary between attempts.
+        training: seconds of training, which vary.
+    """
+    w0, w1, w2, _ = words
+    work_seconds = fixed + training * math.exp(model.speed_within * normal(w0))
+    failure_seconds = np.inf
+    if uniform(w1) < model.failure_probability:  # at a uniform share of the work
+        failure_seconds = work_seconds * uniform(w2)
+    return work_seconds, failure_seconds
 
 
 def resolve_reporting(

@@ -19,7 +19,19 @@ from numpy.typing import NDArray
 
 from fedray.messages import NO_WINDOW, CheckIns, Window
 from fedray.rng import Key
-from server.arrivals import EMPTY, Arrivals, carry_over, empty_table, find, next_time, pop, push
+from fedray.trace.checkpoints import prefixed, under
+from server.arrivals import (
+    EMPTY,
+    Arrivals,
+    carry_over,
+    columns_of,
+    empty_table,
+    entries_of,
+    find,
+    next_time,
+    pop,
+    push,
+)
 from server.rounds import RoundRules, Selected
 
 EXHAUSTED, FULL, TIMED_OUT, DOWN = 0, 1, 2, 3
@@ -300,9 +312,7 @@ class Selection:
         """Everything, as named arrays, for a checkpoint between two windows."""
         is_live = self._blocked["device_id"] != EMPTY
         slots = self._waiting.heap[: self.waiting]
-        state: dict[str, NDArray] = {}
-        for name in _BLOCKED.fields or ():
-            state[f"blocked.{name}"] = self._blocked[name][is_live]
+        state = prefixed("blocked.", columns_of(self._blocked[is_live]))
         for name, column in self._waiting.columns().items():
             state[f"waiting.{name}"] = column[slots]
         state["clock"] = np.array(
@@ -316,9 +326,7 @@ class Selection:
         Args:
             state: what the `state` of a selection with the same rules gave.
         """
-        blocked = np.empty(state["blocked.device_id"].size, _BLOCKED)
-        for name in _BLOCKED.fields or ():
-            blocked[name] = state[f"blocked.{name}"]
+        blocked = entries_of(under("blocked.", state), _BLOCKED)
         self._blocked = _blocked_table(blocked.size)
         all_stay = np.ones(blocked.size, np.bool_)
         carry_over(blocked, self._blocked, all_stay)

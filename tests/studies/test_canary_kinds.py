@@ -219,7 +219,7 @@ def noise_of_a_fixed_denominator(aggregator: ModelAggregator) -> None:
 
 class Unclipped(ClippedBelow):
     def scale(self, report):
-        return self._least / max(1.0, report.weights)
+        return self._denominator / max(1.0, report.weights)
 
 
 class Unscaled(ClippedBelow):
@@ -228,11 +228,11 @@ class Unscaled(ClippedBelow):
 
 
 def denominator_below_the_least(aggregator: ModelAggregator) -> None:
-    aggregator._estimator = Unclipped(aggregator._estimator._least)
+    aggregator._estimator = Unclipped(aggregator._estimator._denominator)
 
 
 def sum_not_scaled(aggregator: ModelAggregator) -> None:
-    aggregator._estimator = Unscaled(aggregator._estimator._least)
+    aggregator._estimator = Unscaled(aggregator._estimator._denominator)
 
 
 def mean_of_who_came(aggregator: ModelAggregator) -> None:
