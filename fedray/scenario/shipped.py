@@ -8,9 +8,11 @@ from fedray.scenario.scenario import Scenario
 
 def shipped_scenarios() -> list[tuple[Path, Scenario]]:
     """The scenario files of the `scenarios` package, with their values, in order of path."""
-    package = importlib.util.find_spec("scenarios")
+    package = importlib.util.find_spec("fedray.scenarios")
     folders = (
-        [Path(folder) for folder in (package.submodule_search_locations or [])] if package else []
+        [Path(folder).resolve() for folder in (package.submodule_search_locations or [])]
+        if package
+        else []
     )
     files = sorted(
         file
