@@ -7,6 +7,7 @@ they are named as the file has them, with the nearest key that exists.
 
 import difflib
 import re
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -70,6 +71,17 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
         return lines[0]
     numbered = [f"({place}) {line}" for place, line in enumerate(lines, 1)]
     return f"{len(lines)} problems: " + "; ".join(numbered)
+
+
+def nearest_first(word: str, known: Iterable[str]) -> list[str]:
+    """The `known` words, those first that are spelt most like `word`; else as they came."""
+    compared = difflib.SequenceMatcher(b=word)
+
+    def likeness(each: str) -> float:
+        compared.set_seq1(each)
+        return compared.ratio()
+
+    return sorted(known, key=likeness, reverse=True)
 
 
 class _Problem:

@@ -31,6 +31,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from fedray.errors import InputError, ScenarioError
+from fedray.mistakes import nearest_first
 from fedray.scenario import Scenario
 from fedray.table import Positive, Table, read_table_file
 from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
@@ -330,8 +331,8 @@ def find_sweep(name: str) -> tuple[Sweep, Scenario | None]:
     if name in shipped:
         return Sweep.from_toml(shipped[name])
     if not name.endswith(".toml"):
+        names = ", ".join(nearest_first(name, shipped))
         raise InputError(
-            f"sweep {name!r} is no file and none of {', '.join(shipped)}; name one of them, or a "
-            "TOML file"
+            f"sweep {name!r} is no file and none of {names}; name one of them, or a TOML file"
         )
     return Sweep.from_toml(Path(name))
