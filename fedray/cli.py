@@ -137,7 +137,9 @@ def _exit_code(command: Callable[[], Any]) -> int:
     except _Interrupted as interrupt:
         return _interrupted(str(interrupt))
     except InputError as error:
-        return _fail(str(error), 2)
+        for problem in error.problems[:-1]:
+            _fail(problem, 2)
+        return _fail(error.problems[-1] if error.problems else str(error), 2)
     except FedrayError as error:
         return _fail(str(error), 1)
     except _UsageError as error:

@@ -8,7 +8,7 @@ they are named as the file has them, with the nearest key that exists.
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -33,12 +33,33 @@ class Explained(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             kind = type(self)
-            told = f"{kind.__name__}: {explain(error, kind, values)}"
-            raise self.refusal(one_line(told)) from None
+            raise refused(self.refusal, kind.__name__, error, kind, values) from None
 
     # Pydantic then validates tables within tables itself, and not by way of this constructor, so
     # that the problems of all of them are told together.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+_Refusal = TypeVar("_Refusal", bound=InputError)
+
+
+def refused(
+    refusal: type[_Refusal], source: str, error: ValidationError, kind: Any, tables: Any
+) -> _Refusal:
+    """The error to raise of a table that is refused: its message is one line, and its `problems`
+    have a line each.
+
+    Args:
+        refusal: the class of the error.
+        source: what the table is, such as its file; every line begins with it.
+        error: what validation raised.
+        kind: the class of the whole, or a union of classes that a tag tells apart.
+        tables: what was validated, as a parser gives it.
+    """
+    lines = _lines(error, kind, tables)
+    found = refusal(one_line(f"{source}: {_joined(lines)}"))
+    found.problems = tuple(one_line(f"{source}: {line}") for line in lines)
+    return found
 
 
 def explain(error: ValidationError, kind: Any, tables: Any) -> str:
@@ -53,6 +74,18 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
         For each problem its key, the value given, the rule and the remedy; numbered if there are
         several.
     """
+    return _joined(_lines(error, kind, tables))
+
+
+def _joined(lines: list[str]) -> str:
+    if len(lines) == 1:
+        return lines[0]
+    numbered = [f"({place}) {line}" for place, line in enumerate(lines, 1)]
+    return f"{len(lines)} problems: " + "; ".join(numbered)
+
+
+def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
+    """The line of every problem, without those that follow from another one."""
     problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
     meant = {each.meant for each in problems}
     told = []
@@ -66,11 +99,7 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
         told.append(each)
     # Unknown keys come first, because they are often why others are missing.
     told.sort(key=lambda each: each.kind != "extra_forbidden")
-    lines = [each.line for each in told]
-    if len(lines) == 1:
-        return lines[0]
-    numbered = [f"({place}) {line}" for place, line in enumerate(lines, 1)]
-    return f"{len(lines)} problems: " + "; ".join(numbered)
+    return [each.line for each in told]
 
 
 def nearest_first(word: str, known: Iterable[str]) -> list[str]:

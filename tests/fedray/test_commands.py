@@ -77,3 +77,32 @@ def test_a_shell_completes_commands_and_names(typed: str, expected: str) -> None
     }
     done = CliRunner().invoke(app, prog_name="fedray", env=asked)
     assert done.stdout.split() == [expected]
+
+
+def test_all_mistakes_of_a_scenario_are_told_at_once_a_line_each(
+    tmp_path: Path, fedray_command
+) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(
+        "[population]\ndevices = 0\n"
+        "[rounds]\ncount = 5\nreport_gaol = 10\n"
+        "[privacy]\nmechanism = { kind = 'blt', buffers = 2 }\n"
+    )
+    code, out, err = fedray_command("run", str(file), "--set", "training.cohort_sample=-1")
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    assert all(line.startswith(f"fedray: {file}: ") for line in lines)
+    told = "\n".join(lines)
+    assert "unknown key rounds.report_gaol = 10 in [rounds]; did you mean 'report_goal'?" in told
+    assert "population.devices = 0: input should be greater than" in told
+    assert "training.cohort_sample = -1: input should be greater" in told
+    assert "unknown key privacy.mechanism.buffers = 2" in told
+    assert len(lines) == len({line.split(": ")[2].split(" = ")[0] for line in lines})
+
+
+def test_the_library_tells_all_mistakes_on_one_line_and_has_them_apart() -> None:
+    with pytest.raises(fedray.InputError) as caught:
+        fedray.Population(devices=0, reach=3.0)
+    assert "\n" not in str(caught.value)
+    assert len(caught.value.problems) == 2
+    assert all(each.startswith("Population: ") for each in caught.value.problems)
