@@ -18,7 +18,8 @@ from fedray.commands.flags import in_flags, renamed
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
-from fedray.commands.runs import fit, reproduce, run, scenarios, schema
+from fedray.commands.runs import fit, reproduce, run, scenarios
+from fedray.commands.schemas import init, schema
 from fedray.commands.studies import plan, stress
 from fedray.errors import FedrayError, InputError, one_line
 
@@ -101,6 +102,7 @@ for _command in (
     fit,
     cache,
     scenarios,
+    init,
     schema,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)

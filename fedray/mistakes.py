@@ -102,6 +102,19 @@ def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
     return [each.line for each in told]
 
 
+def classes_in(annotation: Any) -> list[type[BaseModel]]:
+    """The classes of tables in an annotation, such as those of a union, in order."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for each in get_args(annotation) for table in classes_in(each)]
+
+
+def first_sentence(description: str) -> str:
+    """The first sentence of a description on one line, without its full stop."""
+    # A sentence ends before a capital, and "et al. 2018" does not.
+    return re.split(r"\.\s+(?=[A-Z`])", " ".join(description.split()))[0].rstrip(".")
+
+
 def nearest_first(word: str, known: Iterable[str]) -> list[str]:
     """The `known` words, those first that are spelt most like `word`; else as they came."""
     compared = difflib.SequenceMatcher(b=word)
@@ -187,8 +200,7 @@ class _Problem:
             field = _field(_class_at(self._root, self.location[:place], self._tables), part)
             if field is not None:
                 description = field.description or ""
-        # A sentence ends before a capital, and "et al. 2018" does not.
-        return re.split(r"\.\s+(?=[A-Z`])", " ".join(description.split()))[0].rstrip(".")
+        return first_sentence(description)
 
 
 def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
@@ -232,7 +244,7 @@ def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None
     """The class of the table at a path; None where it is no table, or nothing says of which class
     it is."""
     # Of a union, the tag in the file says which class is meant.
-    classes = _classes_in(_annotation_at(root, path, tables))
+    classes = classes_in(_annotation_at(root, path, tables))
     if len(classes) == 1:
         return classes[0]
     node: Any = tables
@@ -251,16 +263,10 @@ def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None
     return default if default in classes else None
 
 
-def _classes_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [table for each in get_args(annotation) for table in _classes_in(each)]
-
-
 def _tags_of(annotation: Any) -> dict[str, tuple[Any, ...]]:
     """The keys that tell classes of a union apart, with their values in order."""
     found: dict[str, tuple[Any, ...]] = {}
-    for table in _classes_in(annotation):
+    for table in classes_in(annotation):
         for tag in _TAGS:
             field = table.model_fields.get(tag)
             if field is not None and get_origin(field.annotation) is Literal:

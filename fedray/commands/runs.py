@@ -1,4 +1,4 @@
-"""Runs and scenarios: run, reproduce, fit, scenarios, schema."""
+"""Runs and scenarios: run, reproduce, fit, scenarios."""
 
 import contextlib
 import json
@@ -413,10 +413,3 @@ def scenarios(as_json: JsonFlag = False) -> None:
         return
     for row in rows:
         typer.echo("  ".join(row.values()))
-
-
-def schema() -> None:
-    """Print the JSON schema of scenario files."""
-    from fedray.scenario import Scenario
-
-    print_json(Scenario.model_json_schema())
