@@ -16,7 +16,8 @@
         ├── FitFailed                  no value gives what was observed
         └── OptimizationFailed         no valid mechanism was found (also ArithmeticError)
 
-Every message names the argument, its value, the rule it breaks and the remedy, on one line.
+Every message names the argument, its value, the rule it breaks and the remedy, on one line. Where a
+file has several mistakes, `InputError.problems` has a line for each.
 """
 
 import re
@@ -59,6 +60,9 @@ class FedrayError(Exception):
 
 class InputError(FedrayError, ValueError):
     """A caller's mistake; the command line exits with 2."""
+
+    problems: tuple[str, ...] = ()
+    """The mistakes of a file, a line each, where the message joins several."""
 
 
 class ScenarioError(InputError):

@@ -395,12 +395,12 @@ def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None
         str(trace.path),
         "--claim",
         str(tmp_path / "claim.toml"),
-        "--out",
+        "--page",
         str(tmp_path / "page.html"),
     )
     assert code == 1
     assert "privacy: rho does not hold; participation: holds" in stdout
-    assert stdout.endswith(f"report   {tmp_path / 'page.html'}\n")
+    assert stdout.endswith(f"page     {tmp_path / 'page.html'}\n")
     assert "rho does not hold" in (tmp_path / "page.html").read_text()
     code, _, stderr = fedray_command(
         "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--noise-multiplier", "2"

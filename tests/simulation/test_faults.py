@@ -299,7 +299,7 @@ main()
 def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sigint(
     reference: Trace, small, tmp_path: Path
 ) -> None:
-    """`fedray run` is interrupted once it has a checkpoint: one line, exit 1; `--resume` finishes it; its report is there too.
+    """`fedray run` is interrupted once it has a checkpoint: one line, exit 130; `--resume` finishes it; its report is there too.
 
     The workers found the code: what they had settled is in the checkpoint.
     """
@@ -318,7 +318,7 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
+    assert process.returncode == 130, err
     assert out == ""
     assert err.splitlines()[-1] == (
         f"fedray: interrupted; the last checkpoint is kept, go on with --resume={str(tmp_path / 't')!r}"

@@ -35,6 +35,7 @@ from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOI
 from fedray.mechanisms.optimize.design import Kind, MechanismRequest
 from fedray.mechanisms.optimize.objective import Objective
 from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
+from fedray.mistakes import nearest_first
 from fedray.scenario import Scenario
 from fedray.table import Positive, Table, read_table_file
 
@@ -330,8 +331,8 @@ def find_sweep(name: str) -> tuple[Sweep, Scenario | None]:
     if name in shipped:
         return Sweep.from_toml(shipped[name])
     if not name.endswith(".toml"):
+        names = ", ".join(nearest_first(name, shipped))
         raise InputError(
-            f"sweep {name!r} is no file and none of {', '.join(shipped)}; name one of them, or a "
-            "TOML file"
+            f"sweep {name!r} is no file and none of {names}; name one of them, or a TOML file"
         )
     return Sweep.from_toml(Path(name))
