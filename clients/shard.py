@@ -40,11 +40,13 @@ from clients.population import (
 )
 from clients.rows import RowStore
 from fedray.blocks import BLOCK_DEVICES, part_ranges
+from fedray.device_classes import DeviceClasses, counts_by_class
 from fedray.history import HistoryLosses, last_loss_before, losses_between
 from fedray.messages import (
     Census,
     CheckInOrder,
     CheckIns,
+    ClassCounts,
     Losses,
     Settlement,
     ShardPart,
@@ -123,6 +125,7 @@ class PopulationShard:
     def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:
         self.first_device, self.end_device = first_device, end_device
         self._devices = DeviceModel.of(scenario)
+        self._classes = DeviceClasses.of(scenario)
         self._availability = availability_of(scenario)
         self._presence = Presence.of(scenario)
         self._timer_habits = TimerHabits.of(scenario)
@@ -538,8 +541,18 @@ class PopulationShard:
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
         columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
-        encoded = replace(encode_part(first, end, columns), losses=self._losses_of(columns))
+        encoded = replace(
+            encode_part(first, end, columns),
+            losses=self._losses_of(columns),
+            classes=self._class_counts_of(columns),
+        )
         return write_part(encoded, partial, token)
+
+    def _class_counts_of(self, columns: dict[str, NDArray]) -> ClassCounts | None:
+        if self._classes.edges.size == 1:
+            return None
+        rows = (columns[name] for name in ("device_id", "round", "outcome"))
+        return counts_by_class(self._classes, *rows)
 
     def _losses_of(self, columns: dict[str, NDArray]) -> Losses | None:
         """The losses of the devices that have rows, from their first check-in to their last."""

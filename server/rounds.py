@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.device_classes import DeviceClasses, class_of, classes_of
 from fedray.messages import Outcome, Settlement
 from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
@@ -27,20 +28,25 @@ class FateModel(NamedTuple):
 
     key: of the draws.
     speed_within: log-standard deviation of the training time between rounds of one device.
-    failure_probability: that a device fails for a reason of its own.
+    classes: of the devices.
+    failure_probabilities: [K]; that a device of each class fails for a reason of its own.
     """
 
     key: Key
     speed_within: float
-    failure_probability: float
+    classes: DeviceClasses
+    failure_probabilities: NDArray[np.float64]
 
     @classmethod
     def of(cls, scenario: Scenario) -> "FateModel":
         """The fate model of a scenario."""
+        given = [each.failure_probability for each in classes_of(scenario)]
+        of_all = scenario.latency.failure_probability
         return cls(
             key=stream_key(scenario.seed, Stream.TRAINING_TIME),
             speed_within=scenario.latency.speed_within,
-            failure_probability=scenario.latency.failure_probability,
+            classes=DeviceClasses.of(scenario),
+            failure_probabilities=np.array([of_all if own is None else own for own in given]),
         )
 
 
@@ -175,28 +181,35 @@ def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
 
 @njit(cache=True)
 def _draw_fates(device_ids, fixed, training, attempt, model):
+    key, speed_within, classes, failure_probabilities = model
+    class_key, class_edges = classes
     work, failure = np.empty(device_ids.size), np.empty(device_ids.size)
     for chosen in range(device_ids.size):
-        words = draw(model.key, device_ids[chosen], attempt, 0)
-        work[chosen], failure[chosen] = fate(model, words, fixed[chosen], training[chosen])
+        device = device_ids[chosen]
+        words = draw(key, device, attempt, 0)
+        fails = failure_probabilities[class_of(class_key, class_edges, device)]
+        work[chosen], failure[chosen] = fate(
+            speed_within, fails, words, fixed[chosen], training[chosen]
+        )
     return work, failure
 
 
 @njit(forceinline=True)
-def fate(model, words, fixed, training):
+def fate(speed_within, failure_probability, words, fixed, training):
     """(seconds until a device reports, seconds until it fails for a reason of its own; infinity if
     it does not).
 
     Args:
-        model: the fate model.
+        speed_within: of the fate model.
+        failure_probability: of the device.
         words: drawn for the device and its attempt.
         fixed: seconds that do not vary between attempts.
         training: seconds of training, which vary.
     """
     w0, w1, w2, _ = words
-    work_seconds = fixed + training * math.exp(model.speed_within * normal(w0))
+    work_seconds = fixed + training * math.exp(speed_within * normal(w0))
     failure_seconds = np.inf
-    if uniform(w1) < model.failure_probability:  # at a uniform share of the work
+    if uniform(w1) < failure_probability:  # at a uniform share of the work
         failure_seconds = work_seconds * uniform(w2)
     return work_seconds, failure_seconds
 

@@ -20,7 +20,9 @@ Where the server stores uploads, a row of participations is an upload that was d
 Its times are those of the upload, so an upload that was drawn several times has several rows with
 the same times; an upload that could not be read has the outcome failed. `opened` of a round is the
 end of the upload window, and `eligible_estimate` how many uploads were eligible. run.json says in
-`uploads` how uploads went, and in `sampling` how rounds were drawn.
+`uploads` how uploads went, and in `sampling` how rounds were drawn. Where the population has
+classes, it says in `classes` which share of each is eligible at once, on average, and how its
+devices took part.
 
 Times are seconds since the start of the run, which is midnight UTC of a Monday.
 """

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.atomic import write_whole
-from fedray.messages import Losses, RoundRecord, ShardPart
+from fedray.messages import ClassCounts, Losses, RoundRecord, ShardPart
 from fedray.trace.partial import MARK, TOKEN_FILE, PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
@@ -118,6 +118,8 @@ class TraceWriter(PartialDirectory):
         self._parts: list[dict[str, Any]] = []
         self._losses: dict[int, Losses] = {}
         """By the first device of the part."""
+        self.class_counts: ClassCounts | None = None
+        """Participations by class of devices, of all parts so far."""
 
     def add_part(self, part: ShardPart) -> None:
         """Takes a `part`, and writes it unless its shard has. Parts may come in any order."""
@@ -127,6 +129,9 @@ class TraceWriter(PartialDirectory):
             self._write(name, part.parquet)
         if part.losses is not None:
             self._losses[part.first_device] = part.losses
+        if part.classes is not None:
+            before = self.class_counts
+            self.class_counts = part.classes if before is None else before + part.classes
         self._parts.append(
             {
                 "file": name,

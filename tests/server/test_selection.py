@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
+from fedray.device_classes import DeviceClasses
 from fedray.history import HistoryLosses
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Window
 from fedray.rng import Stream, draw, exponential, stream_key
@@ -21,7 +22,8 @@ from server.policies.timer import Timer
 from server.rounds import FateModel, Fates, RoundRules, Selected, draw_fates, resolve_reporting
 from server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
 
-FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, 0.03)
+ONE_CLASS = DeviceClasses(stream_key(1, Stream.DEVICE_CLASS), np.ones(1))
+FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, ONE_CLASS, np.array([0.03]))
 KEY = stream_key(1, Stream.RETURN)
 NO_LOSSES = HistoryLosses(stream_key(1, Stream.HISTORY), math.inf)
 RULES = RoundRules(
