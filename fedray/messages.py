@@ -440,6 +440,7 @@ class ShardPart:
     parquet: the file's bytes; None where the shard has written the file itself.
     losses: when its devices lost their history; None where none is ever lost.
     classes: participations by class; None where there are no classes.
+    clock_settings: when its devices' clocks were set; None where none ever is.
     """
 
     first_device: int
@@ -450,6 +451,7 @@ class ShardPart:
     parquet: bytes | None
     losses: "Losses | None" = None
     classes: "ClassCounts | None" = None
+    clock_settings: "ClockSettings | None" = None
 
 
 class ClassCounts(NamedTuple):
@@ -490,6 +492,19 @@ class Losses(NamedTuple):
 
     device_ids: NDArray[np.uint64]
     times: NDArray[np.float64]
+
+
+class ClockSettings(NamedTuple):
+    """Times [C] at which clocks of devices were set to another time, in order of device and time.
+
+    device_ids: whose clock it was.
+    times: when, seconds since start.
+    seconds: by how many seconds it was set forward; negative for back.
+    """
+
+    device_ids: NDArray[np.uint64]
+    times: NDArray[np.float64]
+    seconds: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

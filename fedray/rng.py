@@ -66,6 +66,7 @@ class Stream(IntEnum):
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
     DEVICE_CLASS = 50
+    CLOCK = 51
 
 
 class Key(NamedTuple):
