@@ -67,6 +67,7 @@ class Stream(IntEnum):
     UPLOAD_UNRESOLVED = 42
     DEVICE_CLASS = 50
     CLOCK = 51
+    RESERVOIR = 52
 
 
 class Key(NamedTuple):

@@ -7,7 +7,7 @@ reporting is resolved at once.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +63,8 @@ def outages_of(scenario: Scenario) -> NDArray[np.float64]:
 class RoundRules:
     """The scenario's rules of a round.
 
-    selection_target: devices that must wait at once for a round to start.
+    selection_target: devices that must wait at once for a round to start, and that it selects.
+    waiting_room: devices that may wait at once.
     least_to_start: devices that must wait for it to start after the selection timeout.
     selection_timeout_seconds: longest wait for them.
     report_timeout_seconds: longest wait for the reports.
@@ -76,6 +77,7 @@ class RoundRules:
     """
 
     selection_target: int
+    waiting_room: int
     least_to_start: int
     selection_timeout_seconds: float
     report_timeout_seconds: float
@@ -91,6 +93,7 @@ class RoundRules:
         rounds = scenario.rounds
         return cls(
             selection_target=rounds.selection_target,
+            waiting_room=rounds.waiting_room,
             least_to_start=rounds.least_to_start,
             selection_timeout_seconds=rounds.selection_timeout_minutes * 60.0,
             report_timeout_seconds=rounds.report_timeout_minutes * 60.0,
@@ -127,6 +130,14 @@ class Selected:
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
     list_rows: NDArray[np.int64]
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Selected":
+        """Some of the devices.
+
+        Args:
+            chosen: [S]; whether each is meant.
+        """
+        return Selected(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
