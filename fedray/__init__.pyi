@@ -93,6 +93,8 @@ from fedray.scenario.participation import MinSepPolicy as MinSepPolicy
 from fedray.scenario.participation import Participation as Participation
 from fedray.scenario.participation import TimerPolicy as TimerPolicy
 from fedray.scenario.participation import WithoutReplacementPolicy as WithoutReplacementPolicy
+from fedray.scenario.population import Correlation as Correlation
+from fedray.scenario.population import DeviceClass as DeviceClass
 from fedray.scenario.population import Population as Population
 from fedray.scenario.population import TimeZone as TimeZone
 from fedray.scenario.pretraining import Pretraining as Pretraining

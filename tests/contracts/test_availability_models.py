@@ -50,6 +50,10 @@ MODELS = {
         "availability.night_length_hours=14.0",
         ZONES,
     ],
+    "habit, by class": [
+        "population.classes=[{name='old',share=0.3,availability={night_length_hours=2.0}},"
+        "{name='far',share=0.7,time_zones=[{utc_offset_hours=9.0}]}]"
+    ],
     "always_on": ['availability={model="always_on"}'],
     "poisson": ['availability={model="poisson",sessions_per_day=3.0,session_minutes=200.0}'],
     "replay": ['availability={model="replay",file="recording.csv"}'],
