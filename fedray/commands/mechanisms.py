@@ -12,10 +12,11 @@ from fedray.commands.output import (
     MaxParticipationsOption,
     MinSepOption,
     NoiseMultiplierOption,
+    QuietFlag,
     RoundsOption,
     print_figures,
     print_json,
-    status_line,
+    progress_line,
 )
 
 
@@ -71,6 +72,7 @@ def optimize(
         bool,
         typer.Option("--cache/--no-cache", help="Keep and reuse results under ~/.cache/fedray."),
     ] = True,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Optimise a noise mechanism for (rounds, min-sep, max participations), or for weighted
@@ -81,7 +83,7 @@ def optimize(
         kind, rounds, min_sep, max_participations, buffers, bands, objective, targets
     )
     started = time.perf_counter()
-    with status_line(f"optimising {kind}") as on_progress:
+    with progress_line(f"optimising {kind}", quiet) as on_progress:
         found = find_mechanism(request, noise_multiplier, delta, out, has_cache, on_progress)
     if as_json:
         print_json({**found.to_json(), "seconds": round(time.perf_counter() - started, 3)})
