@@ -1,6 +1,7 @@
 """Runs and scenarios: run, reproduce, fit, scenarios."""
 
 import contextlib
+import itertools
 import json
 import sys
 from functools import partial
@@ -23,16 +24,18 @@ from fedray.commands.learning import (
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
+    QuietFlag,
     TrustFlag,
     print_json,
     print_pieces,
     print_table,
+    progress_line,
     scenario_argument,
     scenarios_option,
-    status_line,
 )
 from fedray.commands.studies import reproduce_learning
 from fedray.errors import InputError, RunFailed
+from fedray.part_done import PartDone
 
 
 def run(
@@ -64,6 +67,7 @@ def run(
     worker_timeout: WorkerTimeoutOption = 600.0,
     aggregator_gpus: AggregatorGpusOption = 0.0,
     tensorboard: TensorboardOption = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, train its model, write its trace, audit it, and write its report."""
@@ -101,7 +105,7 @@ def run(
             "SCENARIO is given too"
         )
     with (
-        run_progress(is_shown=not as_json) as show,
+        run_progress(is_shown=not quiet) as show,
         event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
     ):
@@ -110,7 +114,7 @@ def run(
             trace = resume_run(resume, placement, value, on_progress, trust_code=trust_code)
         else:
             assert value is not None
-            on_start = None if as_json else partial(_say_supply, value)
+            on_start = None if quiet else partial(_say_supply, value)
             trace = run_scenario(value, placement, out, on_progress, on_start)
     audit = audit_trace(trace)
     report, problem = None, ""
@@ -216,6 +220,7 @@ def reproduce(
         ),
     ] = None,
     in_process: InProcessFlag = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho
@@ -226,14 +231,16 @@ def reproduce(
     from fedray.report.text import TextTable
     from fedray.report.text.studies import reproduction_rows
     from fedray.rounding import shown_min_sep
-    from fedray.studies.reproduce import GAP_NOTE, PACE_NOTE, reproduce_gboard
+    from fedray.studies.reproduce import GAP_NOTE, PACE_NOTE, reproduce_gboard, select
 
     if what == "learning":
         if (rows, shards, address) != (None, None, None):
             raise InputError(
                 "learning has no published rows: leave out --rows, --shards and --address"
             )
-        reproduce_learning(scenario, seeds, guesses, overrides, out, figures, in_process, as_json)
+        reproduce_learning(
+            scenario, seeds, guesses, overrides, out, figures, in_process, quiet, as_json
+        )
         return
     if (scenario, seeds, guesses, in_process) != (None, None, None, None):
         raise InputError(
@@ -258,15 +265,16 @@ def reproduce(
             f"output {str(out)!r} exists already; name a new directory, or remove it first"
         )
     placement = Placement(shards=shards, address=address)
+    count = len(select(rows))
     documents: list[dict[str, Any]] = []
     table: list[list[str]] = []
-    with status_line("simulating") as on_status, contextlib.redirect_stdout(sys.stderr):
+    with progress_line("simulating", quiet) as on_status, contextlib.redirect_stdout(sys.stderr):
 
         def keep(results: list[Any]) -> None:
             """After every row, so that what took long is not lost with what comes after."""
-            on_status(
-                f"{results[-1].name} done, min-sep {shown_min_sep(results[-1].min_sep.observed)}"
-            )
+            last = results[-1]
+            text = f"{last.name} done, min-sep {shown_min_sep(last.min_sep.observed)}"
+            on_status(PartDone(text, len(results), count))
             documents[:] = [result.to_json() for result in results]
             table[:] = reproduction_rows(documents)
             if out is not None:
@@ -360,13 +368,14 @@ def fit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
     from fedray.mechanisms.participation import gap_of
     from fedray.report.text import TextTable
     from fedray.report.text.studies import fit_rows, fitted_min_sep
-    from fedray.studies.fit import fit_min_sep, scenario_to_fit
+    from fedray.studies.fit import MOST_RUNS, fit_min_sep, scenario_to_fit
 
     if (min_sep is None) == (rounds_between is None):
         raise InputError(
@@ -378,16 +387,20 @@ def fit(
     if vary not in keys:
         raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
     value = scenario_to_fit(scenario, population, timer, rounds, report_goal, overrides or ())
-    with status_line(f"fitting {vary}") as on_status:
+    with progress_line(f"fitting {vary}", quiet) as on_status:
+        counted = itertools.count(1)
+
+        def tell_run(run: Any) -> None:
+            text = f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
+            on_status(PartDone(text, next(counted), MOST_RUNS, is_least=True))
+
         found = fit_min_sep(
             value,
             gap,
             keys[vary],
             scale,
             tolerance,
-            on_run=lambda run: on_status(
-                f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
-            ),
+            on_run=tell_run,
         )
     document = {**found.to_json(), "scale": scale}
     if as_json:
