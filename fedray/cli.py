@@ -40,6 +40,9 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Rich would draw boxes around the help, and its import took longer than all of the rest.
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
     help="Simulate private cross-device federated learning, and audit what really happened.",
 )
 for _command in (
@@ -64,7 +67,9 @@ for _command in (
     scenarios,
     schema,
 ):
-    app.command(name=_command.__name__.rstrip("_"))(_command)
+    # Given as a short help, the first paragraph is wrapped; else it would be cut after a line.
+    _first = " ".join((_command.__doc__ or "").partition("\n\n")[0].split())
+    app.command(name=_command.__name__.rstrip("_"), short_help=_first)(_command)
 
 # Click's own errors, by way of typer: some releases carry click inside.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -265,7 +265,17 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["scenarios"]])
 def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
-    assert_not_loaded(["ray", "torch", "jax", "dp_accounting", "matplotlib", "numba"], arguments)
+    heavy = ["ray", "torch", "jax", "dp_accounting", "matplotlib", "numba"]
+    if "--help" in arguments:
+        heavy += ["numpy", "rich"]
+    assert_not_loaded(heavy, arguments)
+
+
+def test_the_help_says_of_every_command_what_it_does_in_whole_words(fedray_command) -> None:
+    code, out, _ = fedray_command("--help")
+    assert code == 0
+    assert "..." not in out.partition("Commands:")[2]
+    assert "Exit code 1 if nothing meets it." in out
 
 
 @pytest.mark.slow
