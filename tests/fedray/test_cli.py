@@ -291,6 +291,18 @@ def test_report_loads_neither_ray_nor_torch_nor_jax(trace: Path, tmp_path: Path)
     )
 
 
+@pytest.mark.slow
+def test_an_untrained_run_in_one_process_loads_neither_ray_nor_torch_nor_an_optimiser(
+    small, tmp_path: Path
+) -> None:
+    (tmp_path / "s.toml").write_text(small("rounds.count=2").to_toml())
+    out = ["--out", str(tmp_path / "t"), "--in-process", "--json"]
+    assert_not_loaded(
+        ["ray", "torch", "jax", "scipy.optimize", "dp_accounting", "matplotlib"],
+        ["run", str(tmp_path / "s.toml"), *out],
+    )
+
+
 def assert_not_loaded(modules: list[str], arguments: list[str]) -> None:
     program = (
         "import sys\nfrom fedray.cli import main\nsys.argv = ['fedray', *sys.argv[2:]]\nbanned = sys.argv and set()\n"
