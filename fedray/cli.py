@@ -60,7 +60,9 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    # Rich would draw boxes around the help, and its import took longer than all of the rest.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Simulate private cross-device federated learning, and audit what really happened.",
 )
 
@@ -106,7 +108,9 @@ for _command in (
     init,
     schema,
 ):
-    app.command(name=_command.__name__.rstrip("_"))(_command)
+    # Given as a short help, the first paragraph is wrapped; else it would be cut after a line.
+    _first = " ".join((_command.__doc__ or "").partition("\n\n")[0].split())
+    app.command(name=_command.__name__.rstrip("_"), short_help=_first)(_command)
 
 
 def main() -> None:
