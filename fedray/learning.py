@@ -240,7 +240,7 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     ends = np.cumsum(sizes)
     for index, (begin, end) in enumerate(zip(ends - sizes, ends, strict=True)):
         of_cohort = None if versions is None else versions[begin:end]
-        yield index, Cohort(chosen[begin:end], of_cohort)
+        yield index, Cohort(chosen[begin:end], of_cohort, int(accepted[index]))
 
 
 class LiveTraining:
@@ -327,7 +327,8 @@ class LiveTraining:
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
         is_buffered = self._scenario.rounds.buffer is not None
         of_cohort = versions[places] if is_buffered else None
-        self._rounds.put((round_index, Cohort(accepted_device_ids[places], of_cohort)))
+        cohort = Cohort(accepted_device_ids[places], of_cohort, accepted_device_ids.size)
+        self._rounds.put((round_index, cohort))
 
     def finish(self, trace: Trace) -> TrainedRun:
         """Waits until every round is trained, and puts the trained run into the trace.

@@ -45,9 +45,9 @@ SCALED_NOISE = (
 
 SCALED_NOISE_OF_SURPLUS = (
     "Rounds accepted {goal} devices or more, of which {sample} really trained, and the noise on "
-    "their sum was scaled by {sample} / {goal}. That is the signal-to-noise ratio of a cohort of "
-    "{goal}, and less than that of a larger one. The privacy stated is that of the full cohort "
-    "with full noise; this simulation's own model has no such guarantee."
+    "their sum was scaled by {sample} / the number that the round accepted, so that the "
+    "signal-to-noise ratio is that of the round's full cohort. The privacy stated is that of the "
+    "full cohort with full noise; this simulation's own model has no such guarantee."
 )
 """Where rounds keep more reports than the goal."""
 
