@@ -40,6 +40,7 @@ from fedray.placement import Placement
 from fedray.scenario import TRAINED_TABLES, Scenario
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
+from fedray.table import Table
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
@@ -588,16 +589,23 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
             "data, training and privacy may differ: leave the others as they are, or simulate anew"
         )
-    if given.privacy.stop_at != kept.privacy.stop_at:
-        raise InputError(
-            f"privacy.stop_at={shown(after['privacy'].get('stop_at'))} but the trace was simulated "
-            f"with {shown(before['privacy'].get('stop_at'))}; a budget ends a simulation, and a "
-            "training takes the rounds of its trace: leave it as it is, or simulate anew"
-        )
+    for key in ("stop_at", "at_limit"):
+        was, now = (getattr(each.privacy, key) for each in (kept, given))
+        if was != now:
+            raise InputError(
+                f"privacy.{key}={_as_table(now)} but the trace was simulated with "
+                f"{_as_table(was)}; a budget ends a simulation or excludes its devices, and a "
+                "training takes the rounds of its trace: leave it as it is, or simulate anew"
+            )
     # With training enabled, what is trained is validated too.
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
     return kept.model_copy(update=trained_tables)
+
+
+def _as_table(value: Table | str | None) -> str:
+    """A value of a scenario as its file has it."""
+    return shown(value.model_dump(exclude_none=True) if isinstance(value, Table) else value)
 
 
 def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:

@@ -28,6 +28,9 @@ class Outcome(IntEnum):
     """It failed for a reason of its own."""
     ABANDONED = 4
     """Its report arrived in time, but the round was abandoned; nothing of it was used."""
+    EXCLUDED = 5
+    """It was not selected, because it would have gone beyond its privacy budget; nor was it later.
+    The round is the one that was being formed."""
 
 
 NEVER = 2**32 - 1

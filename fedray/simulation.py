@@ -33,7 +33,7 @@ from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from fedray.workers import Pending
 from mechanisms.triangular import MatrixFile
-from server.coordinator import WindowOver
+from server.coordinator import Excluded, WindowOver
 from server.modes import AnyCoordinator, coordinator_of
 from server.stored import Uploaded
 
@@ -299,7 +299,7 @@ class _Simulation:
                 if isinstance(event, WindowOver):
                     self._save_if_due(coordinator)
                     continue
-                if isinstance(event, Uploaded):
+                if isinstance(event, Uploaded | Excluded):
                     self._journal.append(event.settlement)
                     continue
                 if event.settlement is not None:
