@@ -58,8 +58,8 @@ def filter_of(scenario: Scenario) -> SensitivityFilter | None:
     noise (Denisov et al. 2022), so a device with the rounds pi changes it by at most (sum_{i in pi}
     C[t, i]) clip norms, given all that was released before. The squares of these changes sum up to
     s_N(pi)^2. The filter keeps that below the limit in every possible run. So the whole release is
-    a Gaussian mechanism of that sensitivity at worst (fully adaptive composition: Smith and Thakurta
-    2022 for Gaussian DP), also if taking part depends on models that were released before.
+    at worst a Gaussian mechanism of that sensitivity, also if taking part depends on models that
+    were released before (fully adaptive composition; Smith and Thakurta 2022 for Gaussian DP).
 
     Two things differ from the individual filters of Feldman and Zrnic. There a step costs what a
     device's own gradient costs, which is secret, and so is who was excluded. Here it costs the clip

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedray.audit.audit import audit_trace
 from fedray.errors import InputError, ScenarioError
 from fedray.learning import train
 from fedray.messages import Outcome
@@ -214,3 +215,63 @@ def test_a_filter_looks_at_a_device_alone() -> None:
         alone.add(comes)
         crowded.add(np.append(device[: comes.size], others[crowded.admits(others)]))
     assert 0 < refused < 40
+
+
+def test_an_audit_tells_of_the_filter_and_what_it_ensures(
+    run: tuple[Scenario, Trace],
+) -> None:
+    """The budget itself, which a guarantee may rest on; for this mechanism and noise alone."""
+    scenario, trace = run
+    audit = audit_trace(trace)
+    found = audit.mechanisms[0].filtered
+    assert found is not None
+    assert found.may_rest_on
+    assert found.rho is not None
+    assert found.rho >= (audit.mechanisms[0].observed.rho or 0.0)
+    stop_at = scenario.privacy.stop_at
+    assert stop_at is not None
+    if stop_at.rho is not None:
+        assert found.rho == pytest.approx(stop_at.rho, rel=1e-9)
+    else:
+        assert found.epsilon == pytest.approx(stop_at.epsilon, rel=1e-9)
+    exclusions = audit.exclusions
+    assert exclusions is not None
+    assert exclusions.devices == trace.outcome_counts()["excluded"]
+    assert exclusions.participations > exclusions.of_others
+    assert "kept by a filter" in " ".join(audit.assumptions)
+    assert audit_trace(trace, noise_multiplier=8.0).mechanisms[0].filtered is None
+
+
+def test_a_device_beyond_the_budget_refutes_the_filter(small, trace_of) -> None:
+    """A trace in which a device took part more often than its budget allows has no such guarantee."""
+    scenario = small("privacy.at_limit=exclude", "privacy.stop_at.rho=0.04", "rounds.count=12")
+    patterns = [[0, 3, 6, 9], [1], [2, 4], [5], [7], [8], [10], [11]]
+    trace = trace_of(patterns, 12, scenario)
+    found = audit_trace(trace).mechanisms[0].filtered
+    assert found is not None
+    assert (found.rho, found.may_rest_on) == (None, False)
+    assert "so the budget was not enforced" in found.reason
+
+
+def test_the_command_and_the_page_tell_who_was_excluded(
+    fedray_command, run: tuple[Scenario, Trace], tmp_path: Path
+) -> None:
+    _, trace = run
+    code, out, err = fedray_command("audit", str(trace.path), "--out", str(tmp_path / "a.html"))
+    assert code == 0, err
+    assert "excluded at their budget" in out
+    assert "filtered" in out
+    page = (tmp_path / "a.html").read_text()
+    assert "Excluded devices" in page
+
+
+def test_a_claim_of_the_budget_follows_from_the_filter(
+    fedray_command, small, tmp_path: Path
+) -> None:
+    scenario = small(*OVERRIDES, *MECHANISMS["tree"], "participation.timer_violators=0.1")
+    trace = simulate(scenario, HERE, tmp_path / "t")
+    assert audit_trace(trace).mechanisms[0].enforced.rho != 0.2
+    for rho, code in ((0.2, 0), (0.199, 1)):
+        claim = tmp_path / "claim.toml"
+        claim.write_text(f"mechanism = {{kind = 'tree'}}\nnoise_multiplier = 7.0\nrho = {rho}\n")
+        assert fedray_command("audit", str(trace.path), "--claim", str(claim))[0] == code
