@@ -28,6 +28,9 @@ class Outcome(IntEnum):
     """It failed for a reason of its own."""
     ABANDONED = 4
     """Its report arrived in time, but the round was abandoned; nothing of it was used."""
+    EXCLUDED = 5
+    """It was not selected, because it would have gone beyond its privacy budget; nor was it later.
+    The round is the one that was being formed."""
 
 
 NEVER = 2**32 - 1
@@ -252,6 +255,8 @@ class TrainReport:
 
     round_index: the round.
     devices: how many were asked.
+    accepted: how many the round accepted, of which those that were asked may be a sample; 0 in a
+        trainer's own report, which does not know it.
     trained: of them, those whose update is in the sum.
     without_examples: those that hold no data.
     damaged: those whose data cannot be read.
@@ -269,6 +274,7 @@ class TrainReport:
 
     round_index: int
     devices: int = 0
+    accepted: int = 0
     trained: int = 0
     without_examples: int = 0
     damaged: int = 0
@@ -280,6 +286,11 @@ class TrainReport:
     examples: int = 0
     weight_sum: int = 0
     loss_sum: int = 0
+
+    @property
+    def sampled_share(self) -> float:
+        """Share of the accepted devices that were asked; 1 where their number is not known."""
+        return self.devices / self.accepted if self.accepted else 1.0
 
     @property
     def weights(self) -> float:

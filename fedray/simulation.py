@@ -32,7 +32,7 @@ from fedray.messages import (
 from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario
-from fedray.server.coordinator import WindowOver
+from fedray.server.coordinator import Excluded, WindowOver
 from fedray.server.modes import AnyCoordinator, coordinator_of
 from fedray.server.stored import Uploaded
 from fedray.trace.partial import new_directory
@@ -304,7 +304,7 @@ class _Simulation:
                 if isinstance(event, WindowOver):
                     self._save_if_due(coordinator)
                     continue
-                if isinstance(event, Uploaded):
+                if isinstance(event, Uploaded | Excluded):
                     self._journal.append(event.settlement)
                     continue
                 if event.settlement is not None:

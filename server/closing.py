@@ -32,7 +32,7 @@ class ClosingRule(Protocol):
         """Closes a round.
 
         A round is committed if report_goal reports arrive by the deadline, and keeps at least so
-        many: the noise is measured by the goal.
+        many.
 
         Args:
             report_times: [S]; when each device reports, in order of device id; infinity for those

@@ -268,16 +268,28 @@ class Selection:
         """When the last outage that has begun is over."""
         return self._down_until
 
-    def take(self) -> Selected:
-        """All waiting devices, sorted by id; nobody waits afterwards."""
+    def waiting_device_ids(self) -> NDArray[np.uint64]:
+        """The devices that wait now, in no certain order."""
+        return self._waiting.device_ids[self._waiting.heap[: self.waiting]]
+
+    def take(self, is_taken: NDArray[np.bool_] | None = None) -> Selected:
+        """Waiting devices, sorted by id, who do not wait afterwards.
+
+        Args:
+            is_taken: which of them, in the order of `waiting_device_ids`; None for all.
+        """
         waiting = self._waiting
         in_heap = waiting.heap[: self.waiting].copy()
-        by_id = np.argsort(waiting.device_ids[in_heap])
-        slots = in_heap[by_id]
+        left = in_heap[:0] if is_taken is None else in_heap[~is_taken]
+        taken = in_heap if is_taken is None else in_heap[is_taken]
+        by_id = np.argsort(waiting.device_ids[taken])
+        slots = taken[by_id]
         was_free = waiting.counts[1]
         is_free = was_free + slots.size
         waiting.free[was_free:is_free] = slots
-        waiting.counts[:] = 0, is_free
+        waiting.counts[:] = left.size, is_free
+        # A sorted list is a heap.
+        waiting.heap[: left.size] = left[np.argsort(waiting.interval_ends[left], kind="stable")]
         columns = {name: column[slots] for name, column in waiting.columns().items()}
         return Selected(**columns)
 
