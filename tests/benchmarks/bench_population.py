@@ -207,7 +207,7 @@ def alternatives(repeats: int, divide: int) -> None:
     scan, mine = statistics.median(scans), statistics.median(ours)
     print(f"alternatives: {devices:,} devices, {count} rounds of {goal}; one process")
     print(f"  fedray {mine:7.2f} s   numpy scan per round {scan:7.2f} s   {scan / mine:.1f} x")
-    few, rounds = 200 // min(divide, 50), 5
+    few, rounds = 200 // min(divide, 100), 5
     actors = actor_per_device(few, rounds)
     small = in_own_process(scenario(few * 1000, rounds, 20, 0.0), 1, "in-process")[0]
     per_device = actors / few
