@@ -22,6 +22,7 @@ from fedray.commands.runs import fit, reproduce, run, scenarios
 from fedray.commands.schemas import init, schema
 from fedray.commands.studies import plan, stress
 from fedray.errors import FedrayError, InputError, one_line
+from fedray.extras import missing_extra
 
 INTERRUPTED = 130
 """Exit code after an interruption or a termination, as shells have it."""
@@ -156,6 +157,11 @@ def _exit_code(command: Callable[[], Any]) -> int:
     except BrokenPipeError:  # whoever read the output has seen enough
         _forget_output(sys.stdout)
         return 1
+    except ModuleNotFoundError as error:
+        lacks = missing_extra(error)
+        if lacks is None:
+            raise
+        return _fail(str(lacks), 1)
     except OSError as error:  # files have messages of their own: what is left is the output
         _forget_output(sys.stdout)
         return _fail(

@@ -7,6 +7,7 @@
     │   └── TraceError                 a path that holds no readable trace
     │       ├── TraceCorrupt           files are missing, truncated or break an invariant
     │       └── TraceVersion           written under a schema this release does not read
+    ├── MissingExtra (also ImportError)  a package of an extra that is not installed: exit code 1
     └── RunFailed                      what happens to a run: exit code 1
         ├── Starved                    too few devices checked in to commit the rounds asked for
         ├── ShardLost                  a population shard died or stopped answering
@@ -82,6 +83,10 @@ class TraceCorrupt(TraceError):
 
 class TraceVersion(TraceError):
     """A trace written under a schema version this release does not read."""
+
+
+class MissingExtra(FedrayError, ImportError):
+    """A package of an extra that is not installed; the message has the command that installs it."""
 
 
 class RunFailed(FedrayError):

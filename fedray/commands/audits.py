@@ -152,7 +152,7 @@ def _audited(
 ) -> Any:
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
-    from mechanisms.files import read_strategy
+    from fedray.mechanisms.files import read_strategy
 
     try:
         strategies = [read_strategy(file) for file in mechanisms or ()]

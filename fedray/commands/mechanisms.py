@@ -23,7 +23,7 @@ from fedray.commands.output import (
 
 
 def _kinds(begun: str) -> list[str]:
-    from mechanisms.optimize.design import KINDS
+    from fedray.mechanisms.optimize.design import KINDS
 
     return [kind for kind in KINDS if kind.startswith(begun)]
 

@@ -148,7 +148,7 @@ def run(
 
 def _say_supply(scenario: Any) -> None:
     """How many devices are eligible, before a run that may be long."""
-    from clients.availability.supply import eligible_at_once
+    from fedray.clients.availability.supply import eligible_at_once
 
     supply, target = eligible_at_once(scenario), scenario.rounds.wanted_at_once
     what = "a round selects" if scenario.rounds.buffer is None else "at most so many train at once:"
@@ -372,10 +372,10 @@ def fit(
     as_json: JsonFlag = False,
 ) -> None:
     """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
+    from fedray.mechanisms.participation import gap_of
     from fedray.report.text import TextTable
     from fedray.report.text.studies import fit_rows, fitted_min_sep
     from fedray.studies.fit import MOST_RUNS, fit_min_sep, scenario_to_fit
-    from mechanisms.participation import gap_of
 
     if (min_sep is None) == (rounds_between is None):
         raise InputError(

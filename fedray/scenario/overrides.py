@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from fedray.encoding.tables import AnyEncoding
 from fedray.errors import ScenarioError, shown
+from fedray.mechanisms.registry import AnyStrategy
 from fedray.mistakes import classes_in
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
@@ -20,7 +21,6 @@ from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
 from fedray.scenario.uploads import AnySchedule
 from fedray.scenario.weighting import AnyWeighting
-from mechanisms.registry import AnyStrategy
 
 _LONG_FORMS = {"file": ["training", "task", "file"], "task": ["training", "task", "kind"]}
 """Keys of the table `training` that are short for keys of its table `task`."""

@@ -16,12 +16,12 @@ def shipped_scenarios() -> list[tuple[Path, Scenario]]:
 def shipped_scenario_files() -> dict[str, Path]:
     """The scenario files of the `scenarios` package by name, in order of path; paths are relative
     where they are below the current directory."""
-    package = importlib.util.find_spec("scenarios")
+    package = importlib.util.find_spec("fedray.scenarios")
     locations = package.submodule_search_locations if package else None
     here = Path.cwd()
     found = {}
     for folder in map(Path, locations or ()):
-        for file in sorted(folder.rglob("*.toml")):
+        for file in sorted(folder.resolve().rglob("*.toml")):
             if file.parent.name != "stress":  # those are sweeps
                 found[file.stem] = file.relative_to(here) if file.is_relative_to(here) else file
     return found

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mechanisms.files import read_strategy
-from mechanisms.loss import loss
-from mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism
-from mechanisms.participation import MinSep
+from fedray.mechanisms.files import read_strategy
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism
+from fedray.mechanisms.participation import MinSep
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_an_aggregator_that_dies_at_any_call_is_started_anew(
     if call == "load":
         with pytest.raises(KeyboardInterrupt):
             run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
-    monkeypatch.setattr("server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr("fedray.server.workers.InProcessWorker", DyingWorker)
     monkeypatch.setattr(DyingWorker, "method", call)
     monkeypatch.setattr(DyingWorker, "deaths", 2)
     once = Placement(1, "in-process")
@@ -237,7 +237,7 @@ def test_an_aggregator_that_dies_at_any_call_is_started_anew(
 
 
 def test_an_aggregator_that_never_starts_ends_the_run(small, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr("fedray.server.workers.InProcessWorker", DyingWorker)
     monkeypatch.setattr(DyingWorker, "deaths", 100)
     with pytest.raises(AggregatorLost, match="after 5 restarts"):
         run_scenario(small(*OVERRIDES), Placement(1, "in-process"), tmp_path / "t")
@@ -675,7 +675,7 @@ def test_a_run_goes_on_only_on_the_kind_of_device_it_was_started_on(
     with pytest.raises(KeyboardInterrupt):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("server.aggregator._kind_of", lambda device: "cuda NVIDIA H200")
+        elsewhere.setattr("fedray.server.aggregator._kind_of", lambda device: "cuda NVIDIA H200")
         with pytest.raises(
             CheckpointError,
             match="trained on 'cpu', and its noise goes on only there; .* on 'cuda NVIDIA H200'",

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import fedray
-from clients.data.registry import source_of
-from clients.tasks.layout import named
-from clients.tasks.registry import task_of
-from clients.trainer import LocalTrainer
+from fedray.clients.data.registry import source_of
+from fedray.clients.tasks.layout import named
+from fedray.clients.tasks.registry import task_of
+from fedray.clients.trainer import LocalTrainer
 from fedray.placement import Placement
 from fedray.studies.on_devices import QUANTILES, _bins
 from fedray.studies.on_devices_page import on_devices_figures, on_devices_page
