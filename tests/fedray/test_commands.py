@@ -1,6 +1,9 @@
 """What all commands have in common: help, versions, names of scenarios, completion."""
 
+import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from typer.testing import CliRunner
 import fedray
 from fedray.cli import app
 from fedray.commands.flags import RENAMED
+from fedray.kept import keep, read_kept
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
@@ -106,3 +110,29 @@ def test_the_library_tells_all_mistakes_on_one_line_and_has_them_apart() -> None
     assert "\n" not in str(caught.value)
     assert len(caught.value.problems) == 2
     assert all(each.startswith("Population: ") for each in caught.value.problems)
+
+
+def test_the_cache_lists_and_clears_mechanisms_with_their_matrices(
+    tmp_path: Path, monkeypatch, fedray_command
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "fedray" / "designs"
+    kinds = ("dense", "banded")
+    for kind in kinds:
+        keep(folder / f"{kind}.json", kind, b"{}")
+        (folder / f"{kind}-0123456789abcdef.npy").write_bytes(bytes(2**19))
+    long_ago = time.time() - 10 * 86_400
+    for file in folder.iterdir():
+        os.utime(file, (long_ago, long_ago))
+    assert read_kept(folder / "dense.json", "dense") == b"{}"  # it is in use again
+    code, out, _ = fedray_command("cache", "--json")
+    (row, *others) = json.loads(out)["entries"]
+    assert (code, row["kept"], row["deleted"]) == (0, 2, 0)
+    assert not any(each["kept"] for each in others)
+    code, out, _ = fedray_command("cache", "--delete-unused-for", "5")
+    assert code == 0
+    assert "0.5 MiB of 1 mechanisms that were optimised deleted" in out
+    assert {file.name for file in folder.iterdir()} == {
+        "dense.json",
+        "dense-0123456789abcdef.npy",
+    }
