@@ -136,3 +136,77 @@ def test_the_cache_lists_and_clears_mechanisms_with_their_matrices(
         "dense.json",
         "dense-0123456789abcdef.npy",
     }
+
+
+SETTING = ["--rounds", "20", "--min-sep", "4", "--max-participations", "3"]
+LOG = ["--device-column", "dev", "--round-column", "round", "--renumber", "--out", "OUT"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "MISSING"],
+        # It imports torch first.
+        pytest.param(
+            ["pretrain", "MISSING.toml", "MISSING.toml", "--out", "OUT"], marks=pytest.mark.slow
+        ),
+        ["compare", "MISSING", "MISSING"],
+        ["evaluate", "MISSING"],
+        ["audit", "MISSING"],
+        ["import", "MISSING.csv", *LOG],
+        ["report", "MISSING"],
+        ["statement", "MISSING"],
+        pytest.param(["canary", "MISSING.toml"], marks=pytest.mark.slow),
+        ["stress", "MISSING.toml"],
+        ["plan", "MISSING.toml", "--epsilon", "3"],
+        ["optimize", "blt", "--targets", "MISSING.json"],
+        ["mechanism", "MISSING.json", *SETTING],
+        ["calibrate", "MISSING.json", "--epsilon", "3", *SETTING],
+        ["fit", "MISSING.toml", "--min-sep", "4"],
+        ["reproduce", "learning", "--scenario", "MISSING.toml"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_file_that_is_missing_is_named_in_one_line(
+    arguments: list[str], fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = fedray_command(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "MISSING" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["audit", "TRACE"], "mechanisms"),
+        (["report", "TRACE"], "page"),
+        (["statement", "TRACE", "--out", "published"], ""),
+        (["import", "log.csv", *LOG], "rows_read"),
+        (["stress"], "sweeps"),
+        (["optimize", "band-fhu", *SETTING], "rms_loss"),
+        (["mechanism", "tree.json", *SETTING], "rms_loss"),
+        (["calibrate", "tree.json", "--epsilon", "3", *SETTING], "noise_multiplier"),
+        (["reproduce", "gboard-privacy", "--rows", "en-GB"], "rows"),
+        (["cache"], "entries"),
+        (["scenarios"], "scenarios"),
+        (["init"], "scenario_digest"),
+        (["schema", "latency"], "parts"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_json_is_one_object_and_nothing_else(
+    arguments: list[str], key: str, fedray_command, tmp_path: Path, monkeypatch, trace_of
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "log.csv").write_text("dev,round\na,0\nb,1\na,1\n")
+    (tmp_path / "tree.json").write_text('{"kind": "tree"}')
+    if "TRACE" in arguments:
+        path = str(trace_of([[0, 3], [1, 2]], 4).path)
+        arguments = [path if word == "TRACE" else word for word in arguments]
+    code, out, err = fedray_command(*arguments, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert not key or key in document
