@@ -9,6 +9,7 @@ from fedray.scenario import Scenario
 
 MODELS = {
     "always_on": "clients.availability.always_on:AlwaysOnModel",
+    "conditions": "clients.availability.conditions:ConditionsModel",
     "custom": "clients.availability.custom:CustomModel",
     "habit": "clients.availability.habit:HabitAvailabilityModel",
     "poisson": "clients.availability.poisson:PoissonModel",
