@@ -28,14 +28,14 @@ from fedray.messages import (
 from fedray.protocols import Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
+from fedray.server.budget import Budget
+from fedray.server.pace import Pace, Samplers
+from fedray.server.records import records_array, records_of
+from fedray.server.reservoir import drawn_cohort
+from fedray.server.rounds import RoundRules, Selected, draw_fates, resolve_reporting, withheld
+from fedray.server.selection import DOWN, EXHAUSTED, FULL, Selection
+from fedray.server.shards import Shards
 from fedray.trace.checkpoints import prefixed, under
-from server.budget import Budget
-from server.pace import Pace, Samplers
-from server.records import records_array, records_of
-from server.reservoir import drawn_cohort
-from server.rounds import RoundRules, Selected, draw_fates, resolve_reporting, withheld
-from server.selection import DOWN, EXHAUSTED, FULL, Selection
-from server.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.availability.intervals import Intervals, joined
-from clients.availability.model import Availability
+from fedray.clients.availability.intervals import Intervals, joined
+from fedray.clients.availability.model import Availability
 from fedray.device_classes import DeviceClasses, classes_on
 
 
 class AvailabilityByClass:
-    """Asks for every device the model of its class; see clients.availability.model.Availability.
+    """Asks for every device the model of its class.
+
+    See fedray.clients.availability.model.Availability.
 
     Args:
         classes: of the devices.

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.availability.habit import (
+from fedray.clients.availability.habit import (
     LONGEST_DAYS,
     MAX_SESSIONS,
     HabitModel,
@@ -24,7 +24,7 @@ from clients.availability.habit import (
     habit_of,
     intervals_between,
 )
-from clients.availability.intervals import (
+from fedray.clients.availability.intervals import (
     DAY,
     HOUR,
     JOIN_SECONDS,
@@ -32,8 +32,8 @@ from clients.availability.intervals import (
     filled,
     merge,
 )
-from clients.availability.model import NothingKnown
-from clients.population import zone_of
+from fedray.clients.availability.model import NothingKnown
+from fedray.clients.population import zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.scenario import Scenario
@@ -112,7 +112,7 @@ class _Conditions(NamedTuple):
 
 
 class ConditionsModel(NothingKnown):
-    """Availability by conditions; see clients.availability.model.Availability.
+    """Availability by conditions; see fedray.clients.availability.model.Availability.
 
     Args:
         scenario: says seed and zones.

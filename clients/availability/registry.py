@@ -2,18 +2,18 @@
 
 from pkgutil import resolve_name
 
-from clients.availability.by_class import AvailabilityByClass
-from clients.availability.model import Availability
+from fedray.clients.availability.by_class import AvailabilityByClass
+from fedray.clients.availability.model import Availability
 from fedray.device_classes import DeviceClasses
 from fedray.scenario import Scenario
 
 MODELS = {
-    "always_on": "clients.availability.always_on:AlwaysOnModel",
-    "conditions": "clients.availability.conditions:ConditionsModel",
-    "custom": "clients.availability.custom:CustomModel",
-    "habit": "clients.availability.habit:HabitAvailabilityModel",
-    "poisson": "clients.availability.poisson:PoissonModel",
-    "replay": "clients.availability.replay:ReplayModel",
+    "always_on": "fedray.clients.availability.always_on:AlwaysOnModel",
+    "conditions": "fedray.clients.availability.conditions:ConditionsModel",
+    "custom": "fedray.clients.availability.custom:CustomModel",
+    "habit": "fedray.clients.availability.habit:HabitAvailabilityModel",
+    "poisson": "fedray.clients.availability.poisson:PoissonModel",
+    "replay": "fedray.clients.availability.replay:ReplayModel",
 }
 """What takes a scenario and its table, and is an `Availability`."""
 

@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clients.availability.habit import HabitAvailabilityModel
-from clients.availability.intervals import DAY
-from clients.availability.registry import availability_of
-from clients.availability.supply import eligible_share_by_class
-from clients.data.registry import source_of
-from clients.latency import LatencyModel, work_seconds
-from clients.population import zone_offsets_on
 from fedray.audit.audit import audit_trace
+from fedray.clients.availability.habit import HabitAvailabilityModel
+from fedray.clients.availability.intervals import DAY
+from fedray.clients.availability.registry import availability_of
+from fedray.clients.availability.supply import eligible_share_by_class
+from fedray.clients.data.registry import source_of
+from fedray.clients.latency import LatencyModel, work_seconds
+from fedray.clients.population import zone_offsets_on
 from fedray.device_classes import DeviceClasses, classes_on
 from fedray.errors import ScenarioError
 from fedray.placement import Placement
 from fedray.report.page import render
 from fedray.scenario import Scenario
+from fedray.server.rounds import FateModel, Selected, draw_fates
 from fedray.simulation import simulate
 from fedray.trace.schema import OUTCOMES
-from server.rounds import FateModel, Selected, draw_fates
 
 DEVICES = np.arange(20_000, dtype=np.uint64)
 CLASSES = (

@@ -9,9 +9,9 @@ from scipy import stats
 from fedray.errors import ScenarioError
 from fedray.placement import Placement
 from fedray.rng import Stream, stream_key
+from fedray.server.reservoir import drawn_cohort
 from fedray.simulation import resume, simulate
 from fedray.trace.reader import Trace
-from server.reservoir import drawn_cohort
 
 KEY = stream_key(1, Stream.RESERVOIR)
 PACED = (
