@@ -68,10 +68,14 @@ from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
 from fedray.report.trained_page import write_training_report as write_training_report
 from fedray.scenario.availability import AlwaysOn as AlwaysOn
+from fedray.scenario.availability import ChargingHabits as ChargingHabits
+from fedray.scenario.availability import ConditionsAvailability as ConditionsAvailability
 from fedray.scenario.availability import CustomAvailability as CustomAvailability
 from fedray.scenario.availability import HabitAvailability as HabitAvailability
 from fedray.scenario.availability import PoissonAvailability as PoissonAvailability
 from fedray.scenario.availability import ReplayAvailability as ReplayAvailability
+from fedray.scenario.availability import Uses as Uses
+from fedray.scenario.availability import WifiHabits as WifiHabits
 from fedray.scenario.buffer import Buffer as Buffer
 from fedray.scenario.buffer import ConstantWeighting as ConstantWeighting
 from fedray.scenario.buffer import PolynomialWeighting as PolynomialWeighting

@@ -68,6 +68,9 @@ class Stream(IntEnum):
     DEVICE_CLASS = 50
     CLOCK = 51
     RESERVOIR = 52
+    WIFI_HABIT = 53
+    WIFI_SESSIONS = 54
+    USES = 55
 
 
 class Key(NamedTuple):

@@ -43,7 +43,7 @@ from fedray.rng import (
     uniform,
 )
 from fedray.scenario import Scenario
-from fedray.scenario.availability import HabitAvailability
+from fedray.scenario.availability import HabitAvailability, Habits
 
 MAX_SESSIONS = 512
 LONGEST_DAYS = 60
@@ -62,7 +62,7 @@ lengths' computation."""
 
 class HabitModel(NamedTuple):
     """What compiled code needs of a scenario's habit table, numbers only. Hours are local; their
-    spreads and rates are those of `fedray.scenario.availability.HabitAvailability`.
+    spreads and rates are those of `fedray.scenario.availability.Habits`.
 
     habit_key: of the draws of static habits.
     session_key: of the draws of sessions.
@@ -110,12 +110,20 @@ class HabitModel(NamedTuple):
     last_hour: float
 
     @classmethod
-    def of(cls, scenario: Scenario, table: HabitAvailability) -> "HabitModel":
+    def of(
+        cls,
+        scenario: Scenario,
+        table: Habits,
+        habit_stream: Stream = Stream.HABIT,
+        session_stream: Stream = Stream.SESSIONS,
+    ) -> "HabitModel":
         """The compiled form of a scenario's habit table.
 
         Args:
             scenario: says the seed.
-            table: its availability.
+            table: its availability, or the habits of one condition.
+            habit_stream: of the draws of static habits.
+            session_stream: of the draws of sessions.
         """
         # No normal draw exceeds MAX_NORMAL, so the sessions of a day have hard limits.
         center_deviations = table.night_center_between_hours + table.night_center_within_hours
@@ -129,8 +137,8 @@ class HabitModel(NamedTuple):
         most_sigmas = table.day_length_sigma * float(special.ndtri(_MOST)) + 1e-6
         day_length = table.day_length_minutes / 60.0
         return cls(
-            habit_key=stream_key(scenario.seed, Stream.HABIT),
-            session_key=stream_key(scenario.seed, Stream.SESSIONS),
+            habit_key=stream_key(scenario.seed, habit_stream),
+            session_key=stream_key(scenario.seed, session_stream),
             mean_propensity=alpha / (alpha + beta),
             center=table.night_center_hours,
             center_between=table.night_center_between_hours,
@@ -169,7 +177,7 @@ class HabitTables(NamedTuple):
     zones: Zones
 
     @classmethod
-    def of(cls, scenario: Scenario, table: HabitAvailability) -> "HabitTables":
+    def of(cls, scenario: Scenario, table: Habits) -> "HabitTables":
         """The tables of a scenario's habit model.
 
         Propensities have a beta distribution. The part of the day rate that does not follow them
@@ -217,7 +225,7 @@ class Habit(NamedTuple):
     offset: float
 
 
-class Habits(NamedTuple):
+class KnownHabits(NamedTuple):
     """Static habits of devices [N], in 36 bytes each; empty arrays where they are not known.
 
     propensity, center, length, day_rate: see `Habit`.
@@ -231,7 +239,7 @@ class Habits(NamedTuple):
     zone: NDArray[np.int32]
 
 
-_UNKNOWN = Habits(
+_UNKNOWN = KnownHabits(
     propensity=np.empty(0),
     center=np.empty(0),
     length=np.empty(0),
@@ -254,7 +262,7 @@ class HabitAvailabilityModel:
         self.model = HabitModel.of(scenario, table)
         self.tables = HabitTables.of(scenario, table)
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> Habits:
+    def known_of(self, device_ids: NDArray[np.uint64]) -> KnownHabits:
         """The habits of `device_ids`, which `list_intervals` would draw anew at every call."""
         return _habits_of(self.model, self.tables, device_ids)
 
@@ -264,7 +272,7 @@ class HabitAvailabilityModel:
         open_times: NDArray[np.float64],
         from_time: float,
         until_time: float,
-        known: Habits | None = None,
+        known: KnownHabits | None = None,
     ) -> Intervals:
         """The intervals of `device_ids` that touch a time, from each one's `open_times` on.
 
@@ -463,7 +471,7 @@ def _habits_of(model, tables, device_ids):
         habit = habit_of(model, propensities, free_rates, offsets[zone[asked]], device)
         propensity[asked], center[asked] = habit.propensity, habit.center
         length[asked], day_rate[asked] = habit.length, habit.day_rate
-    return Habits(propensity, center, length, day_rate, zone)
+    return KnownHabits(propensity, center, length, day_rate, zone)
 
 
 @njit(cache=True, nogil=True)

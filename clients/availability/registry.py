@@ -9,6 +9,7 @@ from fedray.scenario import Scenario
 
 MODELS = {
     "always_on": "fedray.clients.availability.always_on:AlwaysOnModel",
+    "conditions": "fedray.clients.availability.conditions:ConditionsModel",
     "custom": "fedray.clients.availability.custom:CustomModel",
     "habit": "fedray.clients.availability.habit:HabitAvailabilityModel",
     "poisson": "fedray.clients.availability.poisson:PoissonModel",
