@@ -17,6 +17,7 @@ from fedray.commands.flags import in_flags
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
+from fedray.commands.populations import population, sessions
 from fedray.commands.runs import fit, reproduce, run, scenarios, schema
 from fedray.commands.studies import plan, stress
 from fedray.errors import FedrayError, InputError, one_line
@@ -60,6 +61,8 @@ for _command in (
     calibrate,
     reproduce,
     fit,
+    population,
+    sessions,
     cache,
     scenarios,
     schema,

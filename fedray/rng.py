@@ -65,6 +65,8 @@ class Stream(IntEnum):
     UPLOAD_SHUFFLE = 40
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
+    LOG_RECORDS = 70
+    LOG_BOOTSTRAP = 71
 
 
 class Key(NamedTuple):

@@ -1,0 +1,64 @@
+"""When the devices of a population are eligible, block by block, for other programs to replay."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from clients.availability.intervals import DAY
+from clients.availability.registry import availability_of
+from clients.population import DeviceModel, Presence, are_usable, present_between
+from fedray.errors import InputError
+from fedray.scenario import Scenario
+from fedray.trace.sessions import Sessions
+
+BLOCK_DEVICE_DAYS = 1 << 18
+"""Device-days that are in memory at once."""
+
+
+def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
+    """The sessions of the first devices of a population, while they are there.
+
+    Devices that the task cannot use, and those that have not joined, have none. A session that goes
+    on at the start is cut there; one that goes on at the end has its true end, so that a replay of
+    the days is the same to the last moment. A device that is always eligible has one session, to
+    the end of the days.
+
+    Args:
+        scenario: whose population it is.
+        devices: how many, those with the ids 0, 1, 2, ...
+        days: of the simulation, from its start on.
+
+    Yields:
+        Blocks of devices, in order of their ids; seconds UTC since the start.
+
+    Raises:
+        InputError: the population has not so many devices, or there is no day.
+    """
+    if not 1 <= devices <= scenario.device_ids:
+        raise InputError(
+            f"devices={devices} must be from 1 to the {scenario.device_ids:,} of the population"
+        )
+    if days < 1:
+        raise InputError(f"days={days} must be at least 1")
+    return _blocks(scenario, devices, days)
+
+
+def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
+    availability = availability_of(scenario)
+    device_model = DeviceModel.of(scenario)
+    presence = Presence.of(scenario)
+    size = max(1, BLOCK_DEVICE_DAYS // days)
+    until = days * DAY
+    for first in range(0, devices, size):
+        end_device = min(first + size, devices)
+        ids = np.arange(first, end_device, dtype=np.uint64)
+        ids = ids[are_usable(device_model, ids)]
+        joins, leaves = present_between(presence, ids)
+        intervals = availability.list_intervals(ids, joins, 0.0, until)
+        start = np.maximum(intervals.start_times, joins[intervals.local])
+        end = np.minimum(intervals.end_times, leaves[intervals.local])
+        end = np.where(end == math.inf, until, end)
+        is_there = (end > start) & (start < until)
+        chosen = ids[intervals.local[is_there]].astype(np.int64)
+        yield Sessions(first, end_device, chosen, start[is_there], end[is_there])
