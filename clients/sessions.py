@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clients.availability.intervals import DAY
+from clients.availability.intervals import DAY, Intervals, joined
+from clients.availability.model import Availability
 from clients.availability.registry import availability_of
 from clients.population import DeviceModel, Presence, are_usable, present_between
 from fedray.errors import InputError
@@ -14,6 +16,8 @@ from fedray.trace.sessions import Sessions
 
 BLOCK_DEVICE_DAYS = 1 << 18
 """Device-days that are in memory at once."""
+_WINDOW_DAYS = 7
+"""Days of one listing: models refuse more sessions of a device in one than a device has in days."""
 
 
 def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
@@ -44,6 +48,41 @@ def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator
     return _blocks(scenario, devices, days)
 
 
+def long_intervals(
+    availability: Availability,
+    device_ids: NDArray[np.uint64],
+    open_times: NDArray[np.float64],
+    from_time: float,
+    until_time: float,
+) -> Intervals:
+    """The intervals of devices over any number of days, listed window by window.
+
+    Args:
+        availability: of the scenario.
+        device_ids: [N], sorted.
+        open_times: [N]; intervals that end before are left out.
+        from_time: seconds since the start.
+        until_time: seconds since the start.
+
+    Returns:
+        What one listing of the whole time would give, sorted by device and start.
+    """
+    known = availability.known_of(device_ids)
+    # True ends are told, so an interval that goes on into a window is known from the one before.
+    last_ends = np.full(device_ids.size, -np.inf)
+    parts: list[Intervals] = []
+    low = from_time
+    while low < until_time:
+        high = min(low + _WINDOW_DAYS * DAY, until_time)
+        found = availability.list_intervals(device_ids, open_times, low, high, known)
+        found = found.take(found.start_times > last_ends[found.local])
+        np.maximum.at(last_ends, found.local, found.end_times)
+        parts.append(found)
+        low = high
+    together = joined(parts)
+    return together.take(np.argsort(together.local, kind="stable"))
+
+
 def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
     availability = availability_of(scenario)
     device_model = DeviceModel.of(scenario)
@@ -55,7 +94,7 @@ def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
         ids = np.arange(first, end_device, dtype=np.uint64)
         ids = ids[are_usable(device_model, ids)]
         joins, leaves = present_between(presence, ids)
-        intervals = availability.list_intervals(ids, joins, 0.0, until)
+        intervals = long_intervals(availability, ids, joins, 0.0, until)
         start = np.maximum(intervals.start_times, joins[intervals.local])
         end = np.minimum(intervals.end_times, leaves[intervals.local])
         end = np.where(end == math.inf, until, end)

@@ -153,9 +153,10 @@ def _batches(path: Path, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
 
 
 def _check(file: Path, names: list[str], arguments: dict[str, str]) -> None:
+    shown_names = ", ".join(map(repr, names[:20]))[:400]
     for column, argument in arguments.items():
         if names.count(column) != 1:
             raise InputError(
                 f"{argument}={column!r} is the name of {names.count(column)} columns of "
-                f"{shown_path(file)}, which has {', '.join(names[:20])[:400]}; name one of them"
+                f"{shown_path(file)}, which has {shown_names}; name one of them"
             )

@@ -115,6 +115,30 @@ def test_blocks_do_not_change_what_is_exported(small, monkeypatch) -> None:
         population_sessions(scenario, 3, 0)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        'availability={model="habit",night_center_hours=0.0}',
+        'availability={model="poisson"}',
+        'availability={model="always_on"}',
+    ],
+)
+def test_a_long_time_is_listed_as_a_short_one(small, table: str) -> None:
+    """Window by window, what one listing gives; and of times that one listing refuses."""
+    from clients.availability.registry import availability_of
+    from clients.sessions import long_intervals
+
+    availability = availability_of(small(table))
+    ids = np.arange(60, dtype=np.uint64)
+    opens = np.linspace(0.0, 3e6, 60)
+    whole = availability.list_intervals(ids, opens, 1e5, 1e5 + 30 * 86_400.0)
+    parts = long_intervals(availability, ids, opens, 1e5, 1e5 + 30 * 86_400.0)
+    for one, other in zip(whole, parts, strict=True):
+        assert np.array_equal(one, other)
+    longest = long_intervals(availability, ids, 0.0 * opens, 0.0, 2000 * 86_400.0)
+    assert longest.end_times.max() >= 1990 * 86_400.0
+
+
 @pytest.mark.slow
 def test_what_is_exported_is_replayed_to_the_same_trace(small, tmp_path: Path) -> None:
     """Byte for byte: same devices, those without a session included, same rounds, same digest."""

@@ -337,10 +337,14 @@ class _Search:
         def difference(place: NDArray[np.float64]) -> NDArray[np.float64]:
             return self._difference(self._small, free, place)
 
+        def derivatives(place: NDArray[np.float64]) -> NDArray[np.float64]:
+            return self._jacobian(self._small, free, place, is_central=False)
+
+        # scipy's stubs do not know that a Jacobian may be a function.
         found = optimize.least_squares(
             difference,
             self._place(free),
-            jac=lambda place: self._jacobian(self._small, free, place, is_central=False),
+            jac=derivatives,  # pyright: ignore[reportArgumentType]
             bounds=_bounds(free),
             x_scale="jac",
             ftol=1e-2,

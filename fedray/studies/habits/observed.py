@@ -13,6 +13,7 @@ from scipy import special
 from clients.availability.habit import HabitAvailabilityModel, HabitTables
 from clients.availability.intervals import DAY, HOUR
 from clients.population import Zones
+from clients.sessions import long_intervals
 from fedray.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
@@ -106,8 +107,8 @@ class Simulator:
         origin = first_day * DAY
         scenario = self._scenario(offset)
         model = HabitAvailabilityModel(scenario, table, quick_tables(scenario, table))
-        intervals = model.list_intervals(
-            self._ids, self._open, origin - lead_days * DAY, origin + layout.days * DAY
+        intervals = long_intervals(
+            model, self._ids, self._open, origin - lead_days * DAY, origin + layout.days * DAY
         )
         starts = np.maximum((intervals.start_times - origin) / HOUR, -24.0 * lead_days)
         ends = np.minimum((intervals.end_times - origin) / HOUR, 24.0 * layout.days)

@@ -58,7 +58,7 @@ def habit_fit_figures(fit: HabitFit) -> list[Shown]:
 
 def _hours(fit: HabitFit) -> Figure:
     is_of_intervals = fit.layout.kind == "intervals"
-    hours = np.arange(24) + 0.5
+    hours = np.arange(24, dtype=np.float64) + 0.5
     series = []
     for name, summary in (("measured", fit.measured), ("simulated", fit.simulated)):
         per_device = summary.columns["hours"] / fit.layout.days
