@@ -80,8 +80,7 @@ def fit_log(
             days=days,
         )
         fit = fit_habits(
-            observed.records,
-            observed.layout,
+            observed,
             base,
             seed=seed,
             fits_offset=fits_offset,

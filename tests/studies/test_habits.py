@@ -15,7 +15,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.columns import NIGHT_SHARES, interval_sums, point_sums
 from fedray.studies.habits.fit import HabitFit, fit_habits
-from fedray.studies.habits.observed import Layout, Records, Simulator, quick_tables
+from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator, quick_tables
 from fedray.studies.habits.parameters import PARAMETERS, RATE, start_values, table_of
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.habits.statistics import Summary
@@ -75,7 +75,7 @@ def test_intervals_hold_what_made_a_log_95_times_of_100(capsys) -> None:
     found = []
     for seed in range(50):
         records = Simulator(layout, 600, seed).records(TRUTH)
-        found.append(covered(fit_habits(records, layout), start_values(TRUTH)))
+        found.append(covered(fit_habits(ObservedLog(records, layout)), start_values(TRUTH)))
     counts = {name: sum(each[name] for each in found) for name in found[0]}
     with capsys.disabled():
         for name, count in counts.items():
@@ -92,7 +92,7 @@ def test_a_fit_finds_what_made_the_log() -> None:
     true = start_values(TRUTH)
     hits = []
     for seed in (0, 1):
-        fit = fit_habits(Simulator(layout, 400, seed).records(TRUTH), layout)
+        fit = fit_habits(ObservedLog(Simulator(layout, 400, seed).records(TRUTH), layout))
         assert len(fit.estimates) == 16
         hits += covered(fit, true).values()
         for each in fit.estimates:
@@ -110,7 +110,7 @@ def test_moments_tell_less_and_say_so(kind: str) -> None:
     layout = LAYOUTS[kind]
     table = truth_of(layout)
     records = Simulator(layout, 800, 5).records(table, rate=1.5)
-    fit = fit_habits(records, layout)
+    fit = fit_habits(ObservedLog(records, layout))
     true = start_values(table) | {RATE: 1.5}
     for each in fit.estimates:
         half = (each.high - each.low) / 2
@@ -124,7 +124,7 @@ def test_moments_tell_less_and_say_so(kind: str) -> None:
 def test_an_unknown_time_zone_is_found() -> None:
     layout = Layout("intervals", 14, 0)
     records = Simulator(layout, 400, 3).records(HabitAvailability(), offset=-6.5)
-    fit = fit_habits(records, layout, fits_offset=True)
+    fit = fit_habits(ObservedLog(records, layout), fits_offset=True)
     assert fit.offset_hours == pytest.approx(-6.5, abs=0.5)
     zone = fit.to_tables()["population"]["time_zones"][0]
     assert zone["utc_offset_hours"] == pytest.approx(fit.offset_hours, abs=1e-4)
@@ -144,7 +144,7 @@ def test_devices_without_habits_are_told_by_j() -> None:
     ends = starts + np.minimum(rng.exponential(1.0, starts.size), np.where(last, 8.0, 0.9 * gaps))
     counts_first = np.concatenate([[0], np.cumsum(counts[counts > 0])])
     layout = Layout("intervals", days, 0)
-    fit = fit_habits(Records(counts_first, starts, ends), layout)
+    fit = fit_habits(ObservedLog(Records(counts_first, starts, ends), layout))
     assert fit.p_value < 1e-6
 
 
@@ -341,7 +341,7 @@ def test_a_log_that_is_too_small_is_refused() -> None:
     layout = Layout("intervals", 5, 0)
     records = Simulator(layout, 60, 1).records(HabitAvailability())
     with pytest.raises(InputError, match="at least 100 devices and 3 days"):
-        fit_habits(records, layout)
+        fit_habits(ObservedLog(records, layout))
     assert len(NIGHT_SHARES) == 6
 
 

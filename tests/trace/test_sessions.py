@@ -377,3 +377,53 @@ def test_what_is_no_trace_of_fedscale_is_refused(tmp_path: Path, clients, proble
     (tmp_path / "t").write_bytes(pickle.dumps(clients))
     with pytest.raises(InputError, match=problem):
         read_fedscale(tmp_path / "t")
+
+
+def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
+    from fedray.cli import app
+
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(
+        "[population]\ndevices = 400\n[rounds]\ncount = 2\nreport_goal = 5\n"
+        "[training]\nenabled = false\n"
+    )
+    (tmp_path / "trace").write_bytes(pickle.dumps(CLIENTS))
+    file = tmp_path / "out.csv"
+    population = ["population", str(scenario), "--sessions", str(file), "--days", "3"]
+    app([*population, "--devices", "50", "--json"], standalone_mode=False)
+    document = json.loads(capsys.readouterr().out)
+    assert document["devices"] == 400
+    written = document["file"]
+    assert (written["devices"], written["days"], written["format"]) == (50, 3, "csv")
+    assert pyarrow.csv.read_csv(file).num_rows == written["sessions"] > 20
+    app(population, standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert 'replayed by          availability.model = "replay", recorded_devices = 400' in shown
+    again = ["sessions", str(tmp_path / "trace"), "--out", str(tmp_path / "f.json")]
+    app([*again, "--kind", "fedscale"], standalone_mode=False)
+    assert "3 of 2 devices in 2 days" in capsys.readouterr().out
+    for bad, problem in (
+        ([*again, "--kind", "flower"], "none of flash, fedscale"),
+        ([*again, "--kind", "fedscale", "--idle", "locked"], "is for FLASH"),
+        ([*again, "--kind", "flash"], "no JSON"),
+        ([*population, "--format", "xml"], "is none of parquet, csv, json, fedscale"),
+        ([*population, "--devices", "401"], "must be from 1 to the 400"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            app(bad, standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("recorded_devices=2", "has device 4; raise the number"),
+        ("recorded_devices=0", "greater than or equal to 1"),
+    ],
+)
+def test_recorded_devices_must_hold_the_file(tmp_path: Path, small, keys, problem: str) -> None:
+    write_sessions(BLOCKS, tmp_path / "s.csv", "csv", 1.0)
+    with pytest.raises(InputError, match=problem):
+        small(f'availability={{model="replay",file="{tmp_path}/s.csv",{keys}}}')
+    (tmp_path / "n.csv").write_text("device,start,end\na,1,2\n")
+    with pytest.raises(InputError, match="no whole numbers 0, 1, 2"):
+        small(f'availability={{model="replay",file="{tmp_path}/n.csv",recorded_devices=3}}')

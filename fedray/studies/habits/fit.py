@@ -20,7 +20,7 @@ from scipy import optimize, special
 
 from fedray.errors import FitFailed, InputError, ScenarioError
 from fedray.scenario.availability import HabitAvailability
-from fedray.studies.habits.observed import Layout, Records, Simulator
+from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
 from fedray.studies.habits.parameters import (
     NEVER_FITTED,
     OFFSET,
@@ -177,8 +177,7 @@ class HabitFit:
 
 
 def fit_habits(
-    records: Records,
-    layout: Layout,
+    log: ObservedLog,
     base: HabitAvailability | None = None,
     *,
     seed: int = 1,
@@ -188,8 +187,7 @@ def fit_habits(
     """Fits the habit model to a log.
 
     Args:
-        records: the log.
-        layout: how it was kept.
+        log: its records, and how it was kept.
         base: where the search begins, and what is held; the defaults unless given.
         seed: of the simulated devices and the bootstrap.
         fits_offset: whether the log's clock is an unknown number of hours off the devices' local
@@ -203,6 +201,7 @@ def fit_habits(
         InputError: the log is too small, or says nothing of the parameters.
         FitFailed: no habits near the log's can be simulated.
     """
+    records, layout, _ = log
     if records.devices < LEAST_DEVICES or layout.days < LEAST_DAYS:
         raise InputError(
             f"the log has {records.devices:,} devices and {layout.days} whole days; a fit needs at "

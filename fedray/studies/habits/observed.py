@@ -71,6 +71,19 @@ class Layout:
         return summary_of_records(points, self.days, self.weekend_days, has_clock)
 
 
+class ObservedLog(NamedTuple):
+    """A log as it is fitted.
+
+    records: of whole days, in hours of the log's clock, moved by the offset that was told.
+    layout: how it was kept.
+    form: what its times are, in words; empty for a log that was simulated.
+    """
+
+    records: Records
+    layout: Layout
+    form: str = ""
+
+
 @dataclass(frozen=True)
 class Simulator:
     """Keeps the log of simulated devices, by common random numbers: the same seed for all values

@@ -40,10 +40,13 @@ class Parameter:
         return math.log(value / (1.0 - value)) if self.scale == "logit" else value
 
     def from_scale(self, free: float) -> float:
-        """The value of the parameter at a place on its scale."""
+        """The value of the parameter at a place on its scale, no further than its ends."""
         if self.scale == "log":
-            return math.exp(free)
-        return 1.0 / (1.0 + math.exp(-free)) if self.scale == "logit" else free
+            value = math.exp(free)
+        else:
+            value = 1.0 / (1.0 + math.exp(-free)) if self.scale == "logit" else free
+        # Rounding on the scale would exceed an end that the scenario refuses.
+        return min(max(value, self.low), self.high)
 
     def slope(self, free: float) -> float:
         """How fast the value grows with the place on the scale."""
@@ -123,7 +126,7 @@ def base_table(overrides: Sequence[str]) -> HabitAvailability:
     """
     for each in overrides:
         if not each.startswith("availability."):
-            raise InputError(f"--set {each!r}: a fit of a log takes keys of availability alone")
+            raise InputError(f"overrides={each!r}: a fit of a log takes keys of availability alone")
     tables = {"population": {"devices": 10}, "rounds": {"count": 1, "report_goal": 1}}
     table = Scenario.from_tables(tables).with_overrides(*overrides).availability
     if not isinstance(table, HabitAvailability):

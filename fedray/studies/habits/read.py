@@ -2,13 +2,12 @@
 
 import math
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from clients.availability.intervals import DAY, HOUR
 from fedray.errors import InputError
-from fedray.studies.habits.observed import Layout, Records, seen
+from fedray.studies.habits.observed import Layout, ObservedLog, Records, seen
 from fedray.studies.habits.parameters import Kind
 from fedray.trace.log_records import LogRecords, RecordColumns, read_log_records
 from fedray.trace.sessions import joined_sessions
@@ -17,19 +16,6 @@ _EPOCH_WEEKDAY = 3
 """1970-01-01 was a Thursday; 0 is a Monday."""
 _SLACK_HOURS = 1.0
 """A log that begins so shortly after midnight has the whole day."""
-
-
-class ObservedLog(NamedTuple):
-    """A log as it is fitted.
-
-    records: of whole days, in hours of the log's clock, moved by the offset that was told.
-    layout: how it was kept.
-    form: what its times are, in words.
-    """
-
-    records: Records
-    layout: Layout
-    form: str
 
 
 def read_observed_log(
