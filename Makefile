@@ -44,7 +44,7 @@ canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,
 	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
 	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py
 
-fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals hold the truth (a quarter of an hour)
+fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals hold the truth (ten minutes)
 	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_habits.py
 
 laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB has its published figures, at full size (a quarter of an hour)

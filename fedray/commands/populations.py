@@ -132,7 +132,7 @@ def population(
         typer.Option(metavar="N", help="The first N devices; default: all, at most 100,000."),
     ] = None,
     days: Annotated[int, typer.Option(metavar="D", help="Simulated days.")] = 28,
-    form: _FORM = None,
+    file_format: _FORM = None,
     overrides: _SETS = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -156,7 +156,7 @@ def population(
         "file": None,
     }
     if sessions is not None:
-        chosen = form_of(sessions, form)
+        chosen = form_of(sessions, file_format)
         blocks = population_sessions(value, wanted, days)
         with status_line("writing sessions"):
             total = write_sessions(blocks, sessions, chosen, 86_400.0 * days)
@@ -188,7 +188,7 @@ def sessions(
             help="When a device of FLASH is idle; default: screen-off.",
         ),
     ] = None,
-    form: _FORM = None,
+    file_format: _FORM = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Make sessions of a published trace of devices, for `availability.model = "replay"`.
@@ -204,7 +204,7 @@ def sessions(
         raise InputError(f"kind={kind!r} is none of flash, fedscale")
     if kind == "fedscale" and idle is not None:
         raise InputError(f"idle={idle!r} is for FLASH; leave it out")
-    chosen = form_of(out, form)
+    chosen = form_of(out, file_format)
     found = read_fedscale(trace) if kind == "fedscale" else read_flash(trace, idle or "screen-off")
     days = int(-(-found.end.max() // 86_400.0))
     total = write_sessions([found], out, chosen, 86_400.0 * days)

@@ -475,6 +475,11 @@ def fit(
     habits.toml --page fit.html
     """
     if min_sep is None and rounds_between is None and file is not None:
+        if file.suffix.lower() == ".toml":
+            raise InputError(
+                f"{str(file)!r} is a scenario; give what was observed, by --min-sep B or "
+                "--rounds-between M, or name a log"
+            )
         if (population, rounds, report_goal) != (None, None, None):
             raise InputError(
                 "--population, --rounds and --report-goal are for an observed min-sep; give "

@@ -19,7 +19,7 @@ from fedray.trace.log import (
     open_parquet,
     shown_path,
 )
-from fedray.trace.log_times import TimeReader
+from fedray.trace.log_times import EARLIEST, LATEST, TimeReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class LogRecords(NamedTuple):
     start: [R]; seconds, since 1970 or as the log counts; whole numbers where they are rounds.
     end: [R]; the same; the starts again where rows are moments or rounds.
     form: what the times are, in words.
-    is_unix: whether times count from 1970.
+    is_unix: whether times count from 1970, as those of the years 2000 to 2100 do.
     """
 
     device: NDArray[np.int64]
@@ -118,7 +118,7 @@ def read_log_records(path: Path, columns: RecordColumns) -> LogRecords:
                 f"ends at {end[wrong[0]]:g}; an interval starts before it ends, correct it"
             )
     form = readers[0].form
-    is_unix = columns.round is None and columns.time_unit is None
+    is_unix = columns.round is None and EARLIEST <= float(start.min()) <= LATEST
     return LogRecords(device, start, end, form, is_unix)
 
 

@@ -158,7 +158,9 @@ def _write_json(
     blocks: Iterable[Sessions], stream: IO[str], form: SessionForm, finish_seconds: float
 ) -> int:
     total = 0
-    head = "{" if form == "fedscale" else f'{{"finish_time": {finish_seconds:g}, "devices": {{'
+    head = "{"
+    if form == "json":
+        head = f'{{"finish_time": {json.dumps(finish_seconds)}, "devices": {{'
     between = "\n"
     stream.write(head)
     for block in blocks:
@@ -166,21 +168,35 @@ def _write_json(
         for device, start, end in _by_device(block):
             if form == "json":
                 value: object = np.stack([start, end], axis=1).tolist()
-            elif start.size:
-                value = {
-                    "duration": float((end - start).sum()),
-                    "inactive": end.tolist(),
-                    "finish_time": finish_seconds,
-                    "active": start.tolist(),
-                    "model": "",
-                }
             else:
-                # FedScale looks at the first session of every device, so each needs one.
+                value = _fedscale_client(start, end, finish_seconds)
+            if value is None:
                 continue
             stream.write(f'{between}"{device}": {json.dumps(value)}')
             between = ",\n"
     stream.write("}\n" if form == "fedscale" else "}}\n")
     return total
+
+
+def _fedscale_client(
+    start: NDArray[np.float64], end: NDArray[np.float64], finish_seconds: float
+) -> dict[str, object] | None:
+    """What FedScale reads of one client; None without a session, since it looks at the first."""
+    # FedScale goes on to the next session, and from the last one to the first, when it is asked at
+    # a time after `inactive`, which is less than finish_time. An end that no such time exceeds
+    # would leave the client at its last session for ever.
+    last = finish_seconds - 1.0
+    is_inside = start < last
+    start, end = start[is_inside], np.minimum(end[is_inside], last)
+    if not start.size:
+        return None
+    return {
+        "duration": float((end - start).sum()),
+        "inactive": end.tolist(),
+        "finish_time": finish_seconds,
+        "active": start.tolist(),
+        "model": "",
+    }
 
 
 def _by_device(

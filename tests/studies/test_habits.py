@@ -19,7 +19,7 @@ from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulat
 from fedray.studies.habits.parameters import PARAMETERS, RATE, start_values, table_of
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.habits.statistics import Summary
-from fedray.trace.log_records import RecordColumns
+from fedray.trace.log_records import RecordColumns, read_log_records
 
 ALL_SEEDS = "FEDRAY_ALL_SEEDS" in os.environ
 TRUTH = HabitAvailability(
@@ -115,6 +115,8 @@ def test_moments_tell_less_and_say_so(kind: str) -> None:
     for each in fit.estimates:
         half = (each.high - each.low) / 2
         assert abs(each.value - true[each.name]) < 2.6 * half, each
+    with pytest.raises(InputError, match="needs a log of intervals"):
+        fit_habits(ObservedLog(records, layout), fits_offset=True)
     held = {each.name: each for each in fit.held}
     assert f"a log of {kind} does not tell it" in held["interruption_on_hours"].reason
     assert set(held) | {each.name for each in fit.estimates} >= set(true) - {RATE}
@@ -287,6 +289,7 @@ def test_a_log_is_read_as_it_was_kept(tmp_path: Path) -> None:
     found, layout, form = read_observed_log(log, COLUMNS)
     assert layout == Layout("intervals", 9, 0)
     assert "UTC" in form
+    assert read_log_records(log, COLUMNS).is_unix
     assert found.devices == records.devices
     mine = layout.summary(records).values
     assert layout.summary(found).values == pytest.approx(mine, abs=1e-3)
@@ -376,6 +379,7 @@ def test_the_command_fits_a_log_and_its_tables_make_a_scenario(
         ([str(log), *named, "--set", "rounds.count=4"], "keys of availability alone"),
         ([str(log), *named, "--set", 'availability.model="always_on"'], "cannot be fitted"),
         ([], "give what was observed"),
+        ([str(tmp_path / "s.toml")], "is a scenario; give what was observed"),
     ):
         with pytest.raises(InputError, match=problem):
             app(["fit", *bad], standalone_mode=False)

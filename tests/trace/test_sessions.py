@@ -65,6 +65,25 @@ def test_fedscale_json_is_its_dict(tmp_path: Path) -> None:
     assert again.start.tolist() == [1.5, 10.0, 0.1, 5.0]
 
 
+def test_fedscale_does_not_stay_at_a_session_that_outlasts_the_period(tmp_path: Path) -> None:
+    """By FedScale's own rule, which goes on only after `inactive`: the second period is as the first."""
+    block = Sessions(
+        0, 2, np.array([0, 0, 1]), np.array([10.0, 80.0, 100.0]), np.array([20.0, 130.0, 120.0])
+    )
+    write_sessions([block], tmp_path / "s.json", "fedscale", 100.0)
+    traces = json.loads((tmp_path / "s.json").read_text())
+    assert set(traces) == {"0"}
+    index, found = 0, []
+    for time in range(300):
+        norm = time % traces["0"]["finish_time"]
+        if norm > traces["0"]["inactive"][index]:
+            index += 1
+        index %= len(traces["0"]["active"])
+        found.append(traces["0"]["active"][index] <= norm <= traces["0"]["inactive"][index])
+    assert found[:100] == found[100:200] == found[200:]
+    assert sum(found[:100]) == 11 + 20
+
+
 def test_what_fails_leaves_no_file(tmp_path: Path) -> None:
     def blocks():
         yield BLOCKS[0]

@@ -207,13 +207,18 @@ def fit_habits(
             f"the log has {records.devices:,} devices and {layout.days} whole days; a fit needs at "
             f"least {LEAST_DEVICES} devices and {LEAST_DAYS} days"
         )
+    if fits_offset and layout.kind != "intervals":
+        raise InputError(
+            f"utc_offset='unknown' needs a log of intervals, and this one is of {layout.kind}; say "
+            "how many hours local time is ahead of the log's clock"
+        )
     search = _Search(records, layout, base or HabitAvailability(), seed, on_progress)
     held = [Held(name, getattr(search.base, name), "never fitted") for name in NEVER_FITTED]
     free = []
     for parameter in PARAMETERS:
         if layout.kind in parameter.of and (fits_offset or parameter.name != OFFSET):
             free.append(parameter)
-        elif parameter.name in search.start:
+        elif parameter.name in search.start and parameter.name != OFFSET:
             reason = f"a log of {layout.kind} does not tell it"
             held.append(Held(parameter.name, search.start[parameter.name], reason))
     free, unknown = search.telling(free)
