@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard learning laws fuzz clean
+.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard learning fits laws fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -43,6 +43,9 @@ faults: .venv/.tests  ## Every fault at three moments: killed actors, nodes and 
 canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,000 audits and 150 sampled epsilons, bracketed
 	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
 	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py
+
+fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals hold the truth (ten minutes)
+	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_habits.py
 
 laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB has its published figures, at full size (a quarter of an hour)
 	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(BIN)/python -m pytest -q tests/simulation/test_laws.py \

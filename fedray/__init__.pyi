@@ -144,6 +144,10 @@ from fedray.studies.compare import compare_runs as compare_runs
 from fedray.studies.fit import Fit as Fit
 from fedray.studies.fit import FittedRun as FittedRun
 from fedray.studies.fit import fit_min_sep as fit_min_sep
+from fedray.studies.habits.fit import HabitFit as HabitFit
+from fedray.studies.habits.fit import fit_habits as fit_habits
+from fedray.studies.habits.observed import ObservedLog as ObservedLog
+from fedray.studies.habits.read import read_observed_log as read_observed_log
 from fedray.studies.learning_curves import LearningCurves as LearningCurves
 from fedray.studies.learning_curves import study_learning as study_learning
 from fedray.studies.on_devices import OnDevices as OnDevices
@@ -159,6 +163,7 @@ from fedray.studies.sweep.sweep import Sweep as Sweep
 from fedray.trace.imported import ImportedTrace as ImportedTrace
 from fedray.trace.imported import open_trace as open_trace
 from fedray.trace.importer import import_log as import_log
+from fedray.trace.log_records import RecordColumns as RecordColumns
 from fedray.trace.reader import Trace as Trace
 from fedray.trace.trained import TrainedRun as TrainedRun
 

@@ -18,6 +18,7 @@ from fedray.commands.flags import in_flags, renamed
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
+from fedray.commands.populations import population, sessions
 from fedray.commands.runs import fit, reproduce, run, scenarios
 from fedray.commands.schemas import init, schema
 from fedray.commands.studies import plan, stress
@@ -103,6 +104,8 @@ for _command in (
     calibrate,
     reproduce,
     fit,
+    population,
+    sessions,
     cache,
     scenarios,
     init,

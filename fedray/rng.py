@@ -71,6 +71,8 @@ class Stream(IntEnum):
     WIFI_HABIT = 53
     WIFI_SESSIONS = 54
     USES = 55
+    LOG_RECORDS = 70
+    LOG_BOOTSTRAP = 71
 
 
 class Key(NamedTuple):

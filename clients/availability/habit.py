@@ -254,13 +254,16 @@ class HabitAvailabilityModel:
     Args:
         scenario: says seed and zones.
         table: its availability.
+        tables: the arrays of the model, for callers that have them; those of the table otherwise.
     """
 
     bytes_to_know = 36
 
-    def __init__(self, scenario: Scenario, table: HabitAvailability) -> None:
+    def __init__(
+        self, scenario: Scenario, table: HabitAvailability, tables: HabitTables | None = None
+    ) -> None:
         self.model = HabitModel.of(scenario, table)
-        self.tables = HabitTables.of(scenario, table)
+        self.tables = tables or HabitTables.of(scenario, table)
 
     def known_of(self, device_ids: NDArray[np.uint64]) -> KnownHabits:
         """The habits of `device_ids`, which `list_intervals` would draw anew at every call."""

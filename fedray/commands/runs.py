@@ -33,6 +33,7 @@ from fedray.commands.output import (
     scenario_argument,
     scenarios_option,
 )
+from fedray.commands.populations import fit_log
 from fedray.commands.studies import reproduce_learning
 from fedray.errors import InputError, RunFailed
 from fedray.part_done import PartDone
@@ -319,13 +320,109 @@ def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+_LOG = "Of a log of your own system"
+
+
 def fit(
-    scenario: Annotated[
+    file: Annotated[
         Path | None,
-        scenario_argument(
-            "A scenario, by file or name; else give --population, --timer, --rounds.", "[SCENARIO]"
+        typer.Argument(
+            metavar="[LOG|SCENARIO]",
+            help="A log: a CSV or Parquet file, or a directory of them. With an observed min-sep: "
+            "a scenario, by file or name; else give --population, --timer, --rounds.",
         ),
     ] = None,
+    device_column: Annotated[
+        str | None,
+        typer.Option(metavar="D", rich_help_panel=_LOG, help="Its device; default: device."),
+    ] = None,
+    start_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S",
+            rich_help_panel=_LOG,
+            help="Of intervals of eligibility: when one starts; default: start.",
+        ),
+    ] = None,
+    end_column: Annotated[
+        str | None,
+        typer.Option(metavar="E", rich_help_panel=_LOG, help="When it ends; default: end."),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T",
+            rich_help_panel=_LOG,
+            help="Of check-ins, or with --timer of participations: when one was.",
+        ),
+    ] = None,
+    round_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R",
+            rich_help_panel=_LOG,
+            help="Of participations without times: the round. Give --timer and --days.",
+        ),
+    ] = None,
+    days: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DAYS",
+            rich_help_panel=_LOG,
+            help="That all rounds of --round-column together took; they are taken as evenly "
+            "spaced.",
+        ),
+    ] = None,
+    time_unit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UNIT",
+            rich_help_panel=_LOG,
+            help="Of times that are numbers which do not count from 1970, but from the midnight "
+            "before a Monday: seconds, milliseconds, microseconds or nanoseconds.",
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C", rich_help_panel=_LOG, help="Between columns of CSV; default: a comma."
+        ),
+    ] = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="csv|parquet",
+            rich_help_panel=_LOG,
+            help="Default: by the suffix.",
+        ),
+    ] = None,
+    utc_offset: Annotated[
+        str,
+        typer.Option(
+            metavar="HOURS|unknown",
+            rich_help_panel=_LOG,
+            help="The devices' local time minus the log's clock; unknown: it is fitted.",
+        ),
+    ] = "0",
+    seed: Annotated[
+        int, typer.Option(metavar="N", rich_help_panel=_LOG, help="Of the simulated devices.")
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_LOG,
+            help="Write the fitted tables as TOML, ready for a scenario.",
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=_LOG, help="A page: measured beside simulated."
+        ),
+    ] = None,
+    figures: FiguresOption = None,
     min_sep: Annotated[
         int | None,
         typer.Option(
@@ -345,7 +442,11 @@ def fit(
         int | None, typer.Option(metavar="P", help="Devices in the population.")
     ] = None,
     timer: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Participation timer, hours.")
+        float | None,
+        typer.Option(
+            metavar="HOURS",
+            help="Participation timer, hours; of a log: it is one of participations.",
+        ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N", help="Committed rounds.")] = None,
     report_goal: Annotated[
@@ -371,7 +472,67 @@ def fit(
     quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
+    """Fit availability to a log of your devices, or reach to an observed min-sep.
+
+    A log has intervals of eligibility (device, start, end), check-ins (device,
+    time) or participations (device, time or round). The habits of its devices
+    are found by simulated moments, with 95 % intervals. With --min-sep or
+    --rounds-between the reach (or check-in rate) is found at which simulated
+    runs have it.
+
+    Example: fedray fit log.csv --start-column since --end-column until --out
+    habits.toml --page fit.html
+    """
+    if min_sep is None and rounds_between is None and file is not None:
+        if file.suffix.lower() == ".toml":
+            raise InputError(
+                f"{str(file)!r} is a scenario; give what was observed, by --min-sep B or "
+                "--rounds-between M, or name a log"
+            )
+        if (population, rounds, report_goal) != (None, None, None):
+            raise InputError(
+                "--population, --rounds and --report-goal are for an observed min-sep; give "
+                "--min-sep B or --rounds-between M, or leave them out"
+            )
+        columns = {
+            "device": device_column,
+            "start": start_column,
+            "end": end_column,
+            "time": time_column,
+            "round": round_column,
+            "time_unit": time_unit,
+            "delimiter": delimiter,
+            "file_format": file_format,
+        }
+        fit_log(
+            file,
+            columns,
+            utc_offset=utc_offset,
+            timer=timer,
+            days=days,
+            seed=seed,
+            overrides=overrides or [],
+            out=out,
+            page=page,
+            figures=figures,
+            quiet=quiet,
+            as_json=as_json,
+        )
+        return
+    of_log = {
+        "--device-column": device_column,
+        "--start-column": start_column,
+        "--end-column": end_column,
+        "--time-column": time_column,
+        "--round-column": round_column,
+        "--days": days,
+        "--out": out,
+        "--page": page,
+        "--figures": figures,
+    }
+    stray = [name for name, value in of_log.items() if value is not None]
+    if stray:
+        raise InputError(f"{', '.join(stray)}: only a log has these; leave them out")
     from fedray.mechanisms.participation import gap_of
     from fedray.report.text import TextTable
     from fedray.report.text.studies import fit_rows, fitted_min_sep
@@ -379,13 +540,16 @@ def fit(
 
     if (min_sep is None) == (rounds_between is None):
         raise InputError(
-            "give what was observed: either --min-sep B, the gap, or --rounds-between M, as "
-            "published"
+            "give what was observed: a log, or either --min-sep B, the gap, or --rounds-between "
+            "M, as published"
         )
     gap = min_sep if min_sep is not None else gap_of(rounds_between or 0)
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
         raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
+    from fedray.scenario import find_scenario
+
+    scenario = None if file is None else find_scenario(file)
     value = scenario_to_fit(scenario, population, timer, rounds, report_goal, overrides or ())
     with progress_line(f"fitting {vary}", quiet) as on_status:
         counted = itertools.count(1)

@@ -243,14 +243,15 @@ class Recording:
     numbered from 0."""
 
     def __init__(
-        self, device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
+        self,
+        device: NDArray[np.int64],
+        start: NDArray[np.float64],
+        end: NDArray[np.float64],
+        devices: int | None = None,
     ) -> None:
         self.device, self.start, self.end = device, start, end
-
-    @property
-    def devices(self) -> int:
-        """How many devices were recorded (those with a session at all)."""
-        return int(self.device[-1]) + 1
+        self.devices = devices or int(device[-1]) + 1
+        """How many devices were recorded: those with a session at all, unless a number is given."""
 
 
 class ReplayAvailability(ContentFile, AvailabilityTable):
@@ -274,13 +275,16 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     jitter_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
     """Each device replays its record later by a time of its own, drawn uniformly below this,
     minutes; none: devices that share a record come and go in the same second."""
+    recorded_devices: Annotated[int, Field(ge=1, lt=2**32)] | None = None
+    """How many devices were recorded, named 0, 1, 2, ... in the file, where some of them never had
+    a session and so have no row; default: the devices of the file, of which each has one."""
     suffix: ClassVar[str] = ".npy"
 
     @cached_property
     def recording(self) -> Recording:
         """The sessions; seconds since local midnight of the first day."""
         device, start, end = np.load(io.BytesIO(self._content), allow_pickle=False).T
-        return Recording(device.astype(np.int64), start, end)
+        return Recording(device.astype(np.int64), start, end, self.recorded_devices)
 
     @property
     def period_seconds(self) -> float:
@@ -289,13 +293,23 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
         return days * DAY
 
     def _canonical(self, path: Path) -> bytes:
-        device, start, end = _read_sessions(path, self.file)
+        device, start, end = _read_sessions(path, self.file, self.recorded_devices)
         order = _in_order(device, start)
         buffer = io.BytesIO()
         np.save(
             buffer, np.stack([device[order].astype(np.float64), start[order], end[order]], axis=1)
         )
         return buffer.getvalue()
+
+    @model_validator(mode="after")
+    def _has_its_devices(self) -> Self:
+        highest = int(self.recording.device.max())
+        if self.recorded_devices is not None and highest >= self.recorded_devices:
+            raise ValueError(
+                f"recorded_devices={self.recorded_devices}: the recording has device {highest}; "
+                "raise the number"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits_its_period(self) -> Self:
@@ -346,10 +360,10 @@ Availability = Annotated[
 
 
 def _read_sessions(
-    path: Path, name: str
+    path: Path, name: str, recorded_devices: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels.
-    Raises ValueError."""
+    """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels, or
+    as they are where their number is told. Raises ValueError."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
@@ -374,6 +388,16 @@ def _read_sessions(
             f"file={name!r}: row {row} runs from {start[row]:g} to {end[row]:g}; a session starts "
             "at 0 or later, and before it ends"
         )
+    if recorded_devices is not None:
+        if not pa.types.is_integer(columns[0].type):
+            raise ValueError(
+                f"recorded_devices={recorded_devices}: devices of file={name!r} are no whole "
+                "numbers 0, 1, 2, ...; leave the key out, or number them"
+            )
+        devices = columns[0].cast(pa.int64()).to_numpy()
+        if devices.min() < 0:
+            raise ValueError(f"file={name!r} has device {devices.min()}; they count from 0")
+        return devices, start, end
     encoded = columns[0].dictionary_encode()
     # In order of the labels, of which there are few, not of the rows, of which there may be
     # millions.
