@@ -65,6 +65,7 @@ class Stream(IntEnum):
     UPLOAD_SHUFFLE = 40
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
+    SLOW_DAYS = 50
 
 
 class Key(NamedTuple):

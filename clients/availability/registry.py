@@ -3,6 +3,7 @@
 from pkgutil import resolve_name
 
 from clients.availability.model import Availability
+from clients.availability.slow_days import SlowDaysModel
 from fedray.scenario import Scenario
 
 MODELS = {
@@ -16,6 +17,9 @@ MODELS = {
 
 
 def availability_of(scenario: Scenario) -> Availability:
-    """The scenario's availability model."""
+    """The scenario's availability model, with its slow days."""
     table = scenario.availability
-    return resolve_name(MODELS[table.model])(scenario, table)
+    model = resolve_name(MODELS[table.model])(scenario, table)
+    if table.slow_days is None:
+        return model
+    return SlowDaysModel(scenario, table.slow_days, model)
