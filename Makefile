@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit canary faults peers reproduce gboard learning laws fuzz clean
+.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit canary faults peers reproduce gboard predict learning laws fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -53,6 +53,10 @@ fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs: traces, logs, scenari
 
 bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cells (ten minutes, 10 GB of disk)
 	$(BIN)/python tests/benchmarks/bench_audit.py
+
+predict: .venv/.runs  ## The published runs of Gboard, predicted from other locales, and what moves their figures (a quarter of an hour)
+	$(BIN)/fedray reproduce gboard --predict --out runs/gboard-predicted
+	$(BIN)/fedray reproduce gboard --sensitivity --out runs/gboard-sensitivity
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard

@@ -64,6 +64,7 @@ from fedray.trace.trained import TRAINING, TrainedRunWriter
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter, encode_part
 from mechanisms.registry import Tree
+from scenarios.gboard import select
 
 SECONDS = 60
 """Most seconds of one case."""
@@ -735,7 +736,7 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
-    yield "own trace", 0.38, own
+    yield "own trace", 0.37, own
     yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
     yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
     public = Texts(
@@ -766,6 +767,13 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
         texts / "e.json", [EVENTS], ": ", lambda file: [each.epsilon for each in read_events(file)]
     )
     yield "events", 0.02, events
+    rows = Texts(
+        texts / "r.csv",
+        [(root / "scenarios/gboard/published.csv").read_text()],
+        ",",
+        lambda file: [run.scenario() for run in select(str(file))],
+    )
+    yield "rows", 0.01, rows
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
     yield "data", 0.02, DataFiles(places["data"])
