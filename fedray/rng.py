@@ -65,7 +65,7 @@ class Stream(IntEnum):
     UPLOAD_SHUFFLE = 40
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
-    DEVICE_CLASS = 50
+    SLOW_DAYS = 50
     CLOCK = 51
     RESERVOIR = 52
     WIFI_HABIT = 53
@@ -73,6 +73,7 @@ class Stream(IntEnum):
     USES = 55
     LOG_RECORDS = 70
     LOG_BOOTSTRAP = 71
+    DEVICE_CLASS = 80
 
 
 class Key(NamedTuple):

@@ -15,6 +15,7 @@ from fedray.commands.output import (
     print_pieces,
     print_rows,
     progress_line,
+    scenario_argument,
 )
 from fedray.errors import InputError
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from fedray.scenario.content import ContentFile, PythonFile
-from fedray.table import Shape, Share, Spread, Table
+from fedray.table import PositiveShare, Shape, Share, Spread, Table
 
 DAY = 86_400.0
 FIRST_UNIX_TIME = 1e8
@@ -19,9 +19,24 @@ FIRST_UNIX_TIME = 1e8
 first midnight."""
 
 
+class SlowDays(Table):
+    """Days on which all devices of the population are eligible less often, such as holidays."""
+
+    share: PositiveShare
+    """Share of the days that are slow (each spell independently)."""
+    factor: Annotated[float, Field(ge=0, lt=1)]
+    """Share of the intervals of a slow day that is left; 0.5 halves the supply."""
+    days: Annotated[int, Field(ge=1, le=366)] = 1
+    """Days of a spell: so many days on end are all slow, or none of them; the first spell starts
+    with the run."""
+
+
 class AvailabilityTable(Table):
     """The table of an availability model; its `model` says which."""
 
+    slow_days: SlowDays | None = None
+    """Table: days on which all devices are eligible less often; an interval counts for the day on
+    which it ends (UTC). None: all days are alike."""
     can_be_thinned: ClassVar[bool] = True
     """Whether the model tells for any moment whether a device is eligible, so that check-ins can be
     drawn by thinning."""
@@ -207,6 +222,15 @@ class AlwaysOn(AvailabilityTable):
 
     model: Literal["always_on"] = "always_on"
     """Which availability model."""
+
+    @model_validator(mode="after")
+    def _has_no_slow_days(self) -> Self:
+        if self.slow_days is not None:
+            raise ValueError(
+                "slow_days leaves out intervals, and devices of model always_on have one that "
+                "never ends; leave it out, or take another model"
+            )
+        return self
 
 
 class PoissonAvailability(AvailabilityTable):
