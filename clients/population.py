@@ -114,7 +114,13 @@ def zone_of(key, edges, device):
         return 0
     # The second word of the address whose first says whether the task can use the device.
     _, w1, _, _ = draw(key, device, 0, _REACH)
-    u = uniform(w1)
+    return zone_at(edges, w1)
+
+
+@njit(forceinline=True)
+def zone_at(edges, word):
+    """The zone, as `zone_of` gives it, that follows from the second word of the address."""
+    u = uniform(word)
     zone = 0
     while zone < edges.size - 1 and edges[zone] < u:
         zone += 1
