@@ -127,7 +127,7 @@ def zone_at(edges, word):
     return zone
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The zones that devices live in.
 
@@ -436,7 +436,7 @@ def usable_among(model: DeviceModel, first_device: int, end_device: int) -> NDAr
     return locals_in_block[:total].copy()
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def examples_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Training examples on devices.
 

@@ -248,7 +248,7 @@ class _Simulation:
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - started, 3),
                 **coordinator.document,
-                "shards": len(shards),
+                "shards": sum(shard.shards for shard in shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(peak, 1),
                 "restarts": restarts,

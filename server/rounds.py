@@ -173,7 +173,7 @@ def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _draw_fates(device_ids, fixed, training, attempt, model):
     work, failure = np.empty(device_ids.size), np.empty(device_ids.size)
     for chosen in range(device_ids.size):

@@ -160,7 +160,7 @@ class _Traits:
         return _speeds_on(self._devices, device_ids)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
     found = np.empty(device_ids.size)
     for index in range(device_ids.size):
@@ -169,7 +169,7 @@ def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _uniforms(key: Key, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Addresses: (device, 0, 0)."""
     found = np.empty((device_ids.size, 2))
