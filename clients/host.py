@@ -28,6 +28,8 @@ class ShardHost:
         scenario: whose devices they are.
         ranges: the devices [first, end) of every shard; each begins where the one before ends.
         threads: how many shards work at once; 1 for none beside the caller's thread.
+
+    busy_seconds: wall-clock time of calls for windows; what goes on between calls is not in it.
     """
 
     def __init__(
@@ -64,8 +66,8 @@ class ShardHost:
     def check_ins(self, order: CheckInOrder) -> CheckIns:
         """Applies the order's settlements, then lists its window's first check-ins of all shards,
         in order of (time, device)."""
-        self._finish_preparing()
         begun = time.perf_counter()
+        self._finish_preparing()
         self._window = order.window.number
         orders = [
             dataclasses.replace(order, settlements=_of_shard(order.settlements, shard))
@@ -137,11 +139,9 @@ class ShardHost:
 
     def _finish_preparing(self) -> None:
         """Waits for what `prepare` has begun; raises what it raised."""
-        begun = time.perf_counter()
         prepared, self._prepared = self._prepared, []
         for future in prepared:
             future.result()
-        self.busy_seconds += time.perf_counter() - begun
 
     def _of_each(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """What calls give, in their order."""

@@ -486,7 +486,8 @@ class ShardUse:
     first_device, end_device: their devices, [first_device, end_device).
     rows: of the trace, that they hold.
     peak_mebibytes: peak memory of their process.
-    busy_seconds: wall-clock time that they spent on windows while the server waited, or could have.
+    busy_seconds: wall-clock time of their calls for windows; what goes on between calls is not in
+        it.
     window: number of the last window that they listed.
     """
 

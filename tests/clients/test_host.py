@@ -1,6 +1,7 @@
 """ShardHost: several shards on threads answer as one shard of all their devices does."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,18 @@ def test_a_host_answers_as_one_shard_of_all_its_devices(
     assert len(expected_parts) == 3
     assert host.use().rows == whole.rows > 0
     assert host.gauges()["window"][1] == 2
+
+
+def test_time_spent_on_a_window_counts_once(monkeypatch) -> None:
+    """By a clock that goes on by a second whenever it is read: between two readings of one call lies one second."""
+    host = ShardHost(scenario(), [(0, DEVICES)])
+    clock = itertools.count()
+    monkeypatch.setattr("clients.host.time.perf_counter", lambda: float(next(clock)))
+    host.check_ins(order(0))
+    assert host.use().busy_seconds == 1.0
+    host.prepare(order(1))
+    host.check_ins(order(1))
+    assert host.use().busy_seconds == 3.0
 
 
 def test_what_goes_wrong_on_a_thread_is_told_by_the_next_answer(monkeypatch) -> None:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from fedray.atomic import write_directory
 from fedray.audit.participation import Patterns
-from fedray.cluster import ROOT, run_tasks
+from fedray.cluster import ROOT, TaskCounts, run_tasks
 from fedray.errors import shown
 from fedray.kept import keep, read_kept
 from fedray.placement import Placement
@@ -206,11 +206,14 @@ def run_sweep(
     missing = [index for index in range(len(jobs)) if index not in rows]
     missing_jobs = [jobs[index] for index in missing]
     # Each cell is kept as soon as it is done, so that an interrupted sweep goes on.
-    for place, found in run_tasks(_judged, missing_jobs, placement):
+
+    def say_judged(counts: TaskCounts) -> None:
+        tell(counts.text("cells judged", kept=len(jobs) - len(missing)))
+
+    for place, found in run_tasks(_judged, missing_jobs, placement, say_judged):
         index = missing[place]
         rows[index] = tuple(found)
         cache.keep_rows(digests[index], rows[index])
-        tell(f"{len(rows)} of {len(jobs)} cells judged")
     results = tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells))
     return SweepResult(sweep, results, tuple(cache.warnings))
 
@@ -299,10 +302,13 @@ def _truths(
             truths[digest] = known
     missing = [digest for digest in runs if digest not in truths]
     missing_runs = [runs[digest] for digest in missing]
-    for place, truth in run_tasks(simulated, missing_runs, placement):
+
+    def say_simulated(counts: TaskCounts) -> None:
+        tell(counts.text("runs simulated", kept=len(runs) - len(missing)))
+
+    for place, truth in run_tasks(simulated, missing_runs, placement, say_simulated):
         truths[missing[place]] = truth
         cache.keep_truth(missing[place], truth)
-        tell(f"{len(truths)} of {len(runs)} runs simulated")
     return [truths[digest] for digest in digests]
 
 
