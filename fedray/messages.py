@@ -3,7 +3,7 @@ seconds since start."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import ClassVar, Literal, NamedTuple
 
@@ -185,6 +185,24 @@ class CheckIns:
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
     census: "Census"
+
+    @classmethod
+    def merged(cls, parts: Sequence["CheckIns"]) -> "CheckIns":
+        """Lists of neighbouring ranges of devices, in order of device, as one list."""
+        if len(parts) == 1:
+            return parts[0]
+        times = np.concatenate([part.times for part in parts])
+        # Ties in time are broken by device, because the sort is stable. It finds the sorted runs,
+        # and merges them.
+        order = np.argsort(times, kind="stable")
+        columns: dict[str, NDArray] = {}
+        for column in fields(cls):
+            if column.name != "census":
+                values = np.concatenate([getattr(part, column.name) for part in parts])
+                # Columns that nobody needs are empty.
+                columns[column.name] = values[order] if values.size else values
+        census = sum((part.census for part in parts), Census(0, 0, 0, 0))
+        return cls(**columns, census=census)
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,13 +538,14 @@ class ClockSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardUse:
-    """What a shard has used so far.
+    """What the shards of a node have used so far.
 
-    first_device, end_device: its devices, [first_device, end_device).
-    rows: of the trace, that it holds.
-    peak_mebibytes: peak memory of its process.
-    busy_seconds: wall-clock time that it spent on windows.
-    window: number of the last window that it listed.
+    first_device, end_device: their devices, [first_device, end_device).
+    rows: of the trace, that they hold.
+    peak_mebibytes: peak memory of their process.
+    busy_seconds: wall-clock time of their calls for windows; what goes on between calls is not in
+        it.
+    window: number of the last window that they listed.
     """
 
     first_device: int

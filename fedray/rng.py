@@ -139,6 +139,23 @@ def draw(key, device, a, b):
     return philox(d & _LOW_32, d >> _SHIFT_32, a32, b32, key[0], key[1])
 
 
+@njit(cache=True, nogil=True)
+def draw_many(key, device_ids, a, b, size, words):
+    """Fills words [4, R] with the first `size` draws at addresses (device_ids, a, b), [R] each.
+
+    The loop has nothing else in it, so that it becomes vector instructions: several times as fast
+    as single draws.
+    """
+    key_low, key_high = key[0], key[1]
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    for place in range(size):
+        v0, v1, v2, v3 = draw((key_low, key_high), device_ids[place], a[place], b[place])
+        w0[place] = v0
+        w1[place] = v1
+        w2[place] = v2
+        w3[place] = v3
+
+
 @njit(inline="always")
 def address_within(time, start_time, end_time):
     """A moment of a window as a part of an address: how far into [start_time, end_time) it lies, in

@@ -253,7 +253,7 @@ class _Simulation:
                 "wall_seconds": round(time.perf_counter() - started, 3),
                 **coordinator.document,
                 **_classes_document(self._scenario, self._writer.class_counts),
-                "shards": len(shards),
+                "shards": sum(shard.shards for shard in shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(peak, 1),
                 "restarts": restarts,

@@ -190,7 +190,7 @@ def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _draw_fates(device_ids, fixed, training, attempt, model):
     key, speed_within, classes, failure_probabilities = model
     class_key, class_edges = classes

@@ -370,7 +370,7 @@ def _blocked_table(entries: int) -> NDArray[np.void]:
     return table
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _stays(table, window, window_start):
     """Which entries the lists of a window do not account for.
 
@@ -390,7 +390,7 @@ def _stays(table, window, window_start):
     return stays
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _block_all(
     table, device_ids, busy_until, reopen_times, remembered_rounds, contributions, known_from
 ):
@@ -407,7 +407,7 @@ def _block_all(
             entry.last_round = remembered_rounds[chosen]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _come_again(arrivals, rules, window, list_rows, free_times):
     counts, next_times, next_rows = arrivals.counts, arrivals.next_times, arrivals.next_rows
     for chosen in range(list_rows.size):
@@ -422,7 +422,7 @@ def _come_again(arrivals, rules, window, list_rows, free_times):
             push(counts, next_times, next_rows, time, row)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
     """See `Selection.advance`: goes through the window's check-ins in order of time; how it ended,
     whether the round may start, and the time."""

@@ -13,6 +13,7 @@ from fedray.clients.availability.habit import (
     HabitAvailabilityModel,
     HabitModel,
     habit_of,
+    intervals_between,
 )
 from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.clients.availability.registry import availability_of
@@ -142,6 +143,42 @@ def test_runs_are_those_of_the_oracle(overrides: list[str]) -> None:
             np.testing.assert_allclose(
                 ends[device], held[0] if held else -np.inf, rtol=0, atol=1e-4
             )
+
+
+@njit
+def _one_by_one(model, tables, opens, from_time, until_time):
+    """Intervals (device, start, end) of devices from 0 on, by the readable twin."""
+    starts, ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
+    found = []
+    for device in range(opens.size):
+        if opens[device] < until_time:
+            habit = _compiled_habit(model, tables, np.uint64(device))
+            begin = max(from_time, opens[device])
+            count = intervals_between(model, habit, device, begin, until_time, starts, ends)
+            for place in range(count):
+                found.append((device, starts[place], ends[place]))
+    return found
+
+
+@pytest.mark.slow  # two kernels are compiled for it alone
+@pytest.mark.parametrize(
+    ("days", "overrides"),
+    [(1.4, [ZONES, "availability.weekend_factor=1.3"]), (7.4, ["availability.day_sessions=4"])],
+)
+def test_many_devices_at_once_have_the_bits_of_one_after_the_other(
+    days: float, overrides: list[str]
+) -> None:
+    """With habits that are kept, or drawn anew; also where there is no room for so many sessions at once."""
+    availability = availability_of(scenario(700, *overrides))
+    assert isinstance(availability, HabitAvailabilityModel)
+    begin, end = 4.6 * DAY, (4.6 + days) * DAY
+    opens = np.random.default_rng(1).uniform(0, 1.2 * end, 700)
+    devices = np.arange(700, dtype=np.uint64)
+    expected = _one_by_one(availability.model, availability.tables, opens, begin, end)
+    assert len(expected) > 500
+    for known in (None, availability.known_of(devices)):
+        found = availability.list_intervals(devices, opens, begin, end, known)
+        assert list(zip(*found, strict=True)) == expected
 
 
 def test_devices_whose_timer_is_closed_are_left_out_and_others_start_late() -> None:

@@ -76,7 +76,7 @@ def without_ray(monkeypatch) -> None:
     monkeypatch.setattr(
         stress_run,
         "run_tasks",
-        lambda work, jobs, _: ((place, work(job)) for place, job in enumerate(jobs)),
+        lambda work, jobs, *_: ((place, work(job)) for place, job in enumerate(jobs)),
     )
 
 
