@@ -143,3 +143,38 @@ def test_the_largest_sensitivity_is_the_last_that_is_allowed(target, z: float) -
 def test_impossible_budgets_are_refused(target) -> None:
     with pytest.raises(ValueError, match="=None|must be positive and finite"):
         largest_sensitivity(1.0, 1e-8, **target)
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2, 3, 5])
+def test_certificates_go_to_the_largest_bounds_of_different_patterns(allowed: int) -> None:
+    """Patterns that occur again take none, nor do those whose value is exact; without any left the
+    largest bound that remains stands."""
+    strategy = Toeplitz(coefficients=(1.0, -0.5, 0.3))
+    sensitivities = PatternSensitivities(strategy, 12)
+    patterns = np.array([[0, 1, 2], [3, 4, 5], [0, 4, 8], [0, 1, 2], [6, 7, 9], [3, 4, 5]])
+    bounds = sensitivities.of(patterns)
+    assert bounds.is_exact.tolist() == [False, False, True, False, False, False]
+    exact = [sensitivities.exact(pattern).value for pattern in patterns]
+    found, left = sensitivities.largest(patterns, None, 0.0, allowed)
+    assert found is not None
+    unclear = sorted({round(bounds.values[place], 9) for place in (0, 1, 4)}, reverse=True)
+    # The patterns at 0 and 3 have the same bound; each takes a certificate of its own.
+    needed = sum(bound > max(exact) for bound in unclear)
+    assert needed >= 1
+    if found.is_exact:
+        assert found.value == pytest.approx(max(exact))
+        assert left < allowed
+    else:
+        assert left == 0
+        assert found.value in bounds.values
+        assert found.value >= max(exact)
+    assert found.is_exact == (allowed >= 2)
+
+
+def test_nothing_above_what_is_known_is_nothing() -> None:
+    sensitivities = PatternSensitivities(Identity(), 4)
+    patterns = np.array([[0, 1], [1, 3]])
+    assert sensitivities.largest(patterns, None, 2.0, 9) == (None, 9)
+    found, _ = sensitivities.largest(patterns, None, 1.0, 9)
+    assert found is not None
+    assert (found.value, found.is_exact, found.place) == (2**0.5, True, 0)
