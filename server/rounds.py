@@ -256,6 +256,10 @@ def resolve_reporting(
     # Who neither reports nor fails is away when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
     closing = rules.closing.close(np.where(reports, report_times, np.inf), started, deadline)
+    if closing.is_committed:
+        arrived = int(np.count_nonzero(closing.has_arrived))
+        # What trains is a sample of at least so many.
+        assert arrived >= rules.closing.report_goal, f"a committed round kept {arrived} reports"
 
     # In this order: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
