@@ -160,7 +160,7 @@ def start_shards(
         threads = at_once if _can_use_threads(scenario) else 1
         first, last = own[0][0], own[-1][1]
         spec = ActorSpec(
-            name="ShardHost",
+            name="Shard",
             who=f"the host of the shards of devices {first} to {last}",
             make=ShardHost,
             arguments=(scenario_once, own, threads),
