@@ -77,4 +77,4 @@ def test_the_documented_comparison_of_every_kind_runs(
         if command.startswith("fedray compare"):
             compared = json.loads(out)
     assert compared is not None
-    assert len(compared["runs"]) == 8
+    assert len(compared["groups"]) == 8
