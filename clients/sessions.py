@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.availability.intervals import DAY, Intervals, joined
-from clients.availability.model import Availability
-from clients.availability.registry import availability_of
-from clients.population import DeviceModel, Presence, are_usable, present_between
+from fedray.clients.availability.intervals import DAY, Intervals, joined
+from fedray.clients.availability.model import Availability
+from fedray.clients.availability.registry import availability_of
+from fedray.clients.population import DeviceModel, Presence, are_usable, present_between
 from fedray.errors import InputError
 from fedray.scenario import Scenario
 from fedray.trace.sessions import Sessions

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.availability.intervals import DAY, Intervals, joined
-from clients.availability.registry import availability_of
-from clients.check_in import (
+from fedray.blocks import BLOCK_DEVICES, part_ranges
+from fedray.clients.availability.intervals import DAY, Intervals, joined
+from fedray.clients.availability.registry import availability_of
+from fedray.clients.check_in import (
     CheckInProcess,
     FirstCheckIns,
     ListedIntervals,
@@ -23,10 +24,10 @@ from clients.check_in import (
     enumerate_check_ins,
     first_of_each_interval,
 )
-from clients.data.registry import source_of
-from clients.device_map import DeviceMap
-from clients.latency import LatencyModel, upload_seconds, work_seconds
-from clients.population import (
+from fedray.clients.data.registry import source_of
+from fedray.clients.device_map import DeviceMap
+from fedray.clients.latency import LatencyModel, upload_seconds, work_seconds
+from fedray.clients.population import (
     DeviceModel,
     Presence,
     TimerHabits,
@@ -38,13 +39,16 @@ from clients.population import (
     timer_seconds_of,
     usable_among,
 )
-from clients.rows import RowStore
-from fedray.blocks import BLOCK_DEVICES, part_ranges
+from fedray.clients.rows import RowStore
+from fedray.clocks import ClockChanges, settings_between
+from fedray.device_classes import DeviceClasses, counts_by_class
 from fedray.history import HistoryLosses, last_loss_before, losses_between
 from fedray.messages import (
     Census,
     CheckInOrder,
     CheckIns,
+    ClassCounts,
+    ClockSettings,
     Losses,
     Settlement,
     ShardPart,
@@ -71,7 +75,7 @@ class _Listed:
 
     first: of all intervals that were looked at.
     entries: [A]; positions of the check-ins among them.
-    fixed_seconds, training_seconds: [A]; see `clients.latency.work_seconds`.
+    fixed_seconds, training_seconds: [A]; see `fedray.clients.latency.work_seconds`.
     """
 
     first: FirstCheckIns
@@ -123,6 +127,7 @@ class PopulationShard:
     def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:
         self.first_device, self.end_device = first_device, end_device
         self._devices = DeviceModel.of(scenario)
+        self._classes = DeviceClasses.of(scenario)
         self._availability = availability_of(scenario)
         self._presence = Presence.of(scenario)
         self._timer_habits = TimerHabits.of(scenario)
@@ -137,6 +142,7 @@ class PopulationShard:
         self._counts_uploads = participation.counts_uploads
         self._least_examples = participation.min_example_count
         self._losses = HistoryLosses.of(scenario)
+        self._clocks = ClockChanges.of(scenario)
         self._young_seconds = participation.young_history_seconds
         """How long a device waits after its history began."""
         self._can_be_young_again = self._young_seconds > 0 and participation.forgets_noticeably
@@ -538,18 +544,31 @@ class PopulationShard:
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
         columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
-        encoded = replace(encode_part(first, end, columns), losses=self._losses_of(columns))
+        encoded = replace(
+            encode_part(first, end, columns),
+            losses=self._losses_of(columns),
+            classes=self._class_counts_of(columns),
+            clock_settings=self._clock_settings_of(columns),
+        )
         return write_part(encoded, partial, token)
+
+    def _class_counts_of(self, columns: dict[str, NDArray]) -> ClassCounts | None:
+        if self._classes.edges.size == 1:
+            return None
+        rows = (columns[name] for name in ("device_id", "round", "outcome"))
+        return counts_by_class(self._classes, *rows)
 
     def _losses_of(self, columns: dict[str, NDArray]) -> Losses | None:
         """The losses of the devices that have rows, from their first check-in to their last."""
         if not self._losses.happen:
             return None
-        device_ids, times = columns["device_id"], columns["checkin_time"]
-        # Rows are sorted by device, so a device's first row is where the id changes.
-        first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
-        last = np.append(first[1:], device_ids.size)[: first.size] - 1
-        return losses_between(self._losses, device_ids[first], times[first], times[last])
+        return losses_between(self._losses, *_spans_of(columns))
+
+    def _clock_settings_of(self, columns: dict[str, NDArray]) -> ClockSettings | None:
+        """When clocks of these devices were set, in the same time."""
+        if not self._clocks.happen:
+            return None
+        return settings_between(self._clocks, *_spans_of(columns))
 
     def use(self) -> ShardUse:
         """What this shard has used so far."""
@@ -562,3 +581,14 @@ class PopulationShard:
             round(self.busy_seconds, 3),
             self._window,
         )
+
+
+def _spans_of(
+    columns: dict[str, NDArray],
+) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+    """The devices [S] that have rows, with their first and last check-in."""
+    device_ids, times = columns["device_id"], columns["checkin_time"]
+    # Rows are sorted by device, so a device's first row is where the id changes.
+    first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
+    last = np.append(first[1:], device_ids.size)[: first.size] - 1
+    return device_ids[first], times[first], times[last]

@@ -439,6 +439,8 @@ class ShardPart:
     column_digests: of each column alone, by name.
     parquet: the file's bytes; None where the shard has written the file itself.
     losses: when its devices lost their history; None where none is ever lost.
+    classes: participations by class; None where there are no classes.
+    clock_settings: when its devices' clocks were set; None where none ever is.
     """
 
     first_device: int
@@ -448,6 +450,37 @@ class ShardPart:
     column_digests: Mapping[str, str]
     parquet: bytes | None
     losses: "Losses | None" = None
+    classes: "ClassCounts | None" = None
+    clock_settings: "ClockSettings | None" = None
+
+
+class ClassCounts(NamedTuple):
+    """Participations by class of devices [K].
+
+    selected: times that a device was selected.
+    participations: accepted updates of committed rounds.
+    devices: that had one at least.
+    least_gap: least difference between the rounds of two participations of a device; 0 for none.
+    most: most participations of a device.
+    """
+
+    selected: NDArray[np.int64]
+    participations: NDArray[np.int64]
+    devices: NDArray[np.int64]
+    least_gap: NDArray[np.int64]
+    most: NDArray[np.int64]
+
+    def __add__(self, other: "ClassCounts") -> "ClassCounts":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The counts of the devices of both."""
+        nearer = np.minimum(self.least_gap, other.least_gap)
+        either = np.maximum(self.least_gap, other.least_gap)
+        return ClassCounts(
+            selected=self.selected + other.selected,
+            participations=self.participations + other.participations,
+            devices=self.devices + other.devices,
+            least_gap=np.where(nearer > 0, nearer, either),
+            most=np.maximum(self.most, other.most),
+        )
 
 
 class Losses(NamedTuple):
@@ -459,6 +492,19 @@ class Losses(NamedTuple):
 
     device_ids: NDArray[np.uint64]
     times: NDArray[np.float64]
+
+
+class ClockSettings(NamedTuple):
+    """Times [C] at which clocks of devices were set to another time, in order of device and time.
+
+    device_ids: whose clock it was.
+    times: when, seconds since start.
+    seconds: by how many seconds it was set forward; negative for back.
+    """
+
+    device_ids: NDArray[np.uint64]
+    times: NDArray[np.float64]
+    seconds: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

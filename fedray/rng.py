@@ -65,6 +65,9 @@ class Stream(IntEnum):
     UPLOAD_SHUFFLE = 40
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
+    DEVICE_CLASS = 50
+    CLOCK = 51
+    RESERVOIR = 52
     LOG_RECORDS = 70
     LOG_BOOTSTRAP = 71
 

@@ -20,12 +20,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.device_classes import class_of
 from fedray.errors import InputError
 from fedray.messages import NO_WINDOW, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Key, address_within, draw
 from fedray.scenario import Scenario
-from fedray.trace.checkpoints import prefixed, under
-from server.arrivals import (
+from fedray.server.arrivals import (
     EMPTY,
     Arrivals,
     carry_over,
@@ -37,9 +37,10 @@ from server.arrivals import (
     pop,
     push,
 )
-from server.policies.policy import Attempt, Policies
-from server.policies.registry import policies_of
-from server.rounds import FateModel, fate, outages_of
+from fedray.server.policies.policy import Attempt, Policies
+from fedray.server.policies.registry import policies_of
+from fedray.server.rounds import FateModel, fate, outages_of
+from fedray.trace.checkpoints import prefixed, under
 
 EXHAUSTED, RELEASED = 0, 1
 _UNSETTLED = 2
@@ -431,6 +432,8 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
     free = flight.free
     slots = flight.slots
     ended = flight.ended
+    fate_key, speed_within, classes, failure_probabilities = rules.fates
+    class_key, class_edges = classes
     while True:
         # The next check-in is the list's or the heap's, whichever comes first; at equal times the
         # list's.
@@ -508,8 +511,9 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
                 fixed, training = np.float64(fixed_seconds[row]), np.float64(training_seconds[row])
                 # A device may start several times in a window, so its window alone is no address.
                 address = address_within(time, window.start_time, window.end_time)
-                words = draw(rules.fates.key, device, window.number, address)
-                work_seconds, failure_seconds = fate(rules.fates, words, fixed, training)
+                words = draw(fate_key, device, window.number, address)
+                fails = failure_probabilities[class_of(class_key, class_edges, device)]
+                work_seconds, failure_seconds = fate(speed_within, fails, words, fixed, training)
                 started.upload_time = time + work_seconds - upload_seconds
                 _decide(started, work_seconds, failure_seconds, ends[row], outages)
                 entry.device_id = device

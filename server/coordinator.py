@@ -28,13 +28,14 @@ from fedray.messages import (
 from fedray.protocols import Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
+from fedray.server.budget import Budget
+from fedray.server.pace import Pace, Samplers
+from fedray.server.records import records_array, records_of
+from fedray.server.reservoir import drawn_cohort
+from fedray.server.rounds import RoundRules, Selected, draw_fates, resolve_reporting, withheld
+from fedray.server.selection import DOWN, EXHAUSTED, FULL, Selection
+from fedray.server.shards import Shards
 from fedray.trace.checkpoints import prefixed, under
-from server.budget import Budget
-from server.pace import Pace, Samplers
-from server.records import records_array, records_of
-from server.rounds import RoundRules, draw_fates, resolve_reporting, withheld
-from server.selection import DOWN, EXHAUSTED, FULL, Selection
-from server.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +285,7 @@ class Coordinator(RoundLoop):
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
         self._rules = RoundRules.of(scenario)
+        self._reservoir_key = stream_key(scenario.seed, Stream.RESERVOIR)
         self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
         self._selection.open(0.0, ready_time=0.0)
         super().__init__(scenario, shards, self._selection)
@@ -318,9 +320,9 @@ class Coordinator(RoundLoop):
 
     def _report(self, time: float) -> ClosedRound:
         """Closes an attempt that has started: who reports, and who is told what."""
-        selected = self._selection.take()
         # Abandoned attempts count: a round that is tried again draws other fates.
         attempt = len(self.records)
+        selected = self._select(attempt, time)
         fates = draw_fates(selected, attempt, self._rules.fates)
         reporting = resolve_reporting(
             selected, fates, time, attempt, self._round_index, self._rules
@@ -368,7 +370,19 @@ class Coordinator(RoundLoop):
 
     def _send_away(self, until: float) -> None:
         """Lets everybody go who waits: they may check in again from a time on."""
-        released = self._selection.take()
+        self._release(self._selection.take(), until)
+
+    def _select(self, attempt: int, time: float) -> Selected:
+        """The devices of an attempt. Where more wait than it selects, it draws them, and sends the
+        others away."""
+        waiting, target = self._selection.take(), self._rules.selection_target
+        if waiting.device_ids.size <= target:
+            return waiting
+        is_drawn = drawn_cohort(self._reservoir_key, waiting.device_ids, attempt, target)
+        self._release(waiting.take(~is_drawn), time)
+        return waiting.take(is_drawn)
+
+    def _release(self, released: Selected, until: float) -> None:
         size = released.device_ids.size
         busy_until = np.full(size, until)
         # They did nothing in a round, so no timer starts and no round is remembered.

@@ -7,19 +7,20 @@ reporting is resolved at once.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.device_classes import DeviceClasses, class_of, classes_of
 from fedray.messages import Outcome, Settlement
 from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
-from server.closing import ClosingRule, closing_rule_of
-from server.policies.policy import Attempt, Policies
-from server.policies.registry import policies_of
+from fedray.server.closing import ClosingRule, closing_rule_of
+from fedray.server.policies.policy import Attempt, Policies
+from fedray.server.policies.registry import policies_of
 
 
 class FateModel(NamedTuple):
@@ -27,20 +28,25 @@ class FateModel(NamedTuple):
 
     key: of the draws.
     speed_within: log-standard deviation of the training time between rounds of one device.
-    failure_probability: that a device fails for a reason of its own.
+    classes: of the devices.
+    failure_probabilities: [K]; that a device of each class fails for a reason of its own.
     """
 
     key: Key
     speed_within: float
-    failure_probability: float
+    classes: DeviceClasses
+    failure_probabilities: NDArray[np.float64]
 
     @classmethod
     def of(cls, scenario: Scenario) -> "FateModel":
         """The fate model of a scenario."""
+        given = [each.failure_probability for each in classes_of(scenario)]
+        of_all = scenario.latency.failure_probability
         return cls(
             key=stream_key(scenario.seed, Stream.TRAINING_TIME),
             speed_within=scenario.latency.speed_within,
-            failure_probability=scenario.latency.failure_probability,
+            classes=DeviceClasses.of(scenario),
+            failure_probabilities=np.array([of_all if own is None else own for own in given]),
         )
 
 
@@ -57,7 +63,8 @@ def outages_of(scenario: Scenario) -> NDArray[np.float64]:
 class RoundRules:
     """The scenario's rules of a round.
 
-    selection_target: devices that must wait at once for a round to start.
+    selection_target: devices that must wait at once for a round to start, and that it selects.
+    waiting_room: devices that may wait at once.
     least_to_start: devices that must wait for it to start after the selection timeout.
     selection_timeout_seconds: longest wait for them.
     report_timeout_seconds: longest wait for the reports.
@@ -70,6 +77,7 @@ class RoundRules:
     """
 
     selection_target: int
+    waiting_room: int
     least_to_start: int
     selection_timeout_seconds: float
     report_timeout_seconds: float
@@ -85,6 +93,7 @@ class RoundRules:
         rounds = scenario.rounds
         return cls(
             selection_target=rounds.selection_target,
+            waiting_room=rounds.waiting_room,
             least_to_start=rounds.least_to_start,
             selection_timeout_seconds=rounds.selection_timeout_minutes * 60.0,
             report_timeout_seconds=rounds.report_timeout_minutes * 60.0,
@@ -121,6 +130,14 @@ class Selected:
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
     list_rows: NDArray[np.int64]
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Selected":
+        """Some of the devices.
+
+        Args:
+            chosen: [S]; whether each is meant.
+        """
+        return Selected(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,28 +192,35 @@ def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
 
 @njit(cache=True)
 def _draw_fates(device_ids, fixed, training, attempt, model):
+    key, speed_within, classes, failure_probabilities = model
+    class_key, class_edges = classes
     work, failure = np.empty(device_ids.size), np.empty(device_ids.size)
     for chosen in range(device_ids.size):
-        words = draw(model.key, device_ids[chosen], attempt, 0)
-        work[chosen], failure[chosen] = fate(model, words, fixed[chosen], training[chosen])
+        device = device_ids[chosen]
+        words = draw(key, device, attempt, 0)
+        fails = failure_probabilities[class_of(class_key, class_edges, device)]
+        work[chosen], failure[chosen] = fate(
+            speed_within, fails, words, fixed[chosen], training[chosen]
+        )
     return work, failure
 
 
 @njit(forceinline=True)
-def fate(model, words, fixed, training):
+def fate(speed_within, failure_probability, words, fixed, training):
     """(seconds until a device reports, seconds until it fails for a reason of its own; infinity if
     it does not).
 
     Args:
-        model: the fate model.
+        speed_within: of the fate model.
+        failure_probability: of the device.
         words: drawn for the device and its attempt.
         fixed: seconds that do not vary between attempts.
         training: seconds of training, which vary.
     """
     w0, w1, w2, _ = words
-    work_seconds = fixed + training * math.exp(model.speed_within * normal(w0))
+    work_seconds = fixed + training * math.exp(speed_within * normal(w0))
     failure_seconds = np.inf
-    if uniform(w1) < model.failure_probability:  # at a uniform share of the work
+    if uniform(w1) < failure_probability:  # at a uniform share of the work
         failure_seconds = work_seconds * uniform(w2)
     return work_seconds, failure_seconds
 

@@ -8,11 +8,14 @@ import typer
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
+    PageOption,
+    QuietFlag,
     TraceArgument,
     TrustFlag,
     print_json,
     print_pieces,
-    status_line,
+    progress_line,
+    scenario_argument,
 )
 from fedray.errors import InputError
 
@@ -60,9 +63,7 @@ def audit(
     mechanism: MechanismOption = None,
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the audit as an HTML page.")
-    ] = None,
+    page: PageOption = None,
     figures: FiguresOption = None,
     events: Annotated[
         Path | None,
@@ -74,6 +75,7 @@ def audit(
     ] = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Audit a trace: what was observed, what was enforced, what is claimed; or a claim, statement
@@ -84,13 +86,14 @@ def audit(
     checked gives 1 too. A log does not show how noise was added, so mechanism
     and noise multiplier of a claim are then taken as they are claimed.
     """
-    opened = _opened(trace, verify)
-    result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
+    with progress_line("auditing", quiet):
+        opened = _opened(trace, verify)
+        result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
     written = {}
-    if out is not None:
+    if page is not None:
         from fedray.report.page import write_report
 
-        written["report"] = str(write_report(opened, result, out))
+        written["page"] = str(write_report(opened, result, page))
     if figures is not None:
         written["figures"] = _write_figures(opened, result, figures)
     if events is not None:
@@ -149,7 +152,7 @@ def _audited(
 ) -> Any:
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
-    from mechanisms.files import read_strategy
+    from fedray.mechanisms.files import read_strategy
 
     try:
         strategies = [read_strategy(file) for file in mechanisms or ()]
@@ -181,10 +184,12 @@ def report(
     figures: FiguresOption = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
+    quiet: QuietFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Write the self-contained HTML page of a trace's audit, or of a trained run.
 
-    It is the page of `fedray audit --out`, in the trace unless --out names a
+    It is the page of `fedray audit --page`, in the trace unless --out names a
     file, without the audit's text. With --claim the exit code is that of the
     audit. A trained run has a page of its metrics, which no audit is part of.
     """
@@ -200,22 +205,42 @@ def report(
             "delta": delta,
             "show_devices": show_devices or None,
         }
-        _report_trained(
-            trace, out, figures, verify, [k for k, v in options.items() if v is not None]
-        )
+        given = [name for name, value in options.items() if value is not None]
+        _print_written(_report_trained(trace, out, figures, verify, given), as_json)
         return
-    opened = _opened(trace, verify)
-    result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
-    typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
+    with progress_line("auditing", quiet):
+        opened = _opened(trace, verify)
+        result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
+    written = {"page": str(write_report(opened, result, out or opened.path / REPORT_FILE))}
     if figures is not None:
-        typer.echo(_write_figures(opened, result, figures))
+        written["figures"] = _write_figures(opened, result, figures)
+    _print_written(written, as_json)
     _exit_by_claim(result)
+
+
+def _print_written(written: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print_json(written)
+        return
+    for path in written.values():
+        typer.echo(path)
 
 
 def _report_trained(
     directory: Path, out: Path | None, figures: Path | None, verify: bool | None, given: list[str]
-) -> None:
-    """Writes the page of a trained run. given: options that were used, and are of audits."""
+) -> dict[str, str]:
+    """Writes the page of a trained run.
+
+    Args:
+        directory: of the trained run.
+        out: the page; None for the one in the directory.
+        figures: directory of the figures; None for none.
+        verify: whether to check all digests, none, or those of what is read.
+        given: options that were used, and are of audits.
+
+    Returns:
+        Where the page and the figures are, by "page" and "figures".
+    """
     from fedray.report.files import write_figure_files
     from fedray.report.trained_page import trained_figures, write_training_report
     from fedray.trace.schema import REPORT_FILE
@@ -230,10 +255,11 @@ def _report_trained(
     trained = TrainedRun.open(directory, verify is not False)
     if verify:
         trained.verify()
-    typer.echo(str(write_training_report(trained, out or directory / REPORT_FILE)))
+    written = {"page": str(write_training_report(trained, out or directory / REPORT_FILE))}
     if figures is not None:
         write_figure_files(trained_figures(trained), figures)
-        typer.echo(str(figures.absolute()))
+        written["figures"] = str(figures.absolute())
+    return written
 
 
 def statement(
@@ -251,6 +277,7 @@ def statement(
         ),
     ] = None,
     verify: VerifyFlag = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a privacy statement that can be published, as Markdown and JSON: every line with its
@@ -262,8 +289,9 @@ def statement(
     """
     from fedray.audit.statement import privacy_statement
 
-    opened = _opened(trace, verify)
-    result = _audited(opened, claim, mechanism, noise_multiplier, delta, False)
+    with progress_line("auditing", quiet):
+        opened = _opened(trace, verify)
+        result = _audited(opened, claim, mechanism, noise_multiplier, delta, False)
     found = privacy_statement(opened, result)
     folder = out or opened.path
     _write_statement(found, folder)
@@ -293,7 +321,7 @@ def _write_statement(found: Any, folder: Path) -> None:
 
 
 def canary(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file.")],
+    scenario: Annotated[Path, scenario_argument("A scenario, by file or name.")],
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -317,6 +345,7 @@ def canary(
     ] = None,
     verify: VerifyFlag = None,
     trust_code: TrustFlag = False,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Check by experiment that the aggregator's noise is what is claimed: canaries in the real
@@ -331,8 +360,8 @@ def canary(
         )
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     opened = _opened(trace, verify) if trace is not None else None
-    with status_line("running canaries"):
-        result = run_canary(value, opened, coordinates)
+    with progress_line("running canaries", quiet) as on_status:
+        result = run_canary(value, opened, coordinates, on_progress=on_status)
     if as_json:
         print_json(result.to_json())
     else:

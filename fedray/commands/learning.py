@@ -11,13 +11,15 @@ import typer
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
+    PageOption,
+    QuietFlag,
     TrustFlag,
     print_json,
     print_pieces,
     print_table,
-    status_line,
+    progress_line,
+    scenario_argument,
 )
-from fedray.errors import RunFailed
 
 InProcessFlag = Annotated[
     bool | None,
@@ -67,10 +69,6 @@ TensorboardOption = Annotated[
         help="Also write TensorBoard's event files of the training into this directory.",
     ),
 ]
-PageOption = Annotated[
-    Path | None,
-    typer.Option("--page", metavar="FILE", help="Also write an HTML page, such as page.html."),
-]
 
 
 def backend_of(in_process: bool | None) -> Any:
@@ -80,28 +78,16 @@ def backend_of(in_process: bool | None) -> Any:
     return "in-process" if in_process else "ray"
 
 
-@contextlib.contextmanager
-def interrupts_explained() -> Any:
-    """Within: an interrupt that says how to go on ends the command with that message."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        if not str(interrupt):
-            raise
-        raise RunFailed(str(interrupt)) from None
-
-
 def train(
     trace: Annotated[
         Path, typer.Argument(metavar="TRACE", help="A trace directory that `fedray run` wrote.")
     ],
     scenario: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[SCENARIO]",
-            help="A scenario file, whose tables data, training and privacy are taken; default: "
-            "what the trace was simulated with.",
-            show_default=False,
+        scenario_argument(
+            "A scenario, by file or name, whose tables data, training and privacy are taken; "
+            "default: what the trace was simulated with.",
+            "[SCENARIO]",
         ),
     ] = None,
     overrides: SetOption = None,
@@ -109,8 +95,11 @@ def train(
         Path | None, typer.Option(help="New directory for the model; default: one under runs/.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted training: its --out.")
-    ] = False,
+        Path | None,
+        typer.Option(
+            "--resume", metavar="DIR", help="Go on with an interrupted training: its --out."
+        ),
+    ] = None,
     in_process: InProcessFlag = None,
     trainers: TrainersOption = None,
     address: AddressOption = None,
@@ -119,6 +108,7 @@ def train(
     trust_code: TrustFlag = False,
     aggregator_gpus: AggregatorGpusOption = 0.0,
     tensorboard: TensorboardOption = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a model on a trace: another mechanism, task or seed, with the same participations.
@@ -137,8 +127,8 @@ def train(
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
 
-    if resume and out is None:
-        raise InputError("--resume goes on with a training that has a name: give its --out")
+    if resume is not None and out is not None:
+        raise InputError("--resume goes on with a training where it was: leave out --out")
     placement = Placement(
         backend=backend_of(in_process),
         address=address,
@@ -153,14 +143,19 @@ def train(
     else:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
     with (
-        run_progress(is_shown=not as_json) as show,
+        run_progress(is_shown=not quiet) as show,
         event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
-        interrupts_explained(),
     ):
         on_progress = both(show, write)
         trained = train_on(
-            opened, value, placement, out, on_progress, is_resumed=resume, trust_code=trust_code
+            opened,
+            value,
+            placement,
+            resume or out,
+            on_progress,
+            is_resumed=resume is not None,
+            trust_code=trust_code,
         )
     privacy = value.privacy
     audit = audit_trace(
@@ -185,9 +180,7 @@ def train(
 
 
 def pretrain(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="A scenario file: whose model it is.")
-    ],
+    scenario: Annotated[Path, scenario_argument("A scenario, by file or name: whose model it is.")],
     public: Annotated[
         Path,
         typer.Argument(
@@ -200,6 +193,7 @@ def pretrain(
     ],
     overrides: SetOption = None,
     trust_code: TrustFlag = False,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a scenario's model on public data, without devices, clipping and noise.
@@ -215,7 +209,7 @@ def pretrain(
 
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     table = read_table_file(Pretraining, public, "public data")
-    with status_line("pretraining") as on_status:
+    with progress_line("pretraining", quiet) as on_status:
         found = pretrain_on(value, table, out, on_status, trust_code=trust_code)
     document = found.to_json()
     if as_json:
@@ -297,7 +291,7 @@ def evaluate(
             help="What it was trained on; default: the trace in which it lies.",
         ),
     ] = None,
-    devices: Annotated[
+    sample: Annotated[
         int,
         typer.Option(
             metavar="N",
@@ -309,6 +303,7 @@ def evaluate(
     page: PageOption = None,
     figures: FiguresOption = None,
     trust_code: TrustFlag = False,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Evaluate a trained model on the population's devices: by how often they took part, and by
@@ -322,8 +317,8 @@ def evaluate(
     from fedray.studies.on_devices import evaluate_on_devices
     from fedray.studies.on_devices_page import on_devices_figures, on_devices_page
 
-    with status_line("evaluating"):
-        result = evaluate_on_devices(trained, trace, devices, examples, trust_code=trust_code)
+    with progress_line("evaluating", quiet):
+        result = evaluate_on_devices(trained, trace, sample, examples, trust_code=trust_code)
     written = _write_shown(
         page, lambda: on_devices_page(result), figures, lambda: on_devices_figures(result)
     )

@@ -14,6 +14,10 @@ from fedray.report.text import Paragraph, Piece, TextTable
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")
 ]
+QuietFlag = Annotated[
+    bool,
+    typer.Option("--quiet", help="Show no progress; errors are told all the same."),
+]
 FiguresOption = Annotated[
     Path | None,
     typer.Option(
@@ -23,12 +27,54 @@ FiguresOption = Annotated[
         "there is none.",
     ),
 ]
+PageOption = Annotated[
+    Path | None,
+    typer.Option("--page", metavar="FILE", help="Also write an HTML page, such as page.html."),
+]
 TraceArgument = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE", help="A trace: the directory that `fedray run` or `fedray import` wrote."
     ),
 ]
+
+
+def _scenario_file(name: Path | None) -> Path | None:
+    from fedray.scenario import find_scenario
+
+    return None if name is None else find_scenario(name)
+
+
+def _scenario_files(names: list[Path] | None) -> list[Path] | None:
+    from fedray.scenario import find_scenario
+
+    return None if names is None else [find_scenario(each) for each in names]
+
+
+def _shipped_names(begun: str) -> list[str]:
+    from fedray.scenario.shipped import shipped_scenario_files
+
+    return [name for name in shipped_scenario_files() if name.startswith(begun)]
+
+
+def scenario_argument(help_text: str, metavar: str = "SCENARIO") -> Any:
+    """An argument that is a scenario's file, or the name of a scenario that ships."""
+    return typer.Argument(
+        metavar=metavar,
+        help=help_text,
+        show_default=False,
+        callback=_scenario_file,
+        autocompletion=_shipped_names,
+    )
+
+
+def scenarios_option(help_text: str) -> Any:
+    """An option that is given once per scenario: a file, or the name of one that ships."""
+    return typer.Option(
+        metavar="FILE", help=help_text, callback=_scenario_files, autocompletion=_shipped_names
+    )
+
+
 TrustFlag = Annotated[
     bool,
     typer.Option(
@@ -170,12 +216,10 @@ def print_figures(figures: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def status_line(title: str) -> Iterator[Callable[[str], None]]:
-    """A line on standard error that says how far a long computation is, where somebody may be
-    watching."""
-    from rich.console import Console
-    from rich.text import Text
+def progress_line(title: str, is_quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says how far a long computation is, unless it is to be
+    quiet."""
+    from fedray.report.progress import study_progress
 
-    console = Console(stderr=True)
-    with console.status(Text(title)) as status:
-        yield lambda text: status.update(Text(f"{title}: {text}"))
+    with study_progress(title, is_shown=not is_quiet) as tell:
+        yield tell

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from fedray.commands.output import JsonFlag, print_json, print_pieces, print_rows, status_line
+from fedray.commands.output import (
+    JsonFlag,
+    QuietFlag,
+    print_json,
+    print_pieces,
+    print_rows,
+    progress_line,
+    scenario_argument,
+)
 from fedray.errors import InputError
 
 _SETS = Annotated[
@@ -37,6 +45,7 @@ def fit_log(
     out: Path | None,
     page: Path | None,
     figures: Path | None,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Fits the habit model to a log, prints the fit, and writes what was asked for.
@@ -52,6 +61,7 @@ def fit_log(
         out: a new TOML file of the tables.
         page: a file for the page.
         figures: a directory for SVG and CSV.
+        quiet: whether to show no progress.
         as_json: whether to print JSON.
     """
     import tomli_w
@@ -70,7 +80,7 @@ def fit_log(
     known = {name: value for name, value in columns.items() if value is not None}
     base = base_table(overrides)
     fits_offset = utc_offset == "unknown"
-    with status_line("fitting") as on_status:
+    with progress_line("fitting", quiet) as on_status:
         on_status("reading the log")
         observed = read_observed_log(
             log,
@@ -119,7 +129,7 @@ def _hours(text: str) -> float:
 
 
 def population(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file.")],
+    scenario: Annotated[Path, scenario_argument("A scenario, by file or name.")],
     sessions: Annotated[
         Path | None,
         typer.Option(
@@ -134,6 +144,7 @@ def population(
     days: Annotated[int, typer.Option(metavar="D", help="Simulated days.")] = 28,
     file_format: _FORM = None,
     overrides: _SETS = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Tell when a scenario's devices are eligible, and write it for other tools to replay.
@@ -141,8 +152,8 @@ def population(
     Example: fedray population scenarios/quickstart.toml --sessions
     sessions.parquet --devices 10000 --days 28
     """
-    from clients.availability.supply import eligible_at_once
-    from clients.sessions import population_sessions
+    from fedray.clients.availability.supply import eligible_at_once
+    from fedray.clients.sessions import population_sessions
     from fedray.report.text.habits import population_rows
     from fedray.scenario import Scenario
     from fedray.trace.sessions import form_of, write_sessions
@@ -158,7 +169,7 @@ def population(
     if sessions is not None:
         chosen = form_of(sessions, file_format)
         blocks = population_sessions(value, wanted, days)
-        with status_line("writing sessions"):
+        with progress_line("writing sessions", quiet):
             total = write_sessions(blocks, sessions, chosen, 86_400.0 * days)
         written = {"devices": wanted, "days": days, "sessions": total, "format": chosen}
         document["file"] = {"path": str(sessions), **written}

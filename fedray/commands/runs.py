@@ -1,6 +1,7 @@
-"""Runs and scenarios: run, reproduce, fit, scenarios, schema."""
+"""Runs and scenarios: run, reproduce, fit, scenarios."""
 
 import contextlib
+import itertools
 import json
 import sys
 from functools import partial
@@ -19,30 +20,29 @@ from fedray.commands.learning import (
     TrainersOption,
     WorkerTimeoutOption,
     backend_of,
-    interrupts_explained,
 )
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
+    QuietFlag,
     TrustFlag,
     print_json,
     print_pieces,
     print_table,
-    status_line,
+    progress_line,
+    scenario_argument,
+    scenarios_option,
 )
 from fedray.commands.populations import fit_log
 from fedray.commands.studies import reproduce_learning
 from fedray.errors import InputError, RunFailed
+from fedray.part_done import PartDone
 
 
 def run(
     scenario: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="SCENARIO",
-            help="A scenario file; `fedray scenarios` lists some.",
-            show_default=False,
-        ),
+        scenario_argument("A scenario: a file, or a name that `fedray scenarios` lists."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New directory for the trace; default: one under runs/.")
@@ -68,6 +68,7 @@ def run(
     worker_timeout: WorkerTimeoutOption = 600.0,
     aggregator_gpus: AggregatorGpusOption = 0.0,
     tensorboard: TensorboardOption = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, train its model, write its trace, audit it, and write its report."""
@@ -105,17 +106,16 @@ def run(
             "SCENARIO is given too"
         )
     with (
-        run_progress(is_shown=not as_json) as show,
+        run_progress(is_shown=not quiet) as show,
         event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
-        interrupts_explained(),
     ):
         on_progress = both(show, write)
         if resume is not None:
             trace = resume_run(resume, placement, value, on_progress, trust_code=trust_code)
         else:
             assert value is not None
-            on_start = None if as_json else partial(_say_supply, value)
+            on_start = None if quiet else partial(_say_supply, value)
             trace = run_scenario(value, placement, out, on_progress, on_start)
     audit = audit_trace(trace)
     report, problem = None, ""
@@ -149,7 +149,7 @@ def run(
 
 def _say_supply(scenario: Any) -> None:
     """How many devices are eligible, before a run that may be long."""
-    from clients.availability.supply import eligible_at_once
+    from fedray.clients.availability.supply import eligible_at_once
 
     supply, target = eligible_at_once(scenario), scenario.rounds.wanted_at_once
     what = "a round selects" if scenario.rounds.buffer is None else "at most so many train at once:"
@@ -162,11 +162,17 @@ def _say_supply(scenario: Any) -> None:
     )
 
 
+def _reproduced(begun: str) -> list[str]:
+    known = ("gboard", "gboard-privacy", "learning")
+    return [name for name in known if name.startswith(begun)]
+
+
 def reproduce(
     what: Annotated[
         str,
         typer.Argument(
             metavar="WHAT",
+            autocompletion=_reproduced,
             help="gboard: the runs of Xu et al. 2023, simulated; gboard-privacy: their rho and "
             "epsilon, no simulation; learning: the order of mechanisms at equal privacy, by models "
             "that are trained.",
@@ -200,9 +206,7 @@ def reproduce(
     ] = None,
     scenario: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Of learning: a scenario; default: those of scenarios/learning."
-        ),
+        scenarios_option("Of learning: a scenario; default: those of scenarios/learning."),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -217,6 +221,7 @@ def reproduce(
         ),
     ] = None,
     in_process: InProcessFlag = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho
@@ -227,14 +232,16 @@ def reproduce(
     from fedray.report.text import TextTable
     from fedray.report.text.studies import reproduction_rows
     from fedray.rounding import shown_min_sep
-    from fedray.studies.reproduce import GAP_NOTE, PACE_NOTE, reproduce_gboard
+    from fedray.studies.reproduce import GAP_NOTE, PACE_NOTE, reproduce_gboard, select
 
     if what == "learning":
         if (rows, shards, address) != (None, None, None):
             raise InputError(
                 "learning has no published rows: leave out --rows, --shards and --address"
             )
-        reproduce_learning(scenario, seeds, guesses, overrides, out, figures, in_process, as_json)
+        reproduce_learning(
+            scenario, seeds, guesses, overrides, out, figures, in_process, quiet, as_json
+        )
         return
     if (scenario, seeds, guesses, in_process) != (None, None, None, None):
         raise InputError(
@@ -259,15 +266,16 @@ def reproduce(
             f"output {str(out)!r} exists already; name a new directory, or remove it first"
         )
     placement = Placement(shards=shards, address=address)
+    count = len(select(rows))
     documents: list[dict[str, Any]] = []
     table: list[list[str]] = []
-    with status_line("simulating") as on_status, contextlib.redirect_stdout(sys.stderr):
+    with progress_line("simulating", quiet) as on_status, contextlib.redirect_stdout(sys.stderr):
 
         def keep(results: list[Any]) -> None:
             """After every row, so that what took long is not lost with what comes after."""
-            on_status(
-                f"{results[-1].name} done, min-sep {shown_min_sep(results[-1].min_sep.observed)}"
-            )
+            last = results[-1]
+            text = f"{last.name} done, min-sep {shown_min_sep(last.min_sep.observed)}"
+            on_status(PartDone(text, len(results), count))
             documents[:] = [result.to_json() for result in results]
             table[:] = reproduction_rows(documents)
             if out is not None:
@@ -321,7 +329,7 @@ def fit(
         typer.Argument(
             metavar="[LOG|SCENARIO]",
             help="A log: a CSV or Parquet file, or a directory of them. With an observed min-sep: "
-            "a scenario file; else give --population, --timer, --rounds.",
+            "a scenario, by file or name; else give --population, --timer, --rounds.",
         ),
     ] = None,
     device_column: Annotated[
@@ -461,6 +469,7 @@ def fit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Fit availability to a log of your devices, or reach to an observed min-sep.
@@ -506,6 +515,7 @@ def fit(
             out=out,
             page=page,
             figures=figures,
+            quiet=quiet,
             as_json=as_json,
         )
         return
@@ -523,10 +533,11 @@ def fit(
     stray = [name for name, value in of_log.items() if value is not None]
     if stray:
         raise InputError(f"{', '.join(stray)}: only a log has these; leave them out")
+    from fedray.mechanisms.participation import gap_of
     from fedray.report.text import TextTable
     from fedray.report.text.studies import fit_rows, fitted_min_sep
-    from fedray.studies.fit import fit_min_sep, scenario_to_fit
-    from mechanisms.participation import gap_of
+    from fedray.scenario import find_scenario
+    from fedray.studies.fit import MOST_RUNS, fit_min_sep, scenario_to_fit
 
     if (min_sep is None) == (rounds_between is None):
         raise InputError(
@@ -537,17 +548,23 @@ def fit(
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
         raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
-    value = scenario_to_fit(file, population, timer, rounds, report_goal, overrides or ())
-    with status_line(f"fitting {vary}") as on_status:
+    # Here and not for the argument, which may be a log.
+    scenario = None if file is None else find_scenario(file)
+    value = scenario_to_fit(scenario, population, timer, rounds, report_goal, overrides or ())
+    with progress_line(f"fitting {vary}", quiet) as on_status:
+        counted = itertools.count(1)
+
+        def tell_run(run: Any) -> None:
+            text = f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
+            on_status(PartDone(text, next(counted), MOST_RUNS, is_least=True))
+
         found = fit_min_sep(
             value,
             gap,
             keys[vary],
             scale,
             tolerance,
-            on_run=lambda run: on_status(
-                f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
-            ),
+            on_run=tell_run,
         )
     document = {**found.to_json(), "scale": scale}
     if as_json:
@@ -560,16 +577,16 @@ def fit(
     )
 
 
-def scenarios() -> None:
-    """List the scenarios that ship with fedray."""
+def scenarios(as_json: JsonFlag = False) -> None:
+    """List the scenarios that ship with fedray: name, file, description."""
     from fedray.scenario import shipped_scenarios
 
-    for path, scenario in shipped_scenarios():
-        typer.echo(f"{path}  {scenario.description}")
-
-
-def schema() -> None:
-    """Print the JSON schema of scenario files."""
-    from fedray.scenario import Scenario
-
-    print_json(Scenario.model_json_schema())
+    rows = [
+        {"name": path.stem, "file": str(path), "description": scenario.description}
+        for path, scenario in shipped_scenarios()
+    ]
+    if as_json:
+        print_json({"scenarios": rows})
+        return
+    for row in rows:
+        typer.echo("  ".join(row.values()))

@@ -6,6 +6,6 @@ is in `fedray.placement`.
 """
 
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES, Scenario
-from fedray.scenario.shipped import shipped_scenarios
+from fedray.scenario.shipped import find_scenario, shipped_scenarios
 
-__all__ = ["FILE_KEYS", "TRAINED_TABLES", "Scenario", "shipped_scenarios"]
+__all__ = ["FILE_KEYS", "TRAINED_TABLES", "Scenario", "find_scenario", "shipped_scenarios"]

@@ -25,6 +25,10 @@ class AvailabilityTable(Table):
     can_be_thinned: ClassVar[bool] = True
     """Whether the model tells for any moment whether a device is eligible, so that check-ins can be
     drawn by thinning."""
+    has_propensities: ClassVar[bool] = False
+    """Whether devices have propensities to be eligible that rise with the third word of their draw
+    at (0, 0) of `fedray.rng.Stream.HABIT`, so that other attributes can be correlated with
+    them."""
 
 
 class HabitAvailability(AvailabilityTable):
@@ -68,6 +72,7 @@ class HabitAvailability(AvailabilityTable):
     """Log-standard deviation of a day session's length."""
     weekend_factor: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Factor on propensity and day rate on Saturdays and Sundays (day 0 is a Monday)."""
+    has_propensities: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _hours_fit_the_day(self) -> Self:

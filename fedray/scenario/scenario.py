@@ -15,8 +15,10 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedray.encoding.encoding import SumSetting
 from fedray.encoding.tables import FixedPoint
-from fedray.errors import ScenarioError, one_line
-from fedray.mistakes import explain
+from fedray.errors import ScenarioError
+from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
+from fedray.mechanisms.triangular import MatrixFile
+from fedray.mistakes import explain, refused
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.clipping import AdaptiveClipping
@@ -26,14 +28,12 @@ from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
 from fedray.scenario.overrides import apply_override
 from fedray.scenario.participation import Participation
-from fedray.scenario.population import Population
+from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.scenario.weighting import MeanWeighting
 from fedray.table import Table
-from mechanisms.accounting.clip_count import update_noise_multiplier
-from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
 """Largest coefficient of C^-1: beyond, float32 noise would drown itself."""
@@ -85,6 +85,20 @@ class Scenario(Table):
         return self.population.devices + math.ceil(
             self.population.joins_per_day * self.rounds.max_days
         )
+
+    @property
+    def of_classes(self) -> tuple[Self, ...]:
+        """A scenario for each class of devices, in which all are of it: it has their availability
+        and time zones. Itself alone where there are no classes."""
+        return tuple(self._of_class(each) for each in self.population.classes or ()) or (self,)
+
+    def _of_class(self, each: DeviceClass) -> Self:
+        zones = each.time_zones or self.population.time_zones
+        population = self.population.model_copy(update={"time_zones": zones, "classes": None})
+        availability = self.availability
+        if each.availability:
+            availability = _with_keys(availability, each)
+        return self.model_copy(update={"population": population, "availability": availability})
 
     @property
     def training_seed(self) -> int:
@@ -233,6 +247,25 @@ class Scenario(Table):
                 f"privacy.clipping.kind={clipping!r} with rounds.mode='buffered': reports of one "
                 "buffer would be clipped to the norms of different versions; take fixed or "
                 "per_layer"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _classes_and_correlations_have_what_they_speak_of(self) -> Self:
+        # Keys that the availability does not have are refused here.
+        _ = self.of_classes
+        correlation = self.population.correlation
+        if correlation is None:
+            return self
+        if correlation.is_of_habit and not self.availability.has_propensities:
+            raise ValueError(
+                "population.correlation: habits are those of the habit model, and "
+                f"availability.model={self.availability.model!r}; leave the keys of habit out"
+            )
+        if correlation.is_of_examples and not self.data.draws_counts:
+            raise ValueError(
+                f"population.correlation: data.kind={self.data.kind!r} says itself how many "
+                "examples a device has; leave the keys of examples out"
             )
         return self
 
@@ -440,7 +473,7 @@ class Scenario(Table):
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:
-            raise ScenarioError(one_line(f"{source}: {explain(error, cls, tables)}")) from None
+            raise refused(ScenarioError, source, error, cls, tables) from None
 
     def to_tables(self) -> dict[str, Any]:
         """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what
@@ -486,6 +519,32 @@ class Scenario(Table):
             table = functools.reduce(lambda each, part: each.get(part, {}), path, tables)
             table.pop(name, None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
+def _with_keys(availability: Availability, device_class: DeviceClass) -> Availability:
+    """An availability with the keys of a class. Raises ValueError, in one line."""
+    kind, keys = type(availability), device_class.availability or {}
+    told = f"population.classes, class {device_class.name!r}: availability"
+    if isinstance(availability, ContentFile) or "model" in keys:
+        raise ValueError(
+            f"{told}: a class has keys of the population's model alone, and none of a model with a "
+            f"file (availability.model={availability.model!r}); leave it out"
+        )
+    tables = _merged(availability.model_dump(), keys)
+    try:
+        return kind.model_validate(tables)
+    except ValidationError as error:
+        raise ValueError(f"{told}: {explain(error, kind, tables)}") from None
+
+
+def _merged(table: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """A table with other values of some keys, and so the tables in it."""
+    both = {
+        key: _merged(table[key], value)
+        for key, value in keys.items()
+        if isinstance(value, dict) and isinstance(table.get(key), dict)
+    }
+    return {**table, **keys, **both}
 
 
 def _without_content(table: BaseModel) -> BaseModel:

@@ -39,7 +39,12 @@ from fedray.encoding.encoding import Encoding
 from fedray.encoding.registry import encoding_of
 from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.errors import InputError, RunFailed
+from fedray.mechanisms import reference
+from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
+from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.mechanisms.strategy import Strategy
 from fedray.messages import Clip, TrainReport
+from fedray.part_done import PartDone
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
@@ -49,13 +54,9 @@ from fedray.scenario.weighting import ClippedDenominator, FixedDenominator
 from fedray.simulation import simulate
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
-from mechanisms import reference
-from mechanisms.accounting.clip_count import count_noise_multiplier
-from mechanisms.sensitivity import PatternSensitivities
-from mechanisms.strategy import Strategy
 
 if TYPE_CHECKING:  # loads torch, which only a run needs
-    from clients.canaries import Canaries
+    from fedray.clients.canaries import Canaries
 
 CONFIDENCE = 0.99
 ALARM = 1e-4
@@ -78,7 +79,7 @@ _GROUP = 64
 
 
 class Aggregates(Protocol):
-    """What is tested: an object with what `server.aggregator.ModelAggregator` does in a round."""
+    """What is tested: has what `fedray.server.aggregator.ModelAggregator` does in a round."""
 
     def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
         """Takes the initial `parameters` [D], once, before the first round; how its updates are
@@ -106,21 +107,21 @@ class Aggregates(Protocol):
 
 
 class Trains(Protocol):
-    """What is tested at the other end: what `clients.canaries.CanaryTrainer` does."""
+    """What is tested at the other end: what `fedray.clients.canaries.CanaryTrainer` does."""
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """Zeros [D]."""
         ...
 
     def train(self, order: Any, parameters: NDArray[np.float32]) -> Any:
-        """See `clients.trainer.GroupTrainer`."""
+        """See `fedray.clients.trainer.GroupTrainer`."""
         ...
 
 
 Aggregator = Callable[[Scenario], Aggregates]
 """Makes an aggregator of a scenario."""
 Trainer = Callable[[Scenario, Any], Trains]
-"""Makes a trainer of a scenario and of the `clients.canaries.Canaries` that are its devices."""
+"""Makes a trainer of a scenario and of its devices, `fedray.clients.canaries.Canaries`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,7 @@ def run_canary(
     coordinates: int | None = None,
     aggregator: Aggregator | None = None,
     trainer: Trainer | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
     """Sends canaries through the training of a scenario, and compares what comes out with theory.
 
@@ -254,6 +256,7 @@ def run_canary(
             layers. More of them narrow the interval. None: 8,192, or 256 where devices add noise.
         aggregator: what is tested; the real one unless given.
         trainer: what is tested; the real one unless given.
+        on_progress: hears how many rounds are trained.
 
     Raises:
         InputError: if there are more rounds, values or draws than a machine can take.
@@ -285,7 +288,7 @@ def run_canary(
             f"{rounds} rounds of coordinates={coordinates}: devices that add noise would draw more "
             f"than {MOST_DRAWS:,} numbers; {remedy}"
         )
-    return check_training(scenario, recorded, coordinates, aggregator, trainer)
+    return check_training(scenario, recorded, coordinates, aggregator, trainer, on_progress)
 
 
 class Recorded(NamedTuple):
@@ -311,6 +314,7 @@ def check_aggregator(
     coordinates: int,
     aggregator: Aggregator | None = None,
     trainer: Trainer | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
     """Does what `run_canary` does, for a given pattern of rounds.
 
@@ -331,6 +335,7 @@ def check_training(
     coordinates: int,
     aggregator: Aggregator | None = None,
     trainer: Trainer | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
     """Does what `run_canary` does, for what is given of a trace.
 
@@ -340,6 +345,7 @@ def check_training(
         coordinates: parameters D of the model; rounded down to whole canaries.
         aggregator: what is tested; the real one unless given.
         trainer: what is tested; the real one unless given.
+        on_progress: hears how many rounds are trained.
 
     Raises:
         InputError: if canaries would take what rounding adds for noise.
@@ -347,7 +353,13 @@ def check_training(
     """
     setup = _Setup.of(scenario, recorded, coordinates)
     setup.demand_fine_steps(recorded)
-    released, clips = _released(setup, recorded, aggregator or _real_aggregator, trainer or _real())
+    released, clips = _released(
+        setup,
+        recorded,
+        aggregator or _real_aggregator,
+        trainer or _real(),
+        on_progress or (lambda text: None),
+    )
     z = scenario.update_noise_multiplier
     strategy = scenario.privacy.mechanism
     encoding = setup.encoding
@@ -582,17 +594,21 @@ def _reference_weights(scenario: Scenario, recorded: Recorded) -> NDArray[np.flo
 
 
 def _released(
-    setup: _Setup, recorded: Recorded, aggregator: Aggregator, trainer: Trainer
+    setup: _Setup,
+    recorded: Recorded,
+    aggregator: Aggregator,
+    trainer: Trainer,
+    tell: Callable[[str], None],
 ) -> tuple[NDArray[np.float64], list[Clip]]:
     """What the training releases, noised sums [n, 2 canaries], and the clips of the rounds.
 
     Of several layers, a coordinate is the sum over layers in a canary's direction.
     """
-    from clients.canaries import Canaries
-    from clients.workers import TrainerWorker
+    from fedray.clients.canaries import Canaries
+    from fedray.clients.workers import TrainerWorker
+    from fedray.server.training import TrainingLoop
+    from fedray.server.workers import AggregatorWorker
     from fedray.workers import InProcessWorker
-    from server.training import TrainingLoop
-    from server.workers import AggregatorWorker
 
     full, layers = setup.scenario, setup.layer_norms
     first = full.privacy.clipping.clip(full.privacy.clip_norm)
@@ -606,6 +622,7 @@ def _released(
     direction = np.array(layers) / math.hypot(*layers)
     rows = np.empty((recorded.rounds, 2 * setup.canaries))
     for index in range(recorded.rounds):
+        tell(PartDone(f"{index:,} of {recorded.rounds:,} rounds", index, recorded.rounds))
         cohort = _cohort(setup, recorded, index)
         loop.train(index, cohort)
         divisor = setup.denominator or cohort.device_ids.size
@@ -646,7 +663,7 @@ class _Watched:
 
 def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     """The devices of a round, canaries first; as many as were accepted, with the others empty."""
-    from server.training import Cohort
+    from fedray.server.training import Cohort
 
     share = recorded.shares[round_index] if recorded.shares else 1.0
     # Where they neither add noise nor are counted, devices that send nothing are not needed.
@@ -818,12 +835,12 @@ def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Pattern
 
 
 def _real_aggregator(scenario: Scenario) -> Aggregates:
-    from server.aggregator import ModelAggregator
+    from fedray.server.aggregator import ModelAggregator
 
     return ModelAggregator(scenario)
 
 
 def _real() -> Trainer:
-    from clients.canaries import CanaryTrainer
+    from fedray.clients.canaries import CanaryTrainer
 
     return CanaryTrainer

@@ -9,7 +9,7 @@
    exist.
 5. No device is accepted twice in one round, and accepted rounds of a device increase.
 6. The accepted rows of a round are as many as the rounds table says.
-7. Losses of devices' histories are sorted by (device_id, time).
+7. Losses of devices' histories, and settings of their clocks, are sorted by (device_id, time).
 8. Of buffered rounds: no participation has a version above its round, or below it by more than the
    scenario's max_staleness.
 """
@@ -152,21 +152,21 @@ def check_totals(
         _demand(False, source, message)
 
 
-def check_losses(columns: dict[str, NDArray], source: str) -> None:
+def check_events(columns: dict[str, NDArray], source: str) -> None:
     """Checks invariant 7.
 
     Args:
-        columns: of losses.parquet, by name.
+        columns: of a file of `fedray.trace.schema.DEVICE_EVENTS`, by name.
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: if a loss breaks it.
+        TraceCorrupt: if a row breaks it.
     """
     device_ids, times = columns["device_id"], columns["time"]
     later = (device_ids[1:] > device_ids[:-1]) | (
         (device_ids[1:] == device_ids[:-1]) & (times[1:] >= times[:-1])
     )
-    _demand(bool(later.all()), source, "losses are not sorted by device_id and time")
+    _demand(bool(later.all()), source, "rows are not sorted by device_id and time")
 
 
 def check_versions(

@@ -19,12 +19,12 @@ from pydantic import ValidationError
 
 from fedray.errors import InputError
 from fedray.kept import keep, read_kept
-from mechanisms.files import document_of, strategy_of
-from mechanisms.loss import loss
-from mechanisms.optimize.objective import Objective, Progress, Target
-from mechanisms.participation import MinSep
-from mechanisms.registry import BISR, BandFHU, Identity, Tree, TreeFull
-from mechanisms.strategy import Strategy
+from fedray.mechanisms.files import document_of, strategy_of
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.objective import Objective, Progress, Target
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BISR, BandFHU, Identity, Tree, TreeFull
+from fedray.mechanisms.strategy import Strategy
 
 Kind = Literal[
     "blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"
@@ -108,7 +108,20 @@ def cached_mechanism(
         on_warning(
             f"the cached mechanism {str(path)!r} {reason}; it cannot be used and is computed anew"
         )
-    strategy = optimize_mechanism(request, on_progress)
+    is_ended_early = False
+
+    def tell(line: str) -> None:
+        nonlocal is_ended_early
+        try:
+            if on_progress:
+                on_progress(line)
+        except StopIteration:
+            is_ended_early = True
+            raise
+
+    strategy = optimize_mechanism(request, tell)
+    if is_ended_early:  # another call may find a better one
+        return strategy
     try:
         directory.mkdir(parents=True, exist_ok=True)
         keep(path, digest, json.dumps(document_of(strategy, path)).encode())
@@ -139,7 +152,8 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
 
     Args:
         request: what is asked for.
-        on_progress: hears a line now and then, from kinds that are searched for.
+        on_progress: hears a line now and then, from kinds that are searched for. If it raises
+            StopIteration, the best that was found so far is returned.
 
     Raises:
         InputError: the request is impossible.
@@ -165,21 +179,21 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
                 return kind(bands=request.bands)
             return _best_bands(kind, participation, objective, on_progress)
         case "blt":
-            from mechanisms.optimize.blt import optimize_blt
+            from fedray.mechanisms.optimize.blt import optimize_blt
 
             targets = request.targets or (Target(participation),)
             buffers = DEFAULT_BUFFERS if request.buffers is None else request.buffers
             return optimize_blt(targets, buffers, objective, on_progress)
         case "banded-toeplitz":
-            from mechanisms.optimize.toeplitz import optimize_toeplitz
+            from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
 
             return optimize_toeplitz(participation, bands, objective, on_progress)
         case "banded":
-            from mechanisms.optimize.gram import optimize_banded
+            from fedray.mechanisms.optimize.gram import optimize_banded
 
             return optimize_banded(participation, bands, objective, on_progress)
         case "dense":
-            from mechanisms.optimize.gram import optimize_dense
+            from fedray.mechanisms.optimize.gram import optimize_dense
 
             return optimize_dense(participation, objective, on_progress)
 
@@ -205,14 +219,17 @@ def _best_bands(
     n = participation.rounds
     geometric = {min(n, max(1, round(n ** (place / 23)))) for place in range(24)}
     grid = sorted(geometric | {min(n, participation.min_sep)})
-    best = min(grid, key=value)
-    step = n
-    while step > 0:
-        neighbours = [b for b in (best - step, best, best + step) if 1 <= b <= n]
-        nearer = min(neighbours, key=value)
-        if nearer == best:
-            step //= 2
-        best = nearer
+    try:
+        best = min(grid, key=value)
+        step = n
+        while step > 0:
+            neighbours = [b for b in (best - step, best, best + step) if 1 <= b <= n]
+            nearer = min(neighbours, key=value)
+            if nearer == best:
+                step //= 2
+            best = nearer
+    except StopIteration:
+        best = min(known, key=known.__getitem__)
     return kind(bands=best)
 
 

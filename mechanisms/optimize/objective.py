@@ -9,12 +9,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedray.errors import InputError
-from mechanisms.files import read_json
-from mechanisms.participation import MinSep
+from fedray.mechanisms.files import read_json
+from fedray.mechanisms.participation import MinSep
 
 Objective = Literal["max", "rms"]
 """Which loss: of the worst round, or root mean square over rounds."""
 Progress = Callable[[str], None]
+"""Hears a line about how far a search is. It may raise StopIteration to end the search: then the
+best that was found so far is taken, validated as any other."""
 
 
 @dataclass(frozen=True, slots=True)

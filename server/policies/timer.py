@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.scenario.participation import Participation, TimerPolicy
-from server.policies.policy import Absence, Attempt, ParticipationPolicy
+from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,11 @@ class Timer(ParticipationPolicy):
         """The timer of the table `participation`; its own `table` has no keys."""
         del table
         return cls(participation.timer_resets_on)
+
+    @property
+    def reads_clock(self) -> bool:
+        """See `ParticipationPolicy.reads_clock`."""
+        return True
 
     def absence(self, attempt: Attempt) -> Absence:
         """Seconds are rounded up, so that no device comes before its timer has run out."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.scenario.participation import Participation, WithoutReplacementPolicy
-from server.policies.policy import Absence, Attempt, ParticipationPolicy
+from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class WithoutReplacement(ParticipationPolicy):
     def survives_loss(self) -> bool:
         """It waits a whole period from the loss, which is longer than the rest that it forgot."""
         return self.knows_of_loss
+
+    @property
+    def reads_clock(self) -> bool:
+        """See `ParticipationPolicy.reads_clock`."""
+        return True
 
     def absence(self, attempt: Attempt) -> Absence:
         """The next whole second after the period: exactly the period is not enough."""

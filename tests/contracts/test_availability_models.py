@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clients.availability.intervals import DAY
-from clients.availability.registry import availability_of
+from fedray.clients.availability.intervals import DAY
+from fedray.clients.availability.registry import availability_of
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import _in_order
@@ -49,6 +49,10 @@ MODELS = {
         "availability.session_max_hours=24.0",
         "availability.night_length_hours=14.0",
         ZONES,
+    ],
+    "habit, by class": [
+        "population.classes=[{name='old',share=0.3,availability={night_length_hours=2.0}},"
+        "{name='far',share=0.7,time_zones=[{utc_offset_hours=9.0}]}]"
     ],
     "always_on": ['availability={model="always_on"}'],
     "poisson": ['availability={model="poisson",sessions_per_day=3.0,session_minutes=200.0}'],

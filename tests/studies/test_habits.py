@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clients.availability.habit import HabitTables
+from fedray.clients.availability.habit import HabitTables
 from fedray.errors import InputError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability

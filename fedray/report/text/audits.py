@@ -92,7 +92,14 @@ def _violation_rows(violations: Mapping[str, int] | None) -> list[list[str]]:
         return []
     found = f"{violations['participations']:,} of {violations['devices']:,} devices"
     after_loss = f"{violations['after_loss']:,} (of {violations['losses']:,} losses recorded)"
-    return [["breaking the rules", found], ["of them after a lost history", after_loss]]
+    rows = [["breaking the rules", found], ["of them after a lost history", after_loss]]
+    if violations["clock_changes"]:
+        of_clocks = (
+            f"{violations['after_clock_change']:,} "
+            f"(of {violations['clock_changes']:,} clock changes recorded)"
+        )
+        rows.append(["of them after a clock set forward", of_clocks])
+    return rows
 
 
 def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[str]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from fedray.errors import FitFailed, InputError, ScenarioError
+from fedray.part_done import PartDone
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
 from fedray.studies.habits.parameters import (
@@ -450,7 +451,9 @@ class _Search:
     ) -> Summary:
         values = self._values(free, place)
         self._simulations += 1
-        self._on_progress(f"simulation {self._simulations} of about {8 * len(free) + 20}")
+        expected = max(8 * len(free) + 20, self._simulations)
+        text = f"simulation {self._simulations}"
+        self._on_progress(PartDone(text, self._simulations, expected, is_least=True))
         rate = values.get(RATE, math.inf)
         try:
             records = simulator.records(table_of(values, self.base), values[OFFSET], rate)

@@ -10,10 +10,10 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import special
 
-from clients.availability.habit import HabitAvailabilityModel, HabitTables
-from clients.availability.intervals import DAY, HOUR
-from clients.population import Zones
-from clients.sessions import long_intervals
+from fedray.clients.availability.habit import HabitAvailabilityModel, HabitTables
+from fedray.clients.availability.intervals import DAY, HOUR
+from fedray.clients.population import Zones
+from fedray.clients.sessions import long_intervals
 from fedray.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability

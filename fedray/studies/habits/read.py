@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.availability.intervals import DAY, HOUR
+from fedray.clients.availability.intervals import DAY, HOUR
 from fedray.errors import InputError
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, seen
 from fedray.studies.habits.parameters import Kind
