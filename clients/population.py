@@ -154,14 +154,20 @@ def zone_of(key, edges, device):
         return 0
     # The second word of the address whose first says whether the task can use the device.
     _, w1, _, _ = draw(key, device, 0, _REACH)
-    u = uniform(w1)
+    return zone_at(edges, w1)
+
+
+@njit(forceinline=True)
+def zone_at(edges, word):
+    """The zone, as `zone_of` gives it, that follows from the second word of the address."""
+    u = uniform(word)
     zone = 0
     while zone < edges.size - 1 and edges[zone] < u:
         zone += 1
     return zone
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The zones that devices live in.
 
@@ -532,7 +538,7 @@ class ExampleModel(NamedTuple):
         return cls(DeviceModel.of(scenario), DeviceClasses.of(scenario), np.array(factors))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def examples_on(model: ExampleModel, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Training examples on devices.
 

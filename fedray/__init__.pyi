@@ -68,10 +68,15 @@ from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
 from fedray.report.trained_page import write_training_report as write_training_report
 from fedray.scenario.availability import AlwaysOn as AlwaysOn
+from fedray.scenario.availability import ChargingHabits as ChargingHabits
+from fedray.scenario.availability import ConditionsAvailability as ConditionsAvailability
 from fedray.scenario.availability import CustomAvailability as CustomAvailability
 from fedray.scenario.availability import HabitAvailability as HabitAvailability
 from fedray.scenario.availability import PoissonAvailability as PoissonAvailability
 from fedray.scenario.availability import ReplayAvailability as ReplayAvailability
+from fedray.scenario.availability import SlowDays as SlowDays
+from fedray.scenario.availability import Uses as Uses
+from fedray.scenario.availability import WifiHabits as WifiHabits
 from fedray.scenario.buffer import Buffer as Buffer
 from fedray.scenario.buffer import ConstantWeighting as ConstantWeighting
 from fedray.scenario.buffer import PolynomialWeighting as PolynomialWeighting
@@ -151,6 +156,10 @@ from fedray.studies.on_devices import evaluate_on_devices as evaluate_on_devices
 from fedray.studies.plan import Plan as Plan
 from fedray.studies.plan import PlanTarget as PlanTarget
 from fedray.studies.plan import make_plan as make_plan
+from fedray.studies.predict import PredictionStudy as PredictionStudy
+from fedray.studies.predict import predict_gboard as predict_gboard
+from fedray.studies.sensitivity import Moved as Moved
+from fedray.studies.sensitivity import vary_gboard as vary_gboard
 from fedray.studies.sweep.run import SweepResult as SweepResult
 from fedray.studies.sweep.run import run_sweep as run_sweep
 from fedray.studies.sweep.sweep import Estimate as Estimate

@@ -3,7 +3,7 @@ seconds since start."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import ClassVar, Literal, NamedTuple
 
@@ -28,6 +28,9 @@ class Outcome(IntEnum):
     """It failed for a reason of its own."""
     ABANDONED = 4
     """Its report arrived in time, but the round was abandoned; nothing of it was used."""
+    EXCLUDED = 5
+    """It was not selected, because it would have gone beyond its privacy budget; nor was it later.
+    The round is the one that was being formed."""
 
 
 NEVER = 2**32 - 1
@@ -183,6 +186,24 @@ class CheckIns:
     contributions: NDArray[np.uint32]
     census: "Census"
 
+    @classmethod
+    def merged(cls, parts: Sequence["CheckIns"]) -> "CheckIns":
+        """Lists of neighbouring ranges of devices, in order of device, as one list."""
+        if len(parts) == 1:
+            return parts[0]
+        times = np.concatenate([part.times for part in parts])
+        # Ties in time are broken by device, because the sort is stable. It finds the sorted runs,
+        # and merges them.
+        order = np.argsort(times, kind="stable")
+        columns: dict[str, NDArray] = {}
+        for column in fields(cls):
+            if column.name != "census":
+                values = np.concatenate([getattr(part, column.name) for part in parts])
+                # Columns that nobody needs are empty.
+                columns[column.name] = values[order] if values.size else values
+        census = sum((part.census for part in parts), Census(0, 0, 0, 0))
+        return cls(**columns, census=census)
+
 
 @dataclass(frozen=True, slots=True)
 class Census:
@@ -252,6 +273,8 @@ class TrainReport:
 
     round_index: the round.
     devices: how many were asked.
+    accepted: how many the round accepted, of which those that were asked may be a sample; 0 in a
+        trainer's own report, which does not know it.
     trained: of them, those whose update is in the sum.
     without_examples: those that hold no data.
     damaged: those whose data cannot be read.
@@ -269,6 +292,7 @@ class TrainReport:
 
     round_index: int
     devices: int = 0
+    accepted: int = 0
     trained: int = 0
     without_examples: int = 0
     damaged: int = 0
@@ -280,6 +304,11 @@ class TrainReport:
     examples: int = 0
     weight_sum: int = 0
     loss_sum: int = 0
+
+    @property
+    def sampled_share(self) -> float:
+        """Share of the accepted devices that were asked; 1 where their number is not known."""
+        return self.devices / self.accepted if self.accepted else 1.0
 
     @property
     def weights(self) -> float:
@@ -509,13 +538,14 @@ class ClockSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardUse:
-    """What a shard has used so far.
+    """What the shards of a node have used so far.
 
-    first_device, end_device: its devices, [first_device, end_device).
-    rows: of the trace, that it holds.
-    peak_mebibytes: peak memory of its process.
-    busy_seconds: wall-clock time that it spent on windows.
-    window: number of the last window that it listed.
+    first_device, end_device: their devices, [first_device, end_device).
+    rows: of the trace, that they hold.
+    peak_mebibytes: peak memory of their process.
+    busy_seconds: wall-clock time of their calls for windows; what goes on between calls is not in
+        it.
+    window: number of the last window that they listed.
     """
 
     first_device: int

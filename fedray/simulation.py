@@ -32,7 +32,7 @@ from fedray.messages import (
 from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario
-from fedray.server.coordinator import WindowOver
+from fedray.server.coordinator import Excluded, WindowOver
 from fedray.server.modes import AnyCoordinator, coordinator_of
 from fedray.server.stored import Uploaded
 from fedray.trace.partial import new_directory
@@ -253,7 +253,7 @@ class _Simulation:
                 "wall_seconds": round(time.perf_counter() - started, 3),
                 **coordinator.document,
                 **_classes_document(self._scenario, self._writer.class_counts),
-                "shards": len(shards),
+                "shards": sum(shard.shards for shard in shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(peak, 1),
                 "restarts": restarts,
@@ -304,7 +304,7 @@ class _Simulation:
                 if isinstance(event, WindowOver):
                     self._save_if_due(coordinator)
                     continue
-                if isinstance(event, Uploaded):
+                if isinstance(event, Uploaded | Excluded):
                     self._journal.append(event.settlement)
                     continue
                 if event.settlement is not None:

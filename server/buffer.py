@@ -373,7 +373,7 @@ def _joined(parts: list[NDArray], kind: type) -> NDArray:
     return np.concatenate([np.empty(0, kind), *parts])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _stays(table, window, window_start, round_index):
     """Which entries the lists of a window do not account for."""
     stays = np.zeros(table.size, np.bool_)
@@ -390,7 +390,7 @@ def _stays(table, window, window_start, round_index):
     return stays
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _note(table, device_ids, reopen_times, last_rounds, contributions):
     """Enters what devices remember of an attempt."""
     for settled in range(device_ids.size):
@@ -401,7 +401,7 @@ def _note(table, device_ids, reopen_times, last_rounds, contributions):
         entry.contributions = contributions[settled]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _set_known(table, device_ids, window):
     """The lists from a window on account for devices, unless they have started again."""
     for settled in range(device_ids.size):
@@ -411,7 +411,7 @@ def _set_known(table, device_ids, window):
             entry.known_from = window
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _advance(arrivals, window, round_index, outages, rules, flight, table):
     """See `Buffer.advance`: goes through check-ins and ends of work in order of time."""
     # Arrays are taken out of their tuples once: see server/selection.py.

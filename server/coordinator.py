@@ -28,11 +28,18 @@ from fedray.messages import (
 from fedray.protocols import Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
-from fedray.server.budget import Budget
+from fedray.server.budget import Budget, filter_of
 from fedray.server.pace import Pace, Samplers
 from fedray.server.records import records_array, records_of
 from fedray.server.reservoir import drawn_cohort
-from fedray.server.rounds import RoundRules, Selected, draw_fates, resolve_reporting, withheld
+from fedray.server.rounds import (
+    RoundRules,
+    Selected,
+    draw_fates,
+    exclusion,
+    resolve_reporting,
+    withheld,
+)
 from fedray.server.selection import DOWN, EXHAUSTED, FULL, Selection
 from fedray.server.shards import Shards
 from fedray.trace.checkpoints import prefixed, under
@@ -50,6 +57,13 @@ class ClosedRound:
     record: RoundRecord
     accepted_device_ids: NDArray[np.uint64]
     settlement: Settlement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """Devices at their limit were sent away for good; `settlement` tells them."""
+
+    settlement: Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +124,13 @@ class RoundLoop:
         present one."""
         self.records: list[RoundRecord] = []
 
-    def _next_attempt(self) -> ClosedRound | None:
-        """Goes on until an attempt at a round has closed; None if the window ends before."""
+    def _next_attempt(self) -> ClosedRound | Excluded | None:
+        """Goes on until an attempt at a round has closed, or devices were excluded; None if the
+        window ends before."""
         raise NotImplementedError
 
-    def events(self) -> Iterator[ClosedRound | WindowOver]:
-        """Yields every attempt as it closes, and the end of every window.
+    def events(self) -> Iterator[ClosedRound | Excluded | WindowOver]:
+        """Yields every attempt as it closes, every exclusion, and the end of every window.
 
         Raises:
             Starved: the simulated days ran out before all rounds were committed.
@@ -133,6 +148,9 @@ class RoundLoop:
             if closed is None:
                 yield WindowOver(self._window.end_time)
                 self._next_window()
+                continue
+            if isinstance(closed, Excluded):
+                yield closed
                 continue
             self.records.append(closed.record)
             if closed.record.is_committed:
@@ -249,14 +267,17 @@ class RoundLoop:
             return ""
         cap = participation.max_participations
         keys = participation.keys_by_rule
+        limits = [f"participation.max_participations={cap}"] if cap is not None else []
+        if self._scenario.privacy.at_limit == "exclude":
+            limits += ["privacy.stop_at", "privacy.noise_multiplier"]
         remedies = (
             (by_timer, f"lower {keys['time']}"),
             (by_round, f"lower {keys['rounds']}"),
-            (by_cap, f"raise participation.max_participations={cap}"),
+            (by_cap, f"raise {' or '.join(limits)}"),
         )
         _, remedy = max(remedies, key=lambda each: each[0])
         share_of_cap = ""
-        if cap is not None:
+        if limits:
             share_of_cap = f", the cap on participations {100 * by_cap:.0f} %"
         return (
             f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
@@ -288,9 +309,32 @@ class Coordinator(RoundLoop):
         self._reservoir_key = stream_key(scenario.seed, Stream.RESERVOIR)
         self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
         self._selection.open(0.0, ready_time=0.0)
+        self._filter = filter_of(scenario)
+        self._exclusions = 0
+        """Settlements of excluded devices so far; their attempts are in no record."""
+        self._excluded_devices = 0
         super().__init__(scenario, shards, self._selection)
 
-    def _next_attempt(self) -> ClosedRound | None:
+    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+        """See `RoundLoop.remember`."""
+        super().remember(accepted_device_ids)
+        if self._filter is not None:
+            self._filter.add(accepted_device_ids)
+
+    def state(self) -> dict[str, NDArray]:
+        """See `RoundLoop.state`."""
+        state = super().state()
+        if self._filter is not None:
+            state["excluded"] = np.array([self._exclusions, self._excluded_devices])
+        return state
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """See `RoundLoop.load`."""
+        super().load(state)
+        if self._filter is not None:
+            self._exclusions, self._excluded_devices = state["excluded"].tolist()
+
+    def _next_attempt(self) -> ClosedRound | Excluded | None:
         while True:
             status, time = self._selection.advance(self._round_index)
             if status == EXHAUSTED:
@@ -299,6 +343,10 @@ class Coordinator(RoundLoop):
             if status == DOWN:
                 self._send_away(self._selection.down_until)
                 continue
+            # Before devices are counted, so that no round is formed of those that may not be in it.
+            excluded = self._exclude(time)
+            if excluded is not None:
+                return excluded
             # At the selection timeout fewer than the target are enough, if they can meet the goal.
             if status == FULL or self._selection.waiting >= self._rules.least_to_start:
                 closed = self._report(time)
@@ -309,6 +357,33 @@ class Coordinator(RoundLoop):
             self._opened = time
             self._selection.open(time, ready_time=self._ready_time(closed.record))
             return closed
+
+    @property
+    def _attempt(self) -> int:
+        """The number of the attempt that is made: shards apply each number once."""
+        return len(self.records) + self._exclusions
+
+    def _exclude(self, time: float) -> Excluded | None:
+        """Lets those waiting devices go for good that would go beyond the budget; None if there are
+        none."""
+        if self._filter is None:
+            return None
+        is_beyond = ~self._filter.admits(self._selection.waiting_device_ids())
+        if not is_beyond.any():
+            return None
+        excluded = self._selection.take(is_beyond)
+        settlement = exclusion(
+            excluded,
+            self._attempt,
+            self._round_index,
+            keeps_losses=self._scenario.participation.history_loss_per_day is not None,
+        )
+        self._exclusions += 1
+        self._excluded_devices += excluded.device_ids.size
+        # The selection hears of it at once, the shards with the next order.
+        self._let_go(excluded, time, settlement.reopen_times)
+        self._shards.tell(settlement)
+        return Excluded(settlement)
 
     def _ready_time(self, record: RoundRecord) -> float:
         """When the round after this attempt may start, seconds since start: an abandoned one may be
@@ -321,7 +396,7 @@ class Coordinator(RoundLoop):
     def _report(self, time: float) -> ClosedRound:
         """Closes an attempt that has started: who reports, and who is told what."""
         # Abandoned attempts count: a round that is tried again draws other fates.
-        attempt = len(self.records)
+        attempt = self._attempt
         selected = self._select(attempt, time)
         fates = draw_fates(selected, attempt, self._rules.fates)
         reporting = resolve_reporting(
@@ -330,6 +405,8 @@ class Coordinator(RoundLoop):
         if reporting.is_committed and self._budget is not None:
             self.stopped = self._budget.refusal(reporting.accepted_device_ids)
             reporting = withheld(reporting) if self.stopped else reporting
+        if reporting.is_committed and self._filter is not None:
+            self._filter.add(reporting.accepted_device_ids)
         settlement = reporting.settlement
         # The selection hears of it at once, the shards with the next order.
         round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
@@ -383,12 +460,15 @@ class Coordinator(RoundLoop):
         return waiting.take(is_drawn)
 
     def _release(self, released: Selected, until: float) -> None:
+        """Lets devices go that did nothing in a round, so that no timer starts."""
+        self._let_go(released, until, np.zeros(released.device_ids.size, np.uint32))
+
+    def _let_go(self, released: Selected, until: float, reopen_times: NDArray[np.uint32]) -> None:
+        """Lets devices go that were in no round, which they therefore do not remember."""
         size = released.device_ids.size
         busy_until = np.full(size, until)
-        # They did nothing in a round, so no timer starts and no round is remembered.
-        no_timer = np.zeros(size, np.uint32)
         no_round = np.full(size, -1, np.int32)
-        self._selection.let_go(released, busy_until, no_timer, no_round, released.contributions)
+        self._selection.let_go(released, busy_until, reopen_times, no_round, released.contributions)
 
 
 def _length(seconds: float) -> str:

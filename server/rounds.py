@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedray.device_classes import DeviceClasses, class_of, classes_of
-from fedray.messages import Outcome, Settlement
+from fedray.messages import NEVER, Outcome, Settlement
 from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.server.closing import ClosingRule, closing_rule_of
@@ -190,7 +190,7 @@ def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _draw_fates(device_ids, fixed, training, attempt, model):
     key, speed_within, classes, failure_probabilities = model
     class_key, class_edges = classes
@@ -256,6 +256,10 @@ def resolve_reporting(
     # Who neither reports nor fails is away when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
     closing = rules.closing.close(np.where(reports, report_times, np.inf), started, deadline)
+    if closing.is_committed:
+        arrived = int(np.count_nonzero(closing.has_arrived))
+        # What trains is a sample of at least so many.
+        assert arrived >= rules.closing.report_goal, f"a committed round kept {arrived} reports"
 
     # In this order: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
@@ -320,6 +324,32 @@ def without_commit(settlement: Settlement) -> Settlement:
     # Timers and remembered rounds stay: see `withheld`.
     abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
     return replace(settlement, outcomes=abandoned)
+
+
+def exclusion(
+    excluded: Selected, attempt: int, round_index: int, *, keeps_losses: bool
+) -> Settlement:
+    """What becomes of devices that are not selected, now or later, whatever they remember.
+
+    Args:
+        excluded: [S]; who they are.
+        attempt: number of the attempt, of which there is no other settlement.
+        round_index: the round that is being formed.
+        keeps_losses: whether devices may lose their history.
+    """
+    size = excluded.device_ids.size
+    return Settlement(
+        attempt=attempt,
+        round_index=round_index,
+        device_ids=excluded.device_ids,
+        check_in_times=excluded.check_in_times,
+        report_times=np.full(size, np.nan),
+        outcomes=np.full(size, Outcome.EXCLUDED, np.uint8),
+        reopen_times=np.full(size, NEVER, np.uint32),
+        remembers_round=np.zeros(size, np.bool_),
+        # Nothing is written down that could be lost.
+        forget_times=np.zeros(size if keeps_losses else 0, np.uint32),
+    )
 
 
 def lost_in_outages(

@@ -268,16 +268,28 @@ class Selection:
         """When the last outage that has begun is over."""
         return self._down_until
 
-    def take(self) -> Selected:
-        """All waiting devices, sorted by id; nobody waits afterwards."""
+    def waiting_device_ids(self) -> NDArray[np.uint64]:
+        """The devices that wait now, in no certain order."""
+        return self._waiting.device_ids[self._waiting.heap[: self.waiting]]
+
+    def take(self, is_taken: NDArray[np.bool_] | None = None) -> Selected:
+        """Waiting devices, sorted by id, who do not wait afterwards.
+
+        Args:
+            is_taken: which of them, in the order of `waiting_device_ids`; None for all.
+        """
         waiting = self._waiting
         in_heap = waiting.heap[: self.waiting].copy()
-        by_id = np.argsort(waiting.device_ids[in_heap])
-        slots = in_heap[by_id]
+        left = in_heap[:0] if is_taken is None else in_heap[~is_taken]
+        taken = in_heap if is_taken is None else in_heap[is_taken]
+        by_id = np.argsort(waiting.device_ids[taken])
+        slots = taken[by_id]
         was_free = waiting.counts[1]
         is_free = was_free + slots.size
         waiting.free[was_free:is_free] = slots
-        waiting.counts[:] = 0, is_free
+        waiting.counts[:] = left.size, is_free
+        # A sorted list is a heap.
+        waiting.heap[: left.size] = left[np.argsort(waiting.interval_ends[left], kind="stable")]
         columns = {name: column[slots] for name, column in waiting.columns().items()}
         return Selected(**columns)
 
@@ -358,7 +370,7 @@ def _blocked_table(entries: int) -> NDArray[np.void]:
     return table
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _stays(table, window, window_start):
     """Which entries the lists of a window do not account for.
 
@@ -378,7 +390,7 @@ def _stays(table, window, window_start):
     return stays
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _block_all(
     table, device_ids, busy_until, reopen_times, remembered_rounds, contributions, known_from
 ):
@@ -395,7 +407,7 @@ def _block_all(
             entry.last_round = remembered_rounds[chosen]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _come_again(arrivals, rules, window, list_rows, free_times):
     counts, next_times, next_rows = arrivals.counts, arrivals.next_times, arrivals.next_rows
     for chosen in range(list_rows.size):
@@ -410,7 +422,7 @@ def _come_again(arrivals, rules, window, list_rows, free_times):
             push(counts, next_times, next_rows, time, row)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
     """See `Selection.advance`: goes through the window's check-ins in order of time; how it ended,
     whether the round may start, and the time."""

@@ -137,7 +137,7 @@ def _joined(table: ReplayAvailability) -> Intervals:
     return sessions.take(slice(total))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _join(devices, starts, ends, period):
     """Joins the sessions [S] to intervals, in place; how many. Sorted by (device, start), before
     and after."""

@@ -171,7 +171,7 @@ class _Traits:
         return self._train_factors[own_class] * _speeds_on(self._devices, device_ids)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
     found = np.empty(device_ids.size)
     for index in range(device_ids.size):
@@ -180,7 +180,7 @@ def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _uniforms(key: Key, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Addresses: (device, 0, 0)."""
     found = np.empty((device_ids.size, 2))

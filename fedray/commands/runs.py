@@ -34,6 +34,7 @@ from fedray.commands.output import (
     scenarios_option,
 )
 from fedray.commands.populations import fit_log
+from fedray.commands.predictions import predict_published, refuse_existing, vary_published
 from fedray.commands.studies import reproduce_learning
 from fedray.errors import InputError, RunFailed
 from fedray.part_done import PartDone
@@ -181,7 +182,9 @@ def reproduce(
     rows: Annotated[
         str | None,
         typer.Option(
-            metavar="LIST", help="Locales or rows, comma-separated: en-GB,otf-de-DE; default: all."
+            metavar="LIST",
+            help="Locales or rows, comma-separated: en-GB,otf-de-DE; or a CSV file with rows of "
+            "your own and the columns of scenarios/gboard/published.csv; default: all.",
         ),
     ] = None,
     overrides: Annotated[
@@ -210,7 +213,34 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of learning: models of each mechanism; default: 5."),
+        typer.Option(
+            metavar="N",
+            help="Of learning: models of each mechanism; default: 5. With --predict: runs of each "
+            "case; default: 2.",
+        ),
+    ] = None,
+    predicts: Annotated[
+        bool,
+        typer.Option(
+            "--predict",
+            help="Of gboard: predict every row from the runs of other locales alone, at a fraction "
+            "of the size, beside baselines, with scores (260 runs).",
+        ),
+    ] = False,
+    varies: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Of gboard: how much rules and habits move min-sep, participations and days of "
+            "the rows; default: nwp-en-GB,nwp-pt-BR (50 runs).",
+        ),
+    ] = False,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="With --predict or --sensitivity: size of the simulations; default: 0.01.",
+        ),
     ] = None,
     guesses: Annotated[
         str | None,
@@ -232,21 +262,43 @@ def reproduce(
     from fedray.report.text import TextTable
     from fedray.report.text.studies import reproduction_rows
     from fedray.rounding import shown_min_sep
-    from fedray.studies.reproduce import GAP_NOTE, PACE_NOTE, reproduce_gboard, select
+    from fedray.scenarios.gboard import select
+    from fedray.studies.reproduce import FIT_NOTE, GAP_NOTE, PACE_NOTE, reproduce_gboard
 
     if what == "learning":
         if (rows, shards, address) != (None, None, None):
             raise InputError(
                 "learning has no published rows: leave out --rows, --shards and --address"
             )
+        if predicts or varies or scale is not None:
+            raise InputError(
+                "--predict, --sensitivity and --scale are of `fedray reproduce gboard`; leave them "
+                "out"
+            )
         reproduce_learning(
             scenario, seeds, guesses, overrides, out, figures, in_process, quiet, as_json
         )
         return
-    if (scenario, seeds, guesses, in_process) != (None, None, None, None):
+    if predicts or varies:
+        others = (scenario, guesses, figures, shards)
+        if what != "gboard" or (predicts and varies) or others != (None, None, None, None):
+            raise InputError(
+                "--predict and --sensitivity are of `fedray reproduce gboard`, one at a time, and "
+                "take no --scenario, --guesses, --figures or --shards; leave these out"
+            )
+        placement = Placement(address=address, backend=backend_of(in_process))
+        given = (rows, overrides or (), scale)
+        if predicts:
+            predict_published(*given, seeds, out, placement, quiet, as_json)
+        elif seeds is not None:
+            raise InputError("--seeds is of --predict; --sensitivity has one seed, so leave it out")
+        else:
+            vary_published(*given, out, placement, quiet, as_json)
+        return
+    if (scenario, seeds, guesses, in_process, scale) != (None, None, None, None, None):
         raise InputError(
             "--scenario, --seeds, --guesses, --in-process and --ray are of `fedray reproduce "
-            "learning`; leave them out"
+            "learning`, and --scale of --predict or --sensitivity; leave them out"
         )
     if what == "gboard-privacy":
         if (overrides, out, figures, shards, address) != (None, None, None, None, None):
@@ -261,10 +313,7 @@ def reproduce(
             f"{what!r} is nothing that can be reproduced; there are gboard, gboard-privacy and "
             "learning"
         )
-    if out is not None and out.exists():
-        raise InputError(
-            f"output {str(out)!r} exists already; name a new directory, or remove it first"
-        )
+    refuse_existing(out)
     placement = Placement(shards=shards, address=address)
     count = len(select(rows))
     documents: list[dict[str, Any]] = []
@@ -283,7 +332,7 @@ def reproduce(
                     "Full-size simulations of the published federated runs of Gboard's "
                     "language models; one reach per locale. "
                 )
-                note += f"{GAP_NOTE} {PACE_NOTE}"
+                note += f"{FIT_NOTE} {GAP_NOTE} {PACE_NOTE}"
                 write_page(
                     render_reproduction("Gboard runs, reproduced", note, table, documents),
                     out / "report.html",
@@ -297,7 +346,7 @@ def reproduce(
         print_json({"runs": documents})
     else:
         print_table(TextTable("Observed / published (Xu et al. 2023)", table))
-        typer.echo(f"{GAP_NOTE}\n{PACE_NOTE}")
+        typer.echo(f"{FIT_NOTE}\n{GAP_NOTE}\n{PACE_NOTE}")
         if out is not None:
             typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
 

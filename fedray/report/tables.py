@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.report.figure import Plane
+from fedray.report.text.audits import further_guarantees
 from fedray.rounding import down, shown_min_sep, up
 
 EPSILON_DECIMALS = 4
@@ -103,8 +104,7 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
             ("observed limits", mechanism["observed_limits"]),
             *((each["name"], each) for each in others),
         ]
-        if mechanism.get("sampled") is not None:
-            named.append(("sampled", mechanism["sampled"]))
+        named += [(each["name"], each) for each in further_guarantees(mechanism)]
         for name, each in named:
             if name == "claimed" and each["max_participations"] is None:
                 # This mechanism has no claim, so its row would be empty.
@@ -344,7 +344,12 @@ def outcomes_table(counts: dict[str, int]) -> PageTable:
         counts: by outcome.
     """
     total = max(1, sum(counts.values()))
-    rows = [[name, f"{count:,}", f"{100 * count / total:.1f} %"] for name, count in counts.items()]
+    rows = [
+        [name, f"{count:,}", f"{100 * count / total:.1f} %"]
+        for name, count in counts.items()
+        # Most runs have no filter.
+        if count or name != "excluded"
+    ]
     return PageTable("Selected devices", [["outcome", "devices", "share"], *rows])
 
 

@@ -110,7 +110,7 @@ class Correlation(Table):
         ranks[3, 2] = self.downlink_uplink
         bandwidth = self.bandwidth_examples
         ranks[4, :4] = self.habit_examples, self.speed_examples, bandwidth, bandwidth
-        return np.linalg.cholesky(2.0 * np.sin(np.pi / 6.0 * ranks))
+        return np.linalg.cholesky(2.0 * np.sin(np.pi / 6.0 * ranks)).astype(np.float64)
 
     @model_validator(mode="after")
     def _some_variables_have_them(self) -> Self:

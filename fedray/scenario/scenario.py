@@ -15,8 +15,9 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedray.encoding.encoding import SumSetting
 from fedray.encoding.tables import FixedPoint
-from fedray.errors import ScenarioError
+from fedray.errors import InputError, ScenarioError
 from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
+from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.mistakes import explain, refused
 from fedray.parsing import parse_toml
@@ -392,6 +393,30 @@ class Scenario(Table):
                 "so nothing would be committed; raise it, or privacy.noise_multiplier="
                 f"{self.privacy.noise_multiplier:g}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _devices_can_be_excluded(self) -> Self:
+        privacy = self.privacy
+        if privacy.at_limit != "exclude":
+            return self
+        if self.rounds.mode != "on-device":
+            unknown = (
+                "a device starts before it is known which buffer takes its report"
+                if self.rounds.mode == "buffered"
+                else "the schedule draws who takes part, and to leave devices out would change its "
+                "probabilities"
+            )
+            raise ValueError(
+                f"privacy.at_limit='exclude' with rounds.mode={self.rounds.mode!r}: {unknown}; "
+                "take 'stop', or rounds.mode='on-device'"
+            )
+        limit = privacy.largest_sensitivity
+        assert limit is not None
+        try:
+            check_can_be_filtered(privacy.mechanism, self.rounds.count, limit)
+        except InputError as error:
+            raise ValueError(f"privacy.at_limit='exclude': {error}") from None
         return self
 
     @property

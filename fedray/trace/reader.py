@@ -283,7 +283,8 @@ class Trace:
         # Rows of abandoned attempts bear the number of the next commit, which may never come.
         last_round = int(self.rounds["round"].max(initial=0))
         file = str(self.path / entry["file"])
-        check_rows(columns, entry["first_device"], entry["end_device"], last_round, file)
+        first, end = entry["first_device"], entry["end_device"]
+        check_rows(columns, first, end, last_round, self.committed_rounds, file)
         return columns
 
     def outcome_counts(self) -> dict[str, int]:

@@ -19,6 +19,10 @@
       <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
       report.html                 the page, where one was written
 
+Where devices at their privacy budget are excluded, a row with the outcome `excluded` says which
+device was not selected, when it had checked in, and in which round it would have been. It is the
+device's last row, and is not counted among the selected of a round.
+
 Where the server stores uploads, a row of participations is an upload that was drawn for a round.
 Its times are those of the upload, so an upload that was drawn several times has several rows with
 the same times; an upload that could not be read has the outcome failed. `opened` of a round is the
@@ -42,7 +46,7 @@ from numpy.typing import NDArray
 from fedray.messages import Outcome
 
 FORMAT = "fedray-trace"
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 FIRST_READ_VERSION = 2
 """The oldest that is read: without digests of single columns, of the metrics and of run.json."""
 LAST_VERSION_WITH_METRICS = 3

@@ -243,7 +243,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
 @pytest.mark.parametrize("command", ["audit", "report"])
 @pytest.mark.parametrize(
     ("damage", "expected"),
-    [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 5")],
+    [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 6")],
 )
 def test_damaged_traces_get_one_line_and_exit_code_2(
     fedray_command, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
@@ -255,7 +255,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
     else:
         run_file = copy / "run.json"
         run_file.write_text(
-            run_file.read_text().replace('"schema_version": 5', '"schema_version": 99')
+            run_file.read_text().replace('"schema_version": 6', '"schema_version": 99')
         )
     before = sorted(copy.rglob("*"))
     code, out, err = fedray_command(command, str(copy))

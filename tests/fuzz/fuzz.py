@@ -57,6 +57,7 @@ from fedray.messages import (
 )
 from fedray.scenario import Scenario
 from fedray.scenario.pretraining import Pretraining
+from fedray.scenarios.gboard import select
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.sweep.sweep import Sweep
 from fedray.table import read_table_file
@@ -783,7 +784,7 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
-    yield "own trace", 0.38, own
+    yield "own trace", 0.37, own
     yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
     yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
     public = Texts(
@@ -814,6 +815,13 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
         texts / "e.json", [EVENTS], ": ", lambda file: [each.epsilon for each in read_events(file)]
     )
     yield "events", 0.02, events
+    rows = Texts(
+        texts / "r.csv",
+        [(root / "scenarios/gboard/published.csv").read_text()],
+        ",",
+        lambda file: [run.scenario() for run in select(str(file))],
+    )
+    yield "rows", 0.01, rows
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
     yield "data", 0.02, DataFiles(places["data"])

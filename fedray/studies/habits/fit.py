@@ -142,7 +142,8 @@ class HabitFit:
     def to_tables(self) -> dict[str, Any]:
         """The tables of a scenario that the fit gives: availability, and where the offset was
         fitted, population.time_zones."""
-        keys = self.table.model_dump(mode="json")
+        # TOML has no null: what is none is left out.
+        keys = self.table.model_dump(mode="json", exclude_none=True)
         tables: dict[str, Any] = {"availability": {name: _short(keys[name]) for name in keys}}
         if self.offset_hours is not None:
             zone = {"utc_offset_hours": _short(self.offset_hours), "share": 1.0}

@@ -105,7 +105,7 @@ def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvail
         values: by the parameters' names; what is no key of the table is passed over.
         base: has all other keys.
     """
-    keys: dict[str, Any] = base.model_dump()
+    keys: dict[str, Any] = base.model_dump(exclude_none=True)
     alpha, beta = base.night_propensity
     keys["night_propensity"] = (
         values.get("night_propensity.alpha", alpha),

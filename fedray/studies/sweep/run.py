@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from fedray.atomic import write_directory
 from fedray.audit.participation import Patterns
-from fedray.cluster import ROOT, run_tasks
+from fedray.cluster import ROOT, TaskCounts, run_tasks
 from fedray.errors import shown
 from fedray.kept import keep, read_kept
 from fedray.mechanisms.comparison import NOT_COMPARABLE
@@ -208,11 +208,14 @@ def run_sweep(
     missing_jobs = [jobs[index] for index in missing]
     tell(PartDone(f"{len(rows)} of {len(jobs)} cells judged", len(rows), len(jobs)))
     # Each cell is kept as soon as it is done, so that an interrupted sweep goes on.
-    for place, found in run_tasks(_judged, missing_jobs, placement):
+
+    def say_judged(counts: TaskCounts) -> None:
+        tell(counts.line("cells judged", kept=len(jobs) - len(missing)))
+
+    for place, found in run_tasks(_judged, missing_jobs, placement, say_judged):
         index = missing[place]
         rows[index] = tuple(found)
         cache.keep_rows(digests[index], rows[index])
-        tell(PartDone(f"{len(rows)} of {len(jobs)} cells judged", len(rows), len(jobs)))
     results = tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells))
     return SweepResult(sweep, results, tuple(cache.warnings))
 
@@ -302,10 +305,13 @@ def _truths(
     missing = [digest for digest in runs if digest not in truths]
     tell(PartDone(f"{len(truths)} of {len(runs)} runs simulated", len(truths), len(runs)))
     missing_runs = [runs[digest] for digest in missing]
-    for place, truth in run_tasks(simulated, missing_runs, placement):
+
+    def say_simulated(counts: TaskCounts) -> None:
+        tell(counts.line("runs simulated", kept=len(runs) - len(missing)))
+
+    for place, truth in run_tasks(simulated, missing_runs, placement, say_simulated):
         truths[missing[place]] = truth
         cache.keep_truth(missing[place], truth)
-        tell(PartDone(f"{len(truths)} of {len(runs)} runs simulated", len(truths), len(runs)))
     return [truths[digest] for digest in digests]
 
 
