@@ -127,7 +127,11 @@ def base_table(overrides: Sequence[str]) -> HabitAvailability:
     for each in overrides:
         if not each.startswith("availability."):
             raise InputError(f"overrides={each!r}: a fit of a log takes keys of availability alone")
-    tables = {"population": {"devices": 10}, "rounds": {"count": 1, "report_goal": 1}}
+    tables = {
+        "population": {"devices": 10},
+        "rounds": {"count": 1, "report_goal": 1},
+        "training": {"enabled": False},
+    }
     table = Scenario.from_tables(tables).with_overrides(*overrides).availability
     if not isinstance(table, HabitAvailability):
         raise InputError(
