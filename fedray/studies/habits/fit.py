@@ -329,7 +329,7 @@ class _Search:
             tuple(estimates),
             tuple(held),
             table_of(values, self.base),
-            values.get(OFFSET),
+            values[OFFSET] if any(each.name == OFFSET for each in free) else None,
             self.measured,
             simulated,
             np.sqrt(noise * np.diag(self.covariance)),
