@@ -585,6 +585,7 @@ def fit(
     from fedray.mechanisms.participation import gap_of
     from fedray.report.text import TextTable
     from fedray.report.text.studies import fit_rows, fitted_min_sep
+    from fedray.scenario import find_scenario
     from fedray.studies.fit import MOST_RUNS, fit_min_sep, scenario_to_fit
 
     if (min_sep is None) == (rounds_between is None):
@@ -596,8 +597,7 @@ def fit(
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
         raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
-    from fedray.scenario import find_scenario
-
+    # Here and not for the argument, which may be a log.
     scenario = None if file is None else find_scenario(file)
     value = scenario_to_fit(scenario, population, timer, rounds, report_goal, overrides or ())
     with progress_line(f"fitting {vary}", quiet) as on_status:
