@@ -194,6 +194,26 @@ class PopulationShard:
         self.busy_seconds += time.perf_counter() - begun
         return answer
 
+    def check_ins_at(self, first: FirstCheckIns, order: CheckInOrder) -> CheckIns:
+        """What the shard's devices say at check-ins that were listed elsewhere, whether or not the
+        rules of this scenario admit them: `open_times` says from when on they do.
+
+        Args:
+            first: the check-ins [A], in order of (time, device).
+            order: for the window, whose settlements were applied.
+        """
+        begun = time.perf_counter()
+        listed = self._with_work(first, np.arange(first.local.size))
+        answer = self._answer(listed, self._take_census(order))
+        open_times = self._admission_times(first.local, first.times)
+        self.busy_seconds += time.perf_counter() - begun
+        return replace(answer, open_times=open_times)
+
+    def open_times_of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """When the timers of some of the shard's devices [S] open, whole seconds since start; 0
+        where none was started."""
+        return self._open_times.get((device_ids - np.uint64(self.first_device)).astype(np.int64))
+
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Descriptions and values of what a cluster's monitoring shows of a shard."""
         use = self.use()
@@ -371,6 +391,19 @@ class PopulationShard:
             lost = last_loss_before(self._losses, device_ids, times)
             trusted = np.maximum(trusted, lost + self._young_seconds)
         return trusted
+
+    def _admission_times(
+        self, local: NDArray[np.uint32], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """From when on devices are admitted, as far as it is known at a time [S]: when their timer
+        is open and their history old enough; infinite where they have too little data."""
+        found = self._open_times.get(local.astype(np.int64)).astype(np.float64)
+        if self._young_seconds:
+            found = np.maximum(found, self._trust_times(local, times))
+        if self._least_examples:
+            has_data = self._have_data(local + np.uint64(self.first_device))
+            found = np.where(has_data, found, np.inf)
+        return found
 
     def _trusted(self, listed: "_Listed") -> "_Listed":
         """The check-ins of devices whose history is old enough then."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.data.registry import build_index
-from clients.shard import PopulationShard
+from clients.several_tasks import shard_maker
 from fedray.blocks import part_count, part_ranges, shard_ranges
 from fedray.errors import ShardLost, TrainerLost
 from fedray.messages import (
@@ -24,7 +24,8 @@ from fedray.messages import (
 )
 from fedray.placement import Placement
 from fedray.protocols import History, Kept
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import scenarios_of
 from fedray.workers import ActorSpec, InProcessWorker, Pending, RayWorker, Worker, shared
 
 
@@ -105,7 +106,7 @@ class TrainerWorker:
 
 
 def start_shards(
-    scenario: Scenario, placement: Placement, cpus: float, history: History
+    scenario: Scenario | SeveralTasks, placement: Placement, cpus: float, history: History
 ) -> list[ShardWorker]:
     """The shards of a scenario, one per CPU unless the placement says how many.
 
@@ -124,12 +125,14 @@ def start_shards(
     wanted = placement.shards or (1 if is_here else max(1, int(cpus)))
     count = min(wanted, part_count(device_ids))
     ranges = shard_ranges(device_ids, count)
+    make = shard_maker(scenario)
     if is_here:
         return [
-            ShardWorker(InProcessWorker(PopulationShard, scenario, *edges), device_ids, *edges)
+            ShardWorker(InProcessWorker(make, scenario, *edges), device_ids, *edges)
             for edges in ranges
         ]
-    build_index(scenario)
+    for each in scenarios_of(scenario):
+        build_index(each)
     scenario_once = shared(scenario)
     share = max(0.001, min(1.0, cpus / count))
     shards = []
@@ -137,7 +140,7 @@ def start_shards(
         spec = ActorSpec(
             name="Shard",
             who=f"the shard of devices {first} to {end}",
-            make=PopulationShard,
+            make=make,
             arguments=(scenario_once, first, end),
             lost=ShardLost,
             cpus=share,

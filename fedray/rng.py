@@ -65,6 +65,7 @@ class Stream(IntEnum):
     UPLOAD_SHUFFLE = 40
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
+    OFFER = 60
 
 
 class Key(NamedTuple):

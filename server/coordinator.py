@@ -32,7 +32,14 @@ from fedray.trace.checkpoints import prefixed, under
 from server.budget import Budget
 from server.pace import Pace, Samplers
 from server.records import records_array, records_of
-from server.rounds import RoundRules, draw_fates, resolve_reporting, withheld
+from server.rounds import (
+    Reporting,
+    RoundRules,
+    Selected,
+    draw_fates,
+    resolve_reporting,
+    withheld,
+)
 from server.selection import DOWN, EXHAUSTED, FULL, Selection
 from server.shards import Shards
 
@@ -133,11 +140,15 @@ class RoundLoop:
                 yield WindowOver(self._window.end_time)
                 self._next_window()
                 continue
-            self.records.append(closed.record)
-            if closed.record.is_committed:
-                self._round_index += 1
-                self._since_commit = Census(0, 0, 0, 0)
+            self._note(closed)
             yield closed
+
+    def _note(self, closed: ClosedRound) -> None:
+        """Takes up an attempt that has closed."""
+        self.records.append(closed.record)
+        if closed.record.is_committed:
+            self._round_index += 1
+            self._since_commit = Census(0, 0, 0, 0)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -274,39 +285,79 @@ class RoundLoop:
         )
 
 
-class Coordinator(RoundLoop):
-    """Forms rounds whose devices are selected together.
+class Gathering(Forming, Protocol):
+    """Who waits for rounds whose devices are selected together: see `server.selection.Selection`,
+    which says what the methods do."""
+
+    @property
+    def waiting(self) -> int:
+        """Devices that wait now."""
+        ...
+
+    @property
+    def down_until(self) -> float:
+        """When the last outage that has begun is over."""
+        ...
+
+    def open(self, opened: float, ready_time: float) -> None:
+        """Opens selection for a round that can start from ready_time on."""
+        ...
+
+    def take(self) -> Selected:
+        """All waiting devices, sorted by id; nobody waits afterwards."""
+        ...
+
+    def let_go(
+        self,
+        selected: Selected,
+        busy_until: NDArray[np.float64],
+        reopen_times: NDArray[np.uint32],
+        remembered_rounds: NDArray[np.int32],
+        contributions: NDArray[np.uint32],
+    ) -> None:
+        """Lets devices go that waited."""
+        ...
+
+
+class CohortLoop(RoundLoop):
+    """Forms rounds whose devices are selected together: what becomes of an attempt, once its
+    devices wait.
 
     Args:
         scenario: says the rounds and their rules.
         shards: of the population, in order of their devices.
+        rules: of the scenario's rounds.
+        gathering: who waits.
     """
 
-    def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
-        self._rules = RoundRules.of(scenario)
-        self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
-        self._selection.open(0.0, ready_time=0.0)
-        super().__init__(scenario, shards, self._selection)
+    def __init__(
+        self,
+        scenario: Scenario,
+        shards: Sequence[Shard],
+        rules: RoundRules,
+        gathering: Gathering,
+    ) -> None:
+        self._rules = rules
+        self._gathering = gathering
+        super().__init__(scenario, shards, gathering)
 
-    def _next_attempt(self) -> ClosedRound | None:
-        while True:
-            status, time = self._selection.advance(self._round_index)
-            if status == EXHAUSTED:
-                return None
-            # An outage sends everybody away who waits; the attempt stays open.
-            if status == DOWN:
-                self._send_away(self._selection.down_until)
-                continue
-            # At the selection timeout fewer than the target are enough, if they can meet the goal.
-            if status == FULL or self._selection.waiting >= self._rules.least_to_start:
-                closed = self._report(time)
-            else:
-                closed = self._give_up(time)
-            # The next round opens when this one starts, not when it closes: its devices gather
-            # meanwhile.
-            self._opened = time
-            self._selection.open(time, ready_time=self._ready_time(closed.record))
-            return closed
+    def _close(self, status: int, time: float) -> ClosedRound:
+        """Closes the attempt that selection is open for, and opens selection for the next.
+
+        Args:
+            status: FULL or TIMED_OUT.
+            time: when that was so, seconds since start.
+        """
+        # At the selection timeout fewer than the target are enough, if they can meet the goal.
+        if status == FULL or self._gathering.waiting >= self._rules.least_to_start:
+            closed = self._report(time)
+        else:
+            closed = self._give_up(time)
+        # The next round opens when this one starts, not when it closes: its devices gather
+        # meanwhile.
+        self._opened = time
+        self._gathering.open(time, ready_time=self._ready_time(closed.record))
+        return closed
 
     def _ready_time(self, record: RoundRecord) -> float:
         """When the round after this attempt may start, seconds since start: an abandoned one may be
@@ -318,9 +369,8 @@ class Coordinator(RoundLoop):
 
     def _report(self, time: float) -> ClosedRound:
         """Closes an attempt that has started: who reports, and who is told what."""
-        selected = self._selection.take()
-        # Abandoned attempts count: a round that is tried again draws other fates.
-        attempt = len(self.records)
+        selected = self._gathering.take()
+        attempt = self._attempt_number
         fates = draw_fates(selected, attempt, self._rules.fates)
         reporting = resolve_reporting(
             selected, fates, time, attempt, self._round_index, self._rules
@@ -328,15 +378,7 @@ class Coordinator(RoundLoop):
         if reporting.is_committed and self._budget is not None:
             self.stopped = self._budget.refusal(reporting.accepted_device_ids)
             reporting = withheld(reporting) if self.stopped else reporting
-        settlement = reporting.settlement
-        # The selection hears of it at once, the shards with the next order.
-        round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
-        remembered = round_or_none.astype(np.int32)
-        contributions = selected.contributions + settlement.has_arrived.astype(np.uint32)
-        self._selection.let_go(
-            selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
-        )
-        self._shards.tell(settlement)
+        settlement = self._settle(selected, reporting)
         record = RoundRecord(
             round_index=self._round_index,
             opened=self._opened,
@@ -349,6 +391,25 @@ class Coordinator(RoundLoop):
             eligible_estimate=self._census.eligible,
         )
         return ClosedRound(record, reporting.accepted_device_ids, settlement)
+
+    @property
+    def _attempt_number(self) -> int:
+        """Number of the attempt that selection is open for. Abandoned ones count: a round that is
+        tried again draws other fates."""
+        return len(self.records)
+
+    def _settle(self, selected: Selected, reporting: Reporting) -> Settlement:
+        """Tells everybody what became of the devices of an attempt; what the shards were told."""
+        settlement = reporting.settlement
+        # The selection hears of it at once, the shards with the next order.
+        round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
+        remembered = round_or_none.astype(np.int32)
+        contributions = selected.contributions + settlement.has_arrived.astype(np.uint32)
+        self._gathering.let_go(
+            selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
+        )
+        self._shards.tell(settlement)
+        return settlement
 
     def _give_up(self, time: float) -> ClosedRound:
         """Closes an attempt for which too few waited at the selection timeout."""
@@ -368,13 +429,39 @@ class Coordinator(RoundLoop):
 
     def _send_away(self, until: float) -> None:
         """Lets everybody go who waits: they may check in again from a time on."""
-        released = self._selection.take()
+        released = self._gathering.take()
         size = released.device_ids.size
         busy_until = np.full(size, until)
         # They did nothing in a round, so no timer starts and no round is remembered.
         no_timer = np.zeros(size, np.uint32)
         no_round = np.full(size, -1, np.int32)
-        self._selection.let_go(released, busy_until, no_timer, no_round, released.contributions)
+        self._gathering.let_go(released, busy_until, no_timer, no_round, released.contributions)
+
+
+class Coordinator(CohortLoop):
+    """Forms rounds whose devices are selected together, one after the other.
+
+    Args:
+        scenario: says the rounds and their rules.
+        shards: of the population, in order of their devices.
+    """
+
+    def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
+        rules = RoundRules.of(scenario)
+        self._selection = Selection(rules, stream_key(scenario.seed, Stream.RETURN))
+        self._selection.open(0.0, ready_time=0.0)
+        super().__init__(scenario, shards, rules, self._selection)
+
+    def _next_attempt(self) -> ClosedRound | None:
+        while True:
+            status, time = self._selection.advance(self._round_index)
+            if status == EXHAUSTED:
+                return None
+            # An outage sends everybody away who waits; the attempt stays open.
+            if status == DOWN:
+                self._send_away(self._selection.down_until)
+                continue
+            return self._close(status, time)
 
 
 def _length(seconds: float) -> str:

@@ -94,4 +94,9 @@ def _merge(lists: Sequence[CheckIns]) -> CheckIns:
         timer_seconds=merged("timer_seconds"),
         contributions=merged("contributions"),
         census=census,
+        open_times=merged("open_times"),
+        task_censuses=tuple(
+            sum(parts, Census(0, 0, 0, 0))
+            for parts in zip(*(part.task_censuses for part in lists), strict=True)
+        ),
     )

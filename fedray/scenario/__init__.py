@@ -6,6 +6,14 @@ is in `fedray.placement`.
 """
 
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES, Scenario
+from fedray.scenario.several_tasks import SeveralTasks, read_scenario
 from fedray.scenario.shipped import shipped_scenarios
 
-__all__ = ["FILE_KEYS", "TRAINED_TABLES", "Scenario", "shipped_scenarios"]
+__all__ = [
+    "FILE_KEYS",
+    "TRAINED_TABLES",
+    "Scenario",
+    "SeveralTasks",
+    "read_scenario",
+    "shipped_scenarios",
+]

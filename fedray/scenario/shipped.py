@@ -4,9 +4,10 @@ import importlib.util
 from pathlib import Path
 
 from fedray.scenario.scenario import Scenario
+from fedray.scenario.several_tasks import SeveralTasks, read_scenario
 
 
-def shipped_scenarios() -> list[tuple[Path, Scenario]]:
+def shipped_scenarios() -> list[tuple[Path, Scenario | SeveralTasks]]:
     """The scenario files of the `scenarios` package, with their values, in order of path."""
     package = importlib.util.find_spec("scenarios")
     folders = (
@@ -20,6 +21,6 @@ def shipped_scenarios() -> list[tuple[Path, Scenario]]:
     )  # those are sweeps
     here = Path.cwd()
     return [
-        (file.relative_to(here) if file.is_relative_to(here) else file, Scenario.from_toml(file))
+        (file.relative_to(here) if file.is_relative_to(here) else file, read_scenario(file))
         for file in files
     ]
