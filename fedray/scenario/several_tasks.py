@@ -246,6 +246,7 @@ class SeveralTasks:
         tasks = tuple(
             _task(task, own, common, name, source, directory) for task, own in given.items()
         )
+        tasks = (tasks[0], *(_with_own_seed(task, given[task.name]) for task in tasks[1:]))
         description = common.get("description", "")
         several = cls(tasks[0].scenario.name.removesuffix(f".{tasks[0].name}"), description, tasks)
         _check(several, source)
@@ -283,6 +284,20 @@ def _task(
         tables["name"] = f"{base}.{name}"[:80]
     scenario = Scenario.from_tables(tables, where, directory)
     return TaskScenario(name, task.starts_days, task.weight, task.timer_group, scenario)
+
+
+def _with_own_seed(task: TaskScenario, own: Any) -> TaskScenario:
+    """A task whose noise is not that of another: unless it names a seed itself, its own follows
+    from the scenario's and its name."""
+    if "seed" in own.get("training", {}):
+        return task
+    scenario = task.scenario
+    text = f"{scenario.training_seed}:{task.name}"
+    word = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    # Seeds are below 2^63.
+    seed = int.from_bytes(word, "little") >> 1
+    training = scenario.training.model_copy(update={"seed": seed})
+    return replace(task, scenario=scenario.model_copy(update={"training": training}))
 
 
 def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
@@ -333,6 +348,16 @@ def _check(several: SeveralTasks, source: str) -> None:
                         f"that of task {first.name}, and it speaks of what tasks share; say it "
                         f"once, in [{table}]"
                     )
+    seeds: dict[int, str] = {}
+    for task in several.tasks:
+        seed = task.scenario.training_seed
+        other = seeds.setdefault(seed, task.name)
+        if other != task.name:
+            raise ScenarioError(
+                f"{source}, task {task.name}: training.seed={seed} is that of task {other}, so "
+                "that both would have the same noise, and privacy would not compose; give it "
+                "another seed, or none"
+            )
     for place, task in enumerate(several.tasks):
         for other in (several.tasks[each] for each in several.sharing_timer(place)):
             _check_group(task, other, source)
@@ -375,3 +400,15 @@ def read_scenario(
     """
     kind = SeveralTasks if "tasks" in read_tables(path, overrides) else Scenario
     return kind.from_toml(path, overrides, trust_code=trust_code)
+
+
+def scenario_schema() -> dict[str, Any]:
+    """The JSON schema of scenario files, those with tables `tasks` included."""
+    schema = Scenario.model_json_schema()
+    task = FederatedTask.model_json_schema()
+    schema["properties"]["tasks"] = {
+        "additionalProperties": task,
+        "description": "Tables: several federated tasks that share the population, by their names.",
+        "type": "object",
+    }
+    return schema
