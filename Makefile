@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit canary faults peers reproduce gboard learning laws fuzz clean
+.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard learning laws fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -54,6 +54,9 @@ fuzz: .venv/.tests  ## 100,000 damaged and hostile inputs: traces, logs, scenari
 bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cells (ten minutes, 10 GB of disk)
 	$(BIN)/python tests/benchmarks/bench_audit.py
 
+bench-wheel: .venv/.tests  ## Sizes and start-up times of an installation, for the core and each extra (ten minutes, 6 GB)
+	$(BIN)/python tests/benchmarks/bench_wheel.py
+
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard
 
@@ -76,7 +79,7 @@ clean:  ## Remove what was made, runs excepted
 	$(PYTHON) -m venv .venv
 
 .venv/.runs: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) -e .
+	$(PIP) -e '.[all]'
 	touch $@
 
 .venv/.tests: pyproject.toml constraints.txt | .venv/bin/python

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.trainer import GroupTrainer
-from clients.work.work import WorkOrder, WorkResult
+from fedray.clients.trainer import GroupTrainer
+from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.messages import Clip
 from fedray.scenario import Scenario
 
@@ -49,12 +49,12 @@ class Canaries:
         return {f"layer{place}": (2 * self.canaries,) for place in range(len(self.layer_norms))}
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """See clients.trainer.Holders."""
+        """See fedray.clients.trainer.Holders."""
         return np.where(device_ids < self.canaries + self.silent, HELD, 0)
 
     def compute(self, order: WorkOrder) -> WorkResult:
-        """See clients.work.work.DeviceWork: a canary's update is zero but for one coordinate of
-        each layer, there in proportion to the layer's clip norm."""
+        """See fedray.clients.work.work.DeviceWork: a canary's update is zero but for one
+        coordinate of each layer, there in proportion to the layer's clip norm."""
         updates = order.room()
         updates.zero_()
         rows = np.flatnonzero(order.device_ids < self.canaries)

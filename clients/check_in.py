@@ -21,10 +21,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.availability.intervals import Intervals
-from clients.device_map import DeviceMap, value_of
-from clients.population import DeviceModel, Presence, is_usable, joined_before, joined_in_block
 from fedray.blocks import BLOCK_DEVICES
+from fedray.clients.availability.intervals import Intervals
+from fedray.clients.device_map import DeviceMap, value_of
+from fedray.clients.population import (
+    DeviceModel,
+    Presence,
+    is_usable,
+    joined_before,
+    joined_in_block,
+)
 from fedray.messages import NEVER, CheckInOrder, Window
 from fedray.rng import Key, address_within, draw, exponential, uniform
 
@@ -145,7 +151,7 @@ def _put_right(order, times, local):
 class OpenIntervals(NamedTuple):
     """Intervals [A] of a shard's devices, and when the devices' timers open.
 
-    local, start_times, end_times: see `clients.availability.intervals.Intervals`.
+    local, start_times, end_times: see `fedray.clients.availability.intervals.Intervals`.
     open_times: whole seconds; 0 where the timer was open when the intervals were listed.
     """
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.data.source import FIRST_HELD_OUT, ExampleSource
-from clients.tasks.layout import named, tensors
-from clients.tasks.task import Task
+from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
+from fedray.clients.tasks.layout import named, tensors
+from fedray.clients.tasks.task import Task
 from fedray.messages import Evaluation, Measured
 from fedray.scenario.training import Training
 

@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.data.source import ExampleSource
-from clients.population import DeviceModel, speed_of
+from fedray.clients.data.source import ExampleSource
+from fedray.clients.population import DeviceModel, speed_of
 from fedray.scenario import Scenario
 
 MEDIAN_DEVICES = 4096

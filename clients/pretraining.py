@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.registry import source_of
-from clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource
-from clients.evaluation import evaluate
-from clients.tasks.initial import parameters_in
-from clients.tasks.layout import named, tensors
-from clients.tasks.registry import task_of
-from clients.work.local import gradients_of
+from fedray.clients.data.registry import source_of
+from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource
+from fedray.clients.evaluation import evaluate
+from fedray.clients.tasks.initial import parameters_in
+from fedray.clients.tasks.layout import named, tensors
+from fedray.clients.tasks.registry import task_of
+from fedray.clients.work.local import gradients_of
 from fedray.errors import InputError, ScenarioError
 from fedray.messages import Evaluation, TaskDescription
 from fedray.rng import Stream, stream_generator

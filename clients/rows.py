@@ -7,7 +7,7 @@ import tempfile
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.check_in import by_bits
+from fedray.clients.check_in import by_bits
 from fedray.errors import RunFailed
 from fedray.messages import Settlement
 

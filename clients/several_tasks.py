@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.check_in import FirstCheckIns
-from clients.shard import PopulationShard
 from fedray.blocks import part_ranges
+from fedray.clients.check_in import FirstCheckIns
+from fedray.clients.shard import PopulationShard
 from fedray.messages import CheckInOrder, CheckIns, Settlement, ShardPart, ShardUse
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.participation import Participation

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.availability.intervals import DAY, Intervals, joined
-from clients.availability.registry import availability_of
-from clients.check_in import (
+from fedray.blocks import BLOCK_DEVICES, part_ranges
+from fedray.clients.availability.intervals import DAY, Intervals, joined
+from fedray.clients.availability.registry import availability_of
+from fedray.clients.check_in import (
     CheckInProcess,
     FirstCheckIns,
     ListedIntervals,
@@ -23,10 +24,10 @@ from clients.check_in import (
     enumerate_check_ins,
     first_of_each_interval,
 )
-from clients.data.registry import source_of
-from clients.device_map import DeviceMap
-from clients.latency import LatencyModel, upload_seconds, work_seconds
-from clients.population import (
+from fedray.clients.data.registry import source_of
+from fedray.clients.device_map import DeviceMap
+from fedray.clients.latency import LatencyModel, upload_seconds, work_seconds
+from fedray.clients.population import (
     DeviceModel,
     Presence,
     TimerHabits,
@@ -38,8 +39,7 @@ from clients.population import (
     timer_seconds_of,
     usable_among,
 )
-from clients.rows import RowStore
-from fedray.blocks import BLOCK_DEVICES, part_ranges
+from fedray.clients.rows import RowStore
 from fedray.history import HistoryLosses, last_loss_before, losses_between
 from fedray.messages import (
     Census,
@@ -71,7 +71,7 @@ class _Listed:
 
     first: of all intervals that were looked at.
     entries: [A]; positions of the check-ins among them.
-    fixed_seconds, training_seconds: [A]; see `clients.latency.work_seconds`.
+    fixed_seconds, training_seconds: [A]; see `fedray.clients.latency.work_seconds`.
     """
 
     first: FirstCheckIns

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.registry import build_index
-from clients.several_tasks import shard_maker
 from fedray.blocks import part_count, part_ranges, shard_ranges
+from fedray.clients.data.registry import build_index
+from fedray.clients.several_tasks import shard_maker
 from fedray.errors import ShardLost, TrainerLost
 from fedray.messages import (
     CheckInOrder,
@@ -101,7 +101,7 @@ class TrainerWorker:
     def measure_devices(
         self, parameters: Kept, device_ids: NDArray[np.uint64], most_examples: int
     ) -> Pending[DeviceMeasures]:
-        """See clients.trainer.LocalTrainer. No training asks for it."""
+        """See fedray.clients.trainer.LocalTrainer. No training asks for it."""
         return self.worker.call("measure_devices", parameters, device_ids, most_examples)
 
 
@@ -194,6 +194,6 @@ def _nothing() -> None:
 
 
 def _make_trainer(scenario: Scenario) -> Any:
-    from clients.trainer import LocalTrainer  # loads torch, in the worker's process alone
+    from fedray.clients.trainer import LocalTrainer  # loads torch, in the worker's process alone
 
     return LocalTrainer(scenario)

@@ -19,6 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fedray.extras import missing_extra
+
 __version__ = "0.1.0"
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
@@ -39,7 +41,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'fedray' has no attribute {name!r}; it has {', '.join(__all__)}"
         )
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (lacks := missing_extra(error)) is not None:
+            raise lacks from None
+        raise
 
 
 def __dir__() -> list[str]:

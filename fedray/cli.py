@@ -1,25 +1,38 @@
 """The `fedray` command: thin; every behaviour is in the package. Exit codes: 0 done, 1 a run
-failed, 2 bad usage or input."""
+failed, 2 bad usage or input, 130 interrupted."""
 
 import contextlib
 import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from fedray import __version__
 from fedray.commands.audits import audit, canary, report, statement
 from fedray.commands.caches import cache
-from fedray.commands.flags import in_flags
+from fedray.commands.flags import in_flags, renamed
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
-from fedray.commands.runs import fit, reproduce, run, scenarios, schema
+from fedray.commands.runs import fit, reproduce, run, scenarios
+from fedray.commands.schemas import init, schema
 from fedray.commands.studies import plan, stress
 from fedray.errors import FedrayError, InputError, one_line
+from fedray.extras import missing_extra
+
+INTERRUPTED = 130
+"""Exit code after an interruption or a termination, as shells have it."""
+# Click's own errors, by way of typer: some releases carry click inside.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class _Interrupted(Exception):
+    """An interruption, with how to go on where that is known; typer drops what is told of one."""
 
 
 class _Commands(TyperGroup):
@@ -33,15 +46,43 @@ class _Commands(TyperGroup):
             # The same error, since its type decides the exit code.
             error.args = (in_flags(str(error), command.params),)
             raise
+        except KeyboardInterrupt as interrupt:
+            command = self.commands[ctx.invoked_subcommand]
+            raise _Interrupted(in_flags(str(interrupt), command.params)) from None
+        except _UsageError as error:
+            new_name = renamed(ctx.invoked_subcommand, getattr(error, "option_name", ""))
+            if new_name is None:
+                raise
+            raise InputError(new_name) from None
 
 
 app = typer.Typer(
     cls=_Commands,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Simulate private cross-device federated learning, and audit what really happened.",
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"fedray {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 for _command in (
     run,
     train,
@@ -62,13 +103,10 @@ for _command in (
     fit,
     cache,
     scenarios,
+    init,
     schema,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)
-
-# Click's own errors, by way of typer: some releases carry click inside.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-_ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def main() -> None:
@@ -94,11 +132,17 @@ def _exit_code(command: Callable[[], Any]) -> int:
     try:
         code = command()
         sys.stdout.flush()
-        return _interrupted() if code == 130 else code if isinstance(code, int) else 0
+        if code == INTERRUPTED:  # typer makes it of an interruption
+            return _interrupted()
+        return code if isinstance(code, int) else 0
     except SystemExit as done:  # Ray's handler of SIGTERM
         return _interrupted() if done.code == signal.SIGTERM else int(done.code or 0)
+    except _Interrupted as interrupt:
+        return _interrupted(str(interrupt))
     except InputError as error:
-        return _fail(str(error), 2)
+        for problem in error.problems[:-1]:
+            _fail(problem, 2)
+        return _fail(error.problems[-1] if error.problems else str(error), 2)
     except FedrayError as error:
         return _fail(str(error), 1)
     except _UsageError as error:
@@ -113,6 +157,11 @@ def _exit_code(command: Callable[[], Any]) -> int:
     except BrokenPipeError:  # whoever read the output has seen enough
         _forget_output(sys.stdout)
         return 1
+    except ModuleNotFoundError as error:
+        lacks = missing_extra(error)
+        if lacks is None:
+            raise
+        return _fail(str(lacks), 1)
     except OSError as error:  # files have messages of their own: what is left is the output
         _forget_output(sys.stdout)
         return _fail(
@@ -128,8 +177,9 @@ def _exit_code(command: Callable[[], Any]) -> int:
         )
 
 
-def _interrupted() -> int:
-    return _fail("interrupted; what is written is written whole or not at all", 1)
+def _interrupted(message: str = "") -> int:
+    told = message or "interrupted; what is written is written whole or not at all"
+    return _fail(told, INTERRUPTED)
 
 
 def _message(error: Any) -> str:

@@ -22,7 +22,6 @@ from fedray.placement import Placement
 
 _Job = TypeVar("_Job")
 _Done = TypeVar("_Done")
-PACKAGES = ("fedray", "clients", "server", "mechanisms", "scenarios")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -74,14 +73,13 @@ def cluster(placement: Placement) -> Iterator[float]:
                 object_store_memory=placement.object_store_megabytes * 1024 * 1024,
             )
     else:
-        modules = [str(ROOT / package) for package in PACKAGES]
         try:
             _probe(placement.address)
             ray.init(
                 address=placement.address,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                runtime_env={"py_modules": modules},
+                runtime_env={"py_modules": [str(ROOT / "fedray")]},
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedray.errors import InputError, OptimizationFailed
-from mechanisms.accounting.sampled import PoissonSampling
-from mechanisms.figures import Figures, calibrated_figures, mechanism_figures
-from mechanisms.files import read_strategy, write_strategy
-from mechanisms.optimize.design import (
+from fedray.mechanisms.accounting.sampled import PoissonSampling
+from fedray.mechanisms.figures import Figures, calibrated_figures, mechanism_figures
+from fedray.mechanisms.files import read_strategy, write_strategy
+from fedray.mechanisms.optimize.design import (
     Kind,
     MechanismRequest,
     cached_mechanism,
     default_cache,
     optimize_mechanism,
 )
-from mechanisms.optimize.objective import Objective, Progress, read_targets
-from mechanisms.participation import MinSep
+from fedray.mechanisms.optimize.objective import Objective, Progress, read_targets
+from fedray.mechanisms.participation import MinSep
 
 
 @dataclass(frozen=True, slots=True)

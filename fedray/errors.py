@@ -7,6 +7,7 @@
     │   └── TraceError                 a path that holds no readable trace
     │       ├── TraceCorrupt           files are missing, truncated or break an invariant
     │       └── TraceVersion           written under a schema this release does not read
+    ├── MissingExtra (also ImportError)  a package of an extra that is not installed: exit code 1
     └── RunFailed                      what happens to a run: exit code 1
         ├── Starved                    too few devices checked in to commit the rounds asked for
         ├── ShardLost                  a population shard died or stopped answering
@@ -15,7 +16,8 @@
         ├── FitFailed                  no value gives what was observed
         └── OptimizationFailed         no valid mechanism was found (also ArithmeticError)
 
-Every message names the argument, its value, the rule it breaks and the remedy, on one line.
+Every message names the argument, its value, the rule it breaks and the remedy, on one line. Where a
+file has several mistakes, `InputError.problems` has a line for each.
 """
 
 import re
@@ -59,6 +61,9 @@ class FedrayError(Exception):
 class InputError(FedrayError, ValueError):
     """A caller's mistake; the command line exits with 2."""
 
+    problems: tuple[str, ...] = ()
+    """The mistakes of a file, a line each, where the message joins several."""
+
 
 class ScenarioError(InputError):
     """A scenario that cannot be used."""
@@ -78,6 +83,10 @@ class TraceCorrupt(TraceError):
 
 class TraceVersion(TraceError):
     """A trace written under a schema version this release does not read."""
+
+
+class MissingExtra(FedrayError, ImportError):
+    """A package of an extra that is not installed; the message has the command that installs it."""
 
 
 class RunFailed(FedrayError):

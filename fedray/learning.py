@@ -25,8 +25,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.registry import build_index, source_of
-from clients.workers import TrainerWorker, start_trainers
+from fedray.clients.data.registry import build_index, source_of
+from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
 from fedray.encoding.registry import encoding_of
 from fedray.errors import CheckpointError, InputError, shown
@@ -40,14 +40,14 @@ from fedray.placement import Placement
 from fedray.scenario import TRAINED_TABLES, Scenario
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
+from fedray.server.training import Cohort, Loads, TrainingLoop, cohort_places
+from fedray.server.workers import AggregatorWorker, start_aggregator
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
 from fedray.trace.unfinished import read_unfinished, write_unfinished
-from server.training import Cohort, Loads, TrainingLoop, cohort_places
-from server.workers import AggregatorWorker, start_aggregator
 
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
 """Keys of a scenario on which no trace depends, but for the budget `privacy.stop_at`. (`name` and

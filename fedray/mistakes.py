@@ -7,7 +7,8 @@ they are named as the file has them, with the nearest key that exists.
 
 import difflib
 import re
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -32,12 +33,33 @@ class Explained(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             kind = type(self)
-            told = f"{kind.__name__}: {explain(error, kind, values)}"
-            raise self.refusal(one_line(told)) from None
+            raise refused(self.refusal, kind.__name__, error, kind, values) from None
 
     # Pydantic then validates tables within tables itself, and not by way of this constructor, so
     # that the problems of all of them are told together.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+_Refusal = TypeVar("_Refusal", bound=InputError)
+
+
+def refused(
+    refusal: type[_Refusal], source: str, error: ValidationError, kind: Any, tables: Any
+) -> _Refusal:
+    """The error to raise of a table that is refused: its message is one line, and its `problems`
+    have a line each.
+
+    Args:
+        refusal: the class of the error.
+        source: what the table is, such as its file; every line begins with it.
+        error: what validation raised.
+        kind: the class of the whole, or a union of classes that a tag tells apart.
+        tables: what was validated, as a parser gives it.
+    """
+    lines = _lines(error, kind, tables)
+    found = refusal(one_line(f"{source}: {_joined(lines)}"))
+    found.problems = tuple(one_line(f"{source}: {line}") for line in lines)
+    return found
 
 
 def explain(error: ValidationError, kind: Any, tables: Any) -> str:
@@ -52,6 +74,18 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
         For each problem its key, the value given, the rule and the remedy; numbered if there are
         several.
     """
+    return _joined(_lines(error, kind, tables))
+
+
+def _joined(lines: list[str]) -> str:
+    if len(lines) == 1:
+        return lines[0]
+    numbered = [f"({place}) {line}" for place, line in enumerate(lines, 1)]
+    return f"{len(lines)} problems: " + "; ".join(numbered)
+
+
+def _lines(error: ValidationError, kind: Any, tables: Any) -> list[str]:
+    """The line of every problem, without those that follow from another one."""
     problems = [_Problem(each, kind, tables) for each in error.errors(include_url=False)]
     meant = {each.meant for each in problems}
     told = []
@@ -65,11 +99,31 @@ def explain(error: ValidationError, kind: Any, tables: Any) -> str:
         told.append(each)
     # Unknown keys come first, because they are often why others are missing.
     told.sort(key=lambda each: each.kind != "extra_forbidden")
-    lines = [each.line for each in told]
-    if len(lines) == 1:
-        return lines[0]
-    numbered = [f"({place}) {line}" for place, line in enumerate(lines, 1)]
-    return f"{len(lines)} problems: " + "; ".join(numbered)
+    return [each.line for each in told]
+
+
+def classes_in(annotation: Any) -> list[type[BaseModel]]:
+    """The classes of tables in an annotation, such as those of a union, in order."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for each in get_args(annotation) for table in classes_in(each)]
+
+
+def first_sentence(description: str) -> str:
+    """The first sentence of a description on one line, without its full stop."""
+    # A sentence ends before a capital, and "et al. 2018" does not.
+    return re.split(r"\.\s+(?=[A-Z`])", " ".join(description.split()))[0].rstrip(".")
+
+
+def nearest_first(word: str, known: Iterable[str]) -> list[str]:
+    """The `known` words, those first that are spelt most like `word`; else as they came."""
+    compared = difflib.SequenceMatcher(b=word)
+
+    def likeness(each: str) -> float:
+        compared.set_seq1(each)
+        return compared.ratio()
+
+    return sorted(known, key=likeness, reverse=True)
 
 
 class _Problem:
@@ -146,8 +200,7 @@ class _Problem:
             field = _field(_class_at(self._root, self.location[:place], self._tables), part)
             if field is not None:
                 description = field.description or ""
-        # A sentence ends before a capital, and "et al. 2018" does not.
-        return re.split(r"\.\s+(?=[A-Z`])", " ".join(description.split()))[0].rstrip(".")
+        return first_sentence(description)
 
 
 def _key_path(location: tuple[Any, ...], tables: Any) -> list[Any]:
@@ -191,7 +244,7 @@ def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None
     """The class of the table at a path; None where it is no table, or nothing says of which class
     it is."""
     # Of a union, the tag in the file says which class is meant.
-    classes = _classes_in(_annotation_at(root, path, tables))
+    classes = classes_in(_annotation_at(root, path, tables))
     if len(classes) == 1:
         return classes[0]
     node: Any = tables
@@ -210,16 +263,10 @@ def _class_at(root: Any, path: list[Any], tables: Any) -> type[BaseModel] | None
     return default if default in classes else None
 
 
-def _classes_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [table for each in get_args(annotation) for table in _classes_in(each)]
-
-
 def _tags_of(annotation: Any) -> dict[str, tuple[Any, ...]]:
     """The keys that tell classes of a union apart, with their values in order."""
     found: dict[str, tuple[Any, ...]] = {}
-    for table in _classes_in(annotation):
+    for table in classes_in(annotation):
         for tag in _TAGS:
             field = table.model_fields.get(tag)
             if field is not None and get_origin(field.annotation) is Literal:

@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clients.data.registry import build_index
 from fedray import learning, simulation
+from fedray.clients.data.registry import build_index
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError
 from fedray.learning import DeviceTime, LiveTraining, finish_training

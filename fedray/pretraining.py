@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from clients.pretraining import Pretrainer, Step
 from fedray.atomic import write_whole
+from fedray.clients.pretraining import Pretrainer, Step
 from fedray.errors import InputError, RunFailed
 from fedray.parsing import finite_or_none
 from fedray.scenario import Scenario

@@ -12,13 +12,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clients.data.registry import build_index
-from clients.workers import ShardWorker
+from fedray.clients.data.registry import build_index
+from fedray.clients.workers import ShardWorker
 from fedray.errors import CheckpointError, FedrayError, Starved
 from fedray.learning import finish_training
+from fedray.mechanisms.triangular import MatrixFile
 from fedray.messages import Outcome, ProgressListener, RunProgress, ShardPart
 from fedray.placement import Placement
 from fedray.scenario import SeveralTasks
+from fedray.server.coordinator import WindowOver
+from fedray.server.several_tasks import TasksCoordinator
 from fedray.simulation import (
     CHECKPOINT_ROWS,
     check_memory,
@@ -37,9 +40,6 @@ from fedray.trace.trained import TRAINING
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from fedray.workers import Pending
-from mechanisms.triangular import MatrixFile
-from server.coordinator import WindowOver
-from server.several_tasks import TasksCoordinator
 
 
 def simulate_tasks(

@@ -14,9 +14,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.workers import ShardWorker, start_shards
+from fedray.clients.workers import ShardWorker, start_shards
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError, Starved
+from fedray.mechanisms.triangular import MatrixFile
 from fedray.messages import (
     Outcome,
     ProgressListener,
@@ -29,15 +30,14 @@ from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import scenarios_of
+from fedray.server.coordinator import WindowOver
+from fedray.server.modes import AnyCoordinator, coordinator_of
+from fedray.server.stored import Uploaded
 from fedray.trace.partial import PartialDirectory, new_directory
 from fedray.trace.reader import Trace
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
 from fedray.workers import Pending
-from mechanisms.triangular import MatrixFile
-from server.coordinator import WindowOver
-from server.modes import AnyCoordinator, coordinator_of
-from server.stored import Uploaded
 
 CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
 """Is told the number of every committed round in order, its accepted devices [A], sorted, and the

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import ConfigDict, Discriminator, Field, ValidationError
 
-from fedray.errors import InputError, ScenarioError, one_line
-from fedray.mistakes import Explained, explain
+from fedray.errors import InputError, ScenarioError
+from fedray.mistakes import Explained, refused
 from fedray.parsing import parse_toml
 
 Positive = Annotated[float, Field(gt=0)]
@@ -66,6 +66,4 @@ def read_table_file(kind: type[_Table], file: str | Path, what: str) -> _Table:
     try:
         return kind.model_validate(tables, context={"directory": path.parent})
     except ValidationError as error:
-        raise InputError(
-            one_line(f"{what} {str(path)!r}: {explain(error, kind, tables)}")
-        ) from None
+        raise refused(InputError, f"{what} {str(path)!r}", error, kind, tables) from None

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from mechanisms.toeplitz import ToeplitzStrategy
+from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
 class BandFHU(ToeplitzStrategy):

@@ -8,7 +8,7 @@ Problem 2, Proposition 4.1).
 
 from typing import ClassVar, Literal
 
-from mechanisms.triangular import MatrixFile
+from fedray.mechanisms.triangular import MatrixFile
 
 
 class Banded(MatrixFile):

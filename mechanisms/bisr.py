@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from mechanisms.recurrence import Draws
-from mechanisms.toeplitz import ToeplitzStrategy, inverse_series
+from fedray.mechanisms.recurrence import Draws
+from fedray.mechanisms.toeplitz import ToeplitzStrategy, inverse_series
 
 
 class BISR(ToeplitzStrategy):

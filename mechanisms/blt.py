@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from mechanisms.recurrence import Buffers
-from mechanisms.toeplitz import ToeplitzStrategy
+from fedray.mechanisms.recurrence import Buffers
+from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
 class BLT(ToeplitzStrategy):

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedray.errors import InputError
-from mechanisms.loss import prefix_errors
-from mechanisms.strategy import Strategy
+from fedray.mechanisms.loss import prefix_errors
+from fedray.mechanisms.strategy import Strategy
 
 NOT_COMPARABLE = (
     "Noise multipliers of different kinds of mechanism cannot be compared, because each multiplies "

@@ -8,7 +8,7 @@ mechanisms for private machine learning").
 
 from typing import ClassVar, Literal
 
-from mechanisms.triangular import MatrixFile
+from fedray.mechanisms.triangular import MatrixFile
 
 
 class Dense(MatrixFile):

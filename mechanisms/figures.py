@@ -4,23 +4,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.errors import InputError
-from fedray.rounding import up
-from mechanisms.accounting.calibration import (
+from fedray.mechanisms.accounting.calibration import (
     least_noise_multiplier,
     noise_multiplier_for_epsilon,
     noise_multiplier_for_rho,
 )
-from mechanisms.accounting.events import Event, StrategyRelease
-from mechanisms.accounting.gdp import gdp_epsilon, mu_of
-from mechanisms.accounting.limits import check_delta, check_noise_multiplier
-from mechanisms.accounting.pld import pld_epsilon
-from mechanisms.accounting.renyi import renyi_epsilon
-from mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.loss import Loss, loss
-from mechanisms.participation import MinSep
-from mechanisms.strategy import Strategy
-from mechanisms.triangular import MatrixFile
+from fedray.mechanisms.accounting.events import Event, StrategyRelease
+from fedray.mechanisms.accounting.gdp import gdp_epsilon, mu_of
+from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.accounting.pld import pld_epsilon
+from fedray.mechanisms.accounting.renyi import renyi_epsilon
+from fedray.mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.loss import Loss, loss
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.triangular import MatrixFile
+from fedray.rounding import up
 
 HYPOTHETICAL = (
     "only if every device was Poisson-sampled as stated; devices that choose when they come are not"

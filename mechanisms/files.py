@@ -10,11 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedray.atomic import replace_file
 from fedray.errors import InputError, shown
+from fedray.mechanisms.registry import AnyStrategy
+from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.triangular import MatrixFile
 from fedray.mistakes import explain
 from fedray.parsing import parse_json
-from mechanisms.registry import AnyStrategy
-from mechanisms.strategy import Strategy
-from mechanisms.triangular import MatrixFile
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 

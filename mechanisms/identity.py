@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.recurrence import Independent
-from mechanisms.toeplitz import ToeplitzStrategy
+from fedray.mechanisms.recurrence import Independent
+from fedray.mechanisms.toeplitz import ToeplitzStrategy
 
 
 class Identity(ToeplitzStrategy):

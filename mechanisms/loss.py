@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.errors import InputError
-from mechanisms.participation import MinSep
-from mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 
 @dataclass(frozen=True, slots=True)

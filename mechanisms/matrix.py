@@ -3,7 +3,7 @@ take anybody's matrix."""
 
 from typing import ClassVar, Literal
 
-from mechanisms.triangular import MatrixFile
+from fedray.mechanisms.triangular import MatrixFile
 
 
 class Matrix(MatrixFile):

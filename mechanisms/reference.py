@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import InputError
-from mechanisms.band_fhu import BandFHU
-from mechanisms.bisr import BISR
-from mechanisms.blt import BLT
-from mechanisms.identity import Identity
-from mechanisms.participation import MinSep
-from mechanisms.restarted import Restarted
-from mechanisms.strategy import Strategy
-from mechanisms.toeplitz import Toeplitz
-from mechanisms.tree import Tree
-from mechanisms.tree_full import TreeFull
-from mechanisms.triangular import MatrixFile
+from fedray.mechanisms.band_fhu import BandFHU
+from fedray.mechanisms.bisr import BISR
+from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.identity import Identity
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.restarted import Restarted
+from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.toeplitz import Toeplitz
+from fedray.mechanisms.tree import Tree
+from fedray.mechanisms.tree_full import TreeFull
+from fedray.mechanisms.triangular import MatrixFile
 
 
 def strategy_matrix(strategy: Strategy, rounds: int) -> NDArray[np.float64]:

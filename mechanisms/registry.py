@@ -4,17 +4,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mechanisms.band_fhu import BandFHU
-from mechanisms.banded import Banded
-from mechanisms.bisr import BISR
-from mechanisms.blt import BLT
-from mechanisms.dense import Dense
-from mechanisms.identity import Identity
-from mechanisms.matrix import Matrix
-from mechanisms.restarted import Restarted
-from mechanisms.toeplitz import Toeplitz
-from mechanisms.tree import Tree
-from mechanisms.tree_full import TreeFull
+from fedray.mechanisms.band_fhu import BandFHU
+from fedray.mechanisms.banded import Banded
+from fedray.mechanisms.bisr import BISR
+from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.dense import Dense
+from fedray.mechanisms.identity import Identity
+from fedray.mechanisms.matrix import Matrix
+from fedray.mechanisms.restarted import Restarted
+from fedray.mechanisms.toeplitz import Toeplitz
+from fedray.mechanisms.tree import Tree
+from fedray.mechanisms.tree_full import TreeFull
 
 AnyStrategy = Annotated[
     Identity

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from mechanisms.band_fhu import BandFHU
-from mechanisms.bisr import BISR
-from mechanisms.blt import BLT
-from mechanisms.participation import MinSep
-from mechanisms.recurrence import Recurrence
-from mechanisms.restarts import Restarts, segments_of
-from mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
-from mechanisms.strategy import Sensitivity, Strategy
-from mechanisms.toeplitz import Toeplitz, ToeplitzStrategy
+from fedray.mechanisms.band_fhu import BandFHU
+from fedray.mechanisms.bisr import BISR
+from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.recurrence import Recurrence
+from fedray.mechanisms.restarts import Restarts, segments_of
+from fedray.mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
+from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.toeplitz import Toeplitz, ToeplitzStrategy
 
 PROGRAM_PARTICIPATIONS = 300
 """Up to this many, the exact program over the segments takes seconds."""

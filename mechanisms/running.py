@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
-from mechanisms.strategy import Strategy
+from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
+from fedray.mechanisms.strategy import Strategy
 
 LEAST_AHEAD, SHARE_AHEAD = 64, 8
 """A horizon is LEAST_AHEAD rounds ahead, or rounds so far / SHARE_AHEAD if that is more."""

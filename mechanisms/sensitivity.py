@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import InputError
-from mechanisms.gram import GramTable
-from mechanisms.participation import MinSep
-from mechanisms.strategy import Sensitivity, SensitivityUnknown
+from fedray.mechanisms.gram import GramTable
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Sensitivity, SensitivityUnknown
 
 if TYPE_CHECKING:
-    from mechanisms.strategy import Strategy
+    from fedray.mechanisms.strategy import Strategy
 
 
 GRAM_TABLE_ROUNDS = 10_000

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from fedray.errors import InputError
+from fedray.mechanisms.gram import GramTable
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.recurrence import Recurrence
 from fedray.mistakes import Explained
-from mechanisms.gram import GramTable
-from mechanisms.participation import MinSep
-from mechanisms.recurrence import Recurrence
 
 
 class SensitivityUnknown(InputError):
@@ -43,9 +43,9 @@ class Strategy(Explained, ABC):
     """An immutable strategy matrix. Serialises to JSON as its `kind` and its parameters.
 
     A subclass says its Gram matrix G = C'C, entry by entry, the error of its decoder, and the
-    recurrence of its noise; most are one of two families,
-    `mechanisms.toeplitz.ToeplitzStrategy` and `mechanisms.triangular.TriangularStrategy`, which
-    say all three.
+    recurrence of its noise; most are one of two families that say all three,
+    `fedray.mechanisms.toeplitz.ToeplitzStrategy` and
+    `fedray.mechanisms.triangular.TriangularStrategy`.
     """
 
     model_config = ConfigDict(

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from mechanisms.participation import MinSep
-from mechanisms.recurrence import Outputs, Recurrence
-from mechanisms.sensitivity import any_strategy_sensitivity
-from mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.recurrence import Outputs, Recurrence
+from fedray.mechanisms.sensitivity import any_strategy_sensitivity
+from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 DIRECT_SUMS = 256
 """Columns, or bands, up to which a sum of columns is added up one by one; beyond, by FFT, whose

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from mechanisms.participation import MinSep
-from mechanisms.recurrence import Forest
-from mechanisms.restarts import Restarts, segments_of
-from mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.recurrence import Forest
+from fedray.mechanisms.restarts import Restarts, segments_of
+from fedray.mechanisms.strategy import Sensitivity, Strategy
 
 NO_ROUND = -(2**62)
 PROGRAM_PARTICIPATIONS = 300
@@ -171,7 +171,7 @@ class Tree(Strategy):
     """Tree aggregation with Honaker's estimate from below (TreeAgg).
 
     It can be streamed: a round needs the nodes on one path of the tree. The best linear estimate,
-    which weighs all nodes released so far, is `mechanisms.tree_full`.
+    which weighs all nodes released so far, is `fedray.mechanisms.tree_full`.
     """
 
     kind: Literal["tree"] = "tree"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)

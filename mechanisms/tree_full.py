@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from mechanisms.participation import MinSep
-from mechanisms.strategy import Sensitivity
-from mechanisms.tree import Segment, forest, forest_gram, forest_sensitivity
-from mechanisms.triangular import MOST_ROUNDS, TriangularStrategy, lower_factor
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Sensitivity
+from fedray.mechanisms.tree import Segment, forest, forest_gram, forest_sensitivity
+from fedray.mechanisms.triangular import MOST_ROUNDS, TriangularStrategy, lower_factor
 
 
 class TreeFull(TriangularStrategy):

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
 from fedray.errors import InputError
+from fedray.mechanisms.gram import GramTable
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.recurrence import Outputs
+from fedray.mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
+from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.mistakes import explain
-from mechanisms.gram import GramTable
-from mechanisms.participation import MinSep
-from mechanisms.recurrence import Outputs
-from mechanisms.sensitivity import any_strategy_sensitivity, orthogonal_sensitivity
-from mechanisms.strategy import Sensitivity, Strategy
 
 MOST_ROUNDS = 20_000
 """Above, a matrix is 3.2 GB and its products take minutes; use a Toeplitz strategy or a BLT."""
@@ -206,7 +206,7 @@ class MatrixFile(TriangularStrategy):
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], file: str) -> Self:
-        """A strategy held in memory, to be saved (`mechanisms.files`).
+        """A strategy held in memory, to be saved (`fedray.mechanisms.files`).
 
         Args:
             matrix: C, [N, N], lower triangular with a positive diagonal.

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedray.errors import InputError
-from mechanisms.participation import gap_of
+from fedray.mechanisms.participation import gap_of
 
 FOLDER = Path(__file__).resolve().parent / "gboard"
 

@@ -21,11 +21,11 @@ from fedray.encoding.registry import encoding_of
 from fedray.errors import CheckpointError, InputError
 from fedray.messages import Clip, TrainReport
 from fedray.scenario import Scenario
+from fedray.server.clip_rule import clip_rule_of
+from fedray.server.estimator import estimator_of
+from fedray.server.noise import NoiseStream, noise_stream
+from fedray.server.optimizers import optimizer_of
 from fedray.trace.checkpoints import prefixed, under
-from server.clip_rule import clip_rule_of
-from server.estimator import estimator_of
-from server.noise import NoiseStream, noise_stream
-from server.optimizers import optimizer_of
 
 
 class ModelAggregator:

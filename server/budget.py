@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.mechanisms.accounting.calibration import largest_sensitivity
+from fedray.mechanisms.running import RunningSensitivity
 from fedray.rounding import up
 from fedray.scenario import Scenario
-from mechanisms.accounting.calibration import largest_sensitivity
-from mechanisms.running import RunningSensitivity
 
 
 class Budget:

@@ -24,8 +24,7 @@ from fedray.errors import InputError
 from fedray.messages import NO_WINDOW, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Key, address_within, draw
 from fedray.scenario import Scenario
-from fedray.trace.checkpoints import prefixed, under
-from server.arrivals import (
+from fedray.server.arrivals import (
     EMPTY,
     Arrivals,
     carry_over,
@@ -37,9 +36,10 @@ from server.arrivals import (
     pop,
     push,
 )
-from server.policies.policy import Attempt, Policies
-from server.policies.registry import policies_of
-from server.rounds import FateModel, fate, outages_of
+from fedray.server.policies.policy import Attempt, Policies
+from fedray.server.policies.registry import policies_of
+from fedray.server.rounds import FateModel, fate, outages_of
+from fedray.trace.checkpoints import prefixed, under
 
 EXHAUSTED, RELEASED = 0, 1
 _UNSETTLED = 2

@@ -9,9 +9,9 @@ from fedray.messages import Outcome, RoundRecord
 from fedray.protocols import Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
-from server.buffer import EXHAUSTED, Buffer, BufferRules
-from server.coordinator import ClosedRound, RoundLoop
-from server.rounds import without_commit
+from fedray.server.buffer import EXHAUSTED, Buffer, BufferRules
+from fedray.server.coordinator import ClosedRound, RoundLoop
+from fedray.server.rounds import without_commit
 
 
 class BufferedCoordinator(RoundLoop):

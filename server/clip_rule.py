@@ -14,8 +14,8 @@ from fedray.messages import Clip, TrainReport
 from fedray.rng import Stream
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import AdaptiveClipping, AnyClipping
+from fedray.server.noise import noise_stream
 from fedray.trace.checkpoints import prefixed, under
-from server.noise import noise_stream
 
 LEAST_NORM, MOST_NORM = 1e-6, 1e6
 """Limits of a clip norm, as of `privacy.clip_norm`."""

@@ -28,11 +28,10 @@ from fedray.messages import (
 from fedray.protocols import Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
-from fedray.trace.checkpoints import prefixed, under
-from server.budget import Budget
-from server.pace import Pace, Samplers
-from server.records import records_array, records_of
-from server.rounds import (
+from fedray.server.budget import Budget
+from fedray.server.pace import Pace, Samplers
+from fedray.server.records import records_array, records_of
+from fedray.server.rounds import (
     Reporting,
     RoundRules,
     Selected,
@@ -40,8 +39,9 @@ from server.rounds import (
     resolve_reporting,
     withheld,
 )
-from server.selection import DOWN, EXHAUSTED, FULL, Selection
-from server.shards import Shards
+from fedray.server.selection import DOWN, EXHAUSTED, FULL, Selection
+from fedray.server.shards import Shards
+from fedray.trace.checkpoints import prefixed, under
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.mechanisms.participation import MOST_ROUNDS
 from fedray.rng import Stream, stream_generator, stream_seed
-from mechanisms.participation import MOST_ROUNDS
 
 BLOCK = 1 << 18
 LEVELS = 128

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from fedray.messages import NO_WINDOW, CheckIns, Window
 from fedray.rng import Key, Stream, address_within, draw, exponential, stream_key, stream_seed
 from fedray.scenario import SeveralTasks
-from fedray.trace.checkpoints import prefixed, under
-from server.arrivals import (
+from fedray.server.arrivals import (
     EMPTY,
     Arrivals,
     carry_over,
@@ -30,8 +29,9 @@ from server.arrivals import (
     pop,
     push,
 )
-from server.rounds import RoundRules, Selected
-from server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT
+from fedray.server.rounds import RoundRules, Selected
+from fedray.server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT
+from fedray.trace.checkpoints import prefixed, under
 
 _READY = 4
 """As in server/selection.py: inside the kernel alone, that a round may start now."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from fedray.protocols import Shard
 from fedray.scenario import Scenario
-from server.buffered import BufferedCoordinator
-from server.coordinator import Coordinator
-from server.stored import StoredCoordinator
+from fedray.server.buffered import BufferedCoordinator
+from fedray.server.coordinator import Coordinator
+from fedray.server.stored import StoredCoordinator
 
 AnyCoordinator = Coordinator | BufferedCoordinator | StoredCoordinator
 """What forms rounds, as `rounds.mode` says."""

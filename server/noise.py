@@ -24,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
+from fedray.mechanisms.strategy import Strategy
 from fedray.rng import Stream
-from mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
-from mechanisms.strategy import Strategy
-from server.draws import VIRTUAL, NormalDraws
+from fedray.server.draws import VIRTUAL, NormalDraws
 
 
 class NoiseStream(ABC):

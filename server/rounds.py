@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from fedray.messages import Outcome, Settlement
 from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
-from server.closing import ClosingRule, closing_rule_of
-from server.policies.policy import Attempt, Policies
-from server.policies.registry import policies_of
+from fedray.server.closing import ClosingRule, closing_rule_of
+from fedray.server.policies.policy import Attempt, Policies
+from fedray.server.policies.registry import policies_of
 
 
 class FateModel(NamedTuple):

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from fedray.messages import NO_WINDOW, CheckIns, Window
 from fedray.rng import Key
-from fedray.trace.checkpoints import prefixed, under
-from server.arrivals import (
+from fedray.server.arrivals import (
     EMPTY,
     Arrivals,
     carry_over,
@@ -32,7 +31,8 @@ from server.arrivals import (
     pop,
     push,
 )
-from server.rounds import RoundRules, Selected
+from fedray.server.rounds import RoundRules, Selected
+from fedray.trace.checkpoints import prefixed, under
 
 EXHAUSTED, FULL, TIMED_OUT, DOWN = 0, 1, 2, 3
 _READY = 4
@@ -41,7 +41,7 @@ _READY = 4
 
 class _Waiting(NamedTuple):
     """The waiting devices: a heap of slots by the end of their interval, and the slots' columns,
-    which are those of `server.rounds.Selected`. All arrays but `counts` are [target].
+    which are those of `fedray.server.rounds.Selected`. All arrays but `counts` are [target].
 
     counts: [waiting, free slots].
     heap: slots of those that wait.

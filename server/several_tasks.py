@@ -25,14 +25,14 @@ from fedray.messages import (
 )
 from fedray.protocols import Shard
 from fedray.scenario import SeveralTasks
+from fedray.server.coordinator import ClosedRound, CohortLoop, WindowOver
+from fedray.server.joint_selection import JointSelection
+from fedray.server.pace import Pace, Samplers
+from fedray.server.policies.policy import Policies
+from fedray.server.rounds import Reporting, RoundRules, Selected
+from fedray.server.selection import DOWN, EXHAUSTED
+from fedray.server.shards import Shards
 from fedray.trace.checkpoints import prefixed, under
-from server.coordinator import ClosedRound, CohortLoop, WindowOver
-from server.joint_selection import JointSelection
-from server.pace import Pace, Samplers
-from server.policies.policy import Policies
-from server.rounds import Reporting, RoundRules, Selected
-from server.selection import DOWN, EXHAUSTED
-from server.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)

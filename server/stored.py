@@ -30,14 +30,14 @@ from fedray.messages import (
 from fedray.protocols import Shard
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import most_unresolved
-from server.budget import Budget
-from server.coordinator import ClosedRound, WindowOver
-from server.pace import Samplers, UploadPace
-from server.policies.policy import Attempt
-from server.records import records_array, records_of
-from server.rounds import RoundRules, Selected, draw_fates, lost_in_outages
-from server.schedules import Unresolved, schedule_of
-from server.shards import Shards
+from fedray.server.budget import Budget
+from fedray.server.coordinator import ClosedRound, WindowOver
+from fedray.server.pace import Samplers, UploadPace
+from fedray.server.policies.policy import Attempt
+from fedray.server.records import records_array, records_of
+from fedray.server.rounds import RoundRules, Selected, draw_fates, lost_in_outages
+from fedray.server.schedules import Unresolved, schedule_of
+from fedray.server.shards import Shards
 
 MOST_FAILURES = 100
 """Attempts at a round that may fail for unresolved uploads, one after the other."""
@@ -78,7 +78,7 @@ NOTHING = Stored(np.empty(0, np.uint64), np.empty(0), np.empty(0))
 class StoredCoordinator:
     """Collects uploads window by window, and forms the rounds of each window when it is over.
 
-    It is driven as `server.coordinator.Coordinator` is.
+    It is driven as `fedray.server.coordinator.Coordinator` is.
 
     Args:
         scenario: says windows, schedule and policies.

@@ -80,6 +80,8 @@ def start_aggregator(scenario: Scenario, placement: Placement) -> AggregatorWork
 
 
 def _make_aggregator(scenario: Scenario, device: str) -> Any:
-    from server.aggregator import ModelAggregator  # loads torch, in the worker's process alone
+    from fedray.server.aggregator import (
+        ModelAggregator,  # loads torch, in the worker's process alone
+    )
 
     return ModelAggregator(scenario, device)

@@ -3,14 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.availability.intervals import Intervals
-from clients.availability.model import NothingKnown
+from fedray.clients.availability.intervals import Intervals
+from fedray.clients.availability.model import NothingKnown
 from fedray.scenario import Scenario
 from fedray.scenario.availability import AlwaysOn
 
 
 class AlwaysOnModel(NothingKnown):
-    """Availability without an end; see clients.availability.model.Availability.
+    """Availability without an end; see fedray.clients.availability.model.Availability.
 
     Args:
         scenario, table: say nothing that matters here.

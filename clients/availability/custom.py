@@ -3,16 +3,16 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.availability.intervals import Intervals
-from clients.availability.model import NothingKnown
-from clients.python_file import function_in
+from fedray.clients.availability.intervals import Intervals
+from fedray.clients.availability.model import NothingKnown
+from fedray.clients.python_file import function_in
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
 
 
 class CustomModel(NothingKnown):
-    """Availability by a user's function; see clients.availability.model.Availability.
+    """Availability by a user's function; see fedray.clients.availability.model.Availability.
 
     It lists intervals only, so that check-ins are drawn by enumeration.
 

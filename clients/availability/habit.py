@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import special
 
-from clients.availability.intervals import (
+from fedray.clients.availability.intervals import (
     DAY,
     HOUR,
     JOIN_SECONDS,
@@ -27,7 +27,7 @@ from clients.availability.intervals import (
     keep_touching,
     merge,
 )
-from clients.population import Zones, zone_of
+from fedray.clients.population import Zones, zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import (
     MAX_NORMAL,
@@ -241,7 +241,7 @@ _UNKNOWN = Habits(
 
 
 class HabitAvailabilityModel:
-    """Availability by habits; see clients.availability.model.Availability.
+    """Availability by habits; see fedray.clients.availability.model.Availability.
 
     Args:
         scenario: says seed and zones.

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.availability.intervals import Intervals
+from fedray.clients.availability.intervals import Intervals
 
 
 class Availability(Protocol):

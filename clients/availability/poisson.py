@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.availability.intervals import (
+from fedray.clients.availability.intervals import (
     DAY,
     JOIN_SECONDS,
     Intervals,
@@ -16,7 +16,7 @@ from clients.availability.intervals import (
     keep_touching,
     merge,
 )
-from clients.availability.model import NothingKnown
+from fedray.clients.availability.model import NothingKnown
 from fedray.rng import Key, Stream, draw, exponential, poisson, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import PoissonAvailability
@@ -59,7 +59,7 @@ class _Model(NamedTuple):
 
 
 class PoissonModel(NothingKnown):
-    """Availability by a Poisson process; see clients.availability.model.Availability.
+    """Availability by a Poisson process; see fedray.clients.availability.model.Availability.
 
     Args:
         scenario: says the seed.

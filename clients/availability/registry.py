@@ -2,15 +2,15 @@
 
 from pkgutil import resolve_name
 
-from clients.availability.model import Availability
+from fedray.clients.availability.model import Availability
 from fedray.scenario import Scenario
 
 MODELS = {
-    "always_on": "clients.availability.always_on:AlwaysOnModel",
-    "custom": "clients.availability.custom:CustomModel",
-    "habit": "clients.availability.habit:HabitAvailabilityModel",
-    "poisson": "clients.availability.poisson:PoissonModel",
-    "replay": "clients.availability.replay:ReplayModel",
+    "always_on": "fedray.clients.availability.always_on:AlwaysOnModel",
+    "custom": "fedray.clients.availability.custom:CustomModel",
+    "habit": "fedray.clients.availability.habit:HabitAvailabilityModel",
+    "poisson": "fedray.clients.availability.poisson:PoissonModel",
+    "replay": "fedray.clients.availability.replay:ReplayModel",
 }
 """What takes a scenario and its table, and is an `Availability`."""
 

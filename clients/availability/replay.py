@@ -12,9 +12,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals, filled
-from clients.availability.model import NothingKnown
-from clients.population import Zones, zone_of
+from fedray.clients.availability.intervals import DAY, HOUR, JOIN_SECONDS, Intervals, filled
+from fedray.clients.availability.model import NothingKnown
+from fedray.clients.population import Zones, zone_of
 from fedray.rng import Key, Stream, draw, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.availability import ReplayAvailability
@@ -77,7 +77,7 @@ class _Record(NamedTuple):
 
 
 class ReplayModel(NothingKnown):
-    """Availability by a recording; see clients.availability.model.Availability.
+    """Availability by a recording; see fedray.clients.availability.model.Availability.
 
     Args:
         scenario: says seed and zones.

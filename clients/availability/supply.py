@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clients.availability.intervals import DAY, HOUR
-from clients.availability.registry import availability_of
-from clients.population import DeviceModel, Presence, are_usable, devices_of_ranks
+from fedray.clients.availability.intervals import DAY, HOUR
+from fedray.clients.availability.registry import availability_of
+from fedray.clients.population import DeviceModel, Presence, are_usable, devices_of_ranks
 from fedray.scenario import Scenario
 
 SAMPLE_DEVICES = 10_000

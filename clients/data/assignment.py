@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.availability.habit import HabitAvailabilityModel
-from clients.data.source import FIRST_HELD_OUT
-from clients.population import DeviceModel, Zones, speed_of, zones_on
+from fedray.clients.availability.habit import HabitAvailabilityModel
+from fedray.clients.data.source import FIRST_HELD_OUT
+from fedray.clients.population import DeviceModel, Zones, speed_of, zones_on
 from fedray.errors import ScenarioError
 from fedray.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario

@@ -19,16 +19,16 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import integrate, special
 
-from clients.data.drawn import DrawnCounts
-from clients.data.normals import fill_with_normals
-from clients.data.source import Field
+from fedray.clients.data.drawn import DrawnCounts
+from fedray.clients.data.normals import fill_with_normals
+from fedray.clients.data.source import Field
 from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.data import ClassesData
 
 
 class Classes(DrawnCounts):
-    """Examples of synthetic classes; see clients.data.source.ExampleSource.
+    """Examples of synthetic classes; see fedray.clients.data.source.ExampleSource.
 
     Args:
         scenario: says seed and devices.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.source import FIRST_HELD_OUT, ExampleSource
+from fedray.clients.data.source import FIRST_HELD_OUT, ExampleSource
 
 MakeSource = Callable[[], ExampleSource]
 DEVICES = np.array([0, 1, 7, 65_536, 2**39], np.uint64)

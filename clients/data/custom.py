@@ -6,10 +6,10 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.readers.reader import Client, Column, Damaged
-from clients.data.recorded import RecordedExamples
-from clients.data.source import DamagedExamples, ExampleSource, Field
-from clients.python_file import called, function_in
+from fedray.clients.data.readers.reader import Client, Column, Damaged
+from fedray.clients.data.recorded import RecordedExamples
+from fedray.clients.data.source import DamagedExamples, ExampleSource, Field
+from fedray.clients.python_file import called, function_in
 from fedray.errors import FedrayError, ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.data import CustomData
@@ -67,7 +67,7 @@ def custom_source(scenario: Scenario, table: CustomData) -> ExampleSource:
 
 
 class _Partitions:
-    """See clients.data.readers.reader.ClientFile; a client is found by its number."""
+    """See fedray.clients.data.readers.reader.ClientFile; a client is found by its number."""
 
     def __init__(self, partitions: Partitioned, column: str) -> None:
         self._partitions, self._column = partitions, column
@@ -119,7 +119,7 @@ class _Checked:
             isinstance(field, Field) for field in self.fields.values()
         )
         if not has_fields:
-            self._refuse("`fields` must be clients.data.source.Field by name")
+            self._refuse("`fields` must be fedray.clients.data.source.Field by name")
         # A source that fails at once is refused at once, and not when the first round is trained.
         self.examples_on(_ANY_CHECKED_DEVICE)
 

@@ -4,14 +4,14 @@ devices may be held out."""
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.source import FIRST_HELD_OUT
-from clients.population import DeviceModel, examples_on
+from fedray.clients.data.source import FIRST_HELD_OUT
+from fedray.clients.population import DeviceModel, examples_on
 from fedray.scenario import Scenario
 
 
 class DrawnCounts:
-    """Mixin for a source (clients.data.source.ExampleSource) whose counts are those of the table
-    `population`.
+    """Mixin for a source (fedray.clients.data.source.ExampleSource) whose counts are those of the
+    table `population`.
 
     Args:
         scenario: has the table.

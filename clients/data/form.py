@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.readers.reader import Column, Damaged
-from clients.data.source import Field
+from fedray.clients.data.readers.reader import Column, Damaged
+from fedray.clients.data.source import Field
 from fedray.scenario.data import FormedData
 
 PADDING, UNKNOWN, START, END, FIRST_WORD = range(5)

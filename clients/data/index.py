@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from clients.data.readers.reader import Client, ClientFile, Damaged
+from fedray.clients.data.readers.reader import Client, ClientFile, Damaged
 from fedray.kept import keep, read_kept
 
 _SCHEMA = pa.schema(

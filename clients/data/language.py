@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.data.drawn import DrawnCounts
-from clients.data.source import Field
+from fedray.clients.data.drawn import DrawnCounts
+from fedray.clients.data.source import Field
 from fedray.rng import Stream, draw, gamma, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.data import LanguageData
@@ -29,7 +29,7 @@ START = WORDS
 
 
 class Language(DrawnCounts):
-    """Sentences of the synthetic language; see clients.data.source.ExampleSource.
+    """Sentences of the synthetic language; see fedray.clients.data.source.ExampleSource.
 
     An example is a sentence, with START before its words.
 

@@ -12,16 +12,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clients.data.drawn import DrawnCounts
-from clients.data.normals import fill_with_normals
-from clients.data.source import Field
+from fedray.clients.data.drawn import DrawnCounts
+from fedray.clients.data.normals import fill_with_normals
+from fedray.clients.data.source import Field
 from fedray.rng import Stream, stream_generator, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.data import PointsData
 
 
 class Points(DrawnCounts):
-    """Synthetic points, around a centre of each device; see clients.data.source.ExampleSource.
+    """Synthetic points, around a centre of each device.
+
+    See fedray.clients.data.source.ExampleSource.
 
     Args:
         scenario: says seed and devices.

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.assignment import Assignment, drawn_order, held_out_places
-from clients.data.cache import content_cache
-from clients.data.form import Contents, Counting, Form
-from clients.data.index import Index, indexed
-from clients.data.readers.reader import ClientFile, Damaged
-from clients.data.source import DamagedExamples, Field, OnRead
+from fedray.clients.data.assignment import Assignment, drawn_order, held_out_places
+from fedray.clients.data.cache import content_cache
+from fedray.clients.data.form import Contents, Counting, Form
+from fedray.clients.data.index import Index, indexed
+from fedray.clients.data.readers.reader import ClientFile, Damaged
+from fedray.clients.data.source import DamagedExamples, Field, OnRead
 from fedray.errors import InputError, one_line
 from fedray.kept import keep, read_kept
 from fedray.scenario import Scenario
@@ -39,7 +39,7 @@ class _Split:
 
 
 class RecordedExamples:
-    """Examples of recorded clients, given to devices; see clients.data.source.ExampleSource.
+    """Examples of recorded clients, given to devices; see fedray.clients.data.source.ExampleSource.
 
     Args:
         scenario: says seed and devices.

@@ -6,24 +6,24 @@ from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
-from clients.data.source import ExampleSource, OnRead
+from fedray.clients.data.source import ExampleSource, OnRead
 from fedray.messages import DataProgress, ProgressListener
 from fedray.scenario import Scenario
 from fedray.scenario.data import FileData, SourceCodeData
 
 SOURCES = {
-    "classes": "clients.data.classes:Classes",
-    "custom": "clients.data.custom:custom_source",
-    "language": "clients.data.language:Language",
-    "points": "clients.data.points:Points",
+    "classes": "fedray.clients.data.classes:Classes",
+    "custom": "fedray.clients.data.custom:custom_source",
+    "language": "fedray.clients.data.language:Language",
+    "points": "fedray.clients.data.points:Points",
 }
 """What takes a scenario and its table, and is an `ExampleSource`."""
 READERS = {
-    "leaf": "clients.data.readers.leaf:LeafFiles.of",
-    "parquet": "clients.data.readers.parquet:ParquetFiles.of",
-    "pfl_hdf5": "clients.data.readers.pfl_hdf5:PflHdf5.of",
-    "source_code": "clients.data.readers.source_code:SourceCode.of",
-    "tff_sqlite": "clients.data.readers.tff_sqlite:TffSqlite.of",
+    "leaf": "fedray.clients.data.readers.leaf:LeafFiles.of",
+    "parquet": "fedray.clients.data.readers.parquet:ParquetFiles.of",
+    "pfl_hdf5": "fedray.clients.data.readers.pfl_hdf5:PflHdf5.of",
+    "source_code": "fedray.clients.data.readers.source_code:SourceCode.of",
+    "tff_sqlite": "fedray.clients.data.readers.tff_sqlite:TffSqlite.of",
 }
 """What takes its table and the folder in the cache for the data's content, and is a `ClientFile`:
 recorded clients, which `RecordedExamples` gives to devices."""
@@ -47,7 +47,7 @@ def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSourc
         # Before there is a folder in the cache for another content than the file has.
         table.checked_path("file")
     if isinstance(table, FileData | SourceCodeData):
-        from clients.data.recorded import RecordedExamples
+        from fedray.clients.data.recorded import RecordedExamples
 
         make_reader = partial(resolve_name(READERS[table.kind]), table)
         return RecordedExamples(scenario, table, make_reader, table.sha256, on_read)

@@ -38,7 +38,7 @@ class ExampleSource(Protocol):
     """The examples of every device. Shapes: G devices, B examples.
 
     A source is a pure function of the scenario, whoever asks and in whatever order. It needs no
-    torch. `clients.data.contract` has the checks that every source must pass.
+    torch. `fedray.clients.data.contract` has the checks that every source must pass.
 
     fields: the arrays of an example by name.
     held_out_devices: how many ids from FIRST_HELD_OUT on have data.

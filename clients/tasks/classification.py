@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from clients.data.source import Field
-from clients.tasks.initial import Parameter, drawn, shapes_of
-from clients.tasks.task import Batch, Parameters
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.initial import Parameter, drawn, shapes_of
+from fedray.clients.tasks.task import Batch, Parameters
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
 
@@ -50,7 +50,7 @@ def described(fields: Mapping[str, Field]) -> str:
 
 
 class Classifier(ABC):
-    """A model whose scores are the logits of classes; see clients.tasks.task.Task.
+    """A model whose scores are the logits of classes; see fedray.clients.tasks.task.Task.
 
     The loss is the mean cross-entropy.
 

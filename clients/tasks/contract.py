@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.data.source import ExampleSource
-from clients.tasks.layout import named, repeated, size_of, tensors
-from clients.tasks.task import Task
+from fedray.clients.data.source import ExampleSource
+from fedray.clients.tasks.layout import named, repeated, size_of, tensors
+from fedray.clients.tasks.task import Task
 
 MakeTask = Callable[[int], tuple[Task, ExampleSource]]
 DEVICES = np.array([0, 1, 7, 65_536, 2**40 - 1], np.uint64)

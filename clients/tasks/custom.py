@@ -8,21 +8,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.source import ExampleSource, Field
-from clients.python_file import called, function_in
-from clients.tasks.layout import size_of
-from clients.tasks.task import Batch, Parameters, Task
+from fedray.clients.data.source import ExampleSource, Field
+from fedray.clients.python_file import called, function_in
+from fedray.clients.tasks.layout import size_of
+from fedray.clients.tasks.task import Batch, Parameters, Task
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
 from fedray.scenario.tasks import CustomTask as CustomTable
 
 T = TypeVar("T")
 METHODS = ("initial_parameters", "losses", "measure")
-"""What a task must have of `clients.tasks.task.Task`, beside `shapes` and `metrics`."""
+"""What a task must have of `fedray.clients.tasks.task.Task`, beside `shapes` and `metrics`."""
 
 
 class CustomTask:
-    """A user's own task; see clients.tasks.task.Task.
+    """A user's own task; see fedray.clients.tasks.task.Task.
 
     Whatever the user's code raises, or returns against the rules, is a ScenarioError.
 

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.source import Field
-from clients.tasks.initial import Parameter, constant, glorot, orthogonal, uniform
-from clients.tasks.recurrence import recur
-from clients.tasks.task import Parameters
-from clients.tasks.text import TextModel, embedded, tokens_of
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.initial import Parameter, constant, glorot, orthogonal, uniform
+from fedray.clients.tasks.recurrence import recur
+from fedray.clients.tasks.task import Parameters
+from fedray.clients.tasks.text import TextModel, embedded, tokens_of
 from fedray.scenario.tasks import KeyboardLstmTask
 
 EMBEDDING_BOUND = 0.05

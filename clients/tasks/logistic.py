@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from clients.data.source import Field
-from clients.tasks.classification import Classifier, classes_of
-from clients.tasks.initial import Parameter, constant
-from clients.tasks.task import Batch, Parameters
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.classification import Classifier, classes_of
+from fedray.clients.tasks.initial import Parameter, constant
+from fedray.clients.tasks.task import Batch, Parameters
 from fedray.scenario.tasks import LogisticTask
 
 

@@ -11,10 +11,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from clients.data.source import Field
-from clients.tasks.classification import Classifier, classes_of
-from clients.tasks.initial import Parameter, constant, glorot
-from clients.tasks.task import Parameters
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.classification import Classifier, classes_of
+from fedray.clients.tasks.initial import Parameter, constant, glorot
+from fedray.clients.tasks.task import Parameters
 from fedray.scenario.tasks import MlpTask
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from clients.data.source import ExampleSource, Field
-from clients.tasks.task import Batch, Parameters
+from fedray.clients.data.source import ExampleSource, Field
+from fedray.clients.tasks.task import Batch, Parameters
 from fedray.messages import Metric
 
 Examples = tuple[Tensor, Tensor]
@@ -51,7 +51,7 @@ def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class FunctionSource:
-    """Examples from a function of the user's own; see clients.data.source.ExampleSource.
+    """Examples from a function of the user's own; see fedray.clients.data.source.ExampleSource.
 
     Args:
         examples: gives all examples of a device: `examples(device)` is inputs [N, ...] and targets
@@ -130,7 +130,7 @@ class FunctionSource:
 
 
 class ModuleTask:
-    """A task whose model is a torch module; see clients.tasks.task.Task.
+    """A task whose model is a torch module; see fedray.clients.tasks.task.Task.
 
     Its data has the fields `inputs` and `targets`. A group of devices is one call of the module by
     `torch.func.vmap`, each with parameters of its own. Recurrent layers of torch have no such call,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from clients.data.source import Field
-from clients.tasks.task import Batch, Parameters
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.task import Batch, Parameters
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
 from fedray.rng import Stream, stream_generator
@@ -31,7 +31,7 @@ SHAPES = {
 
 
 class NextWord:
-    """A small LSTM that predicts the next word; see clients.tasks.task.Task.
+    """A small LSTM that predicts the next word; see fedray.clients.tasks.task.Task.
 
     The last token of the vocabulary stands before the first word, and is never predicted.
 

@@ -14,16 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.source import Field
-from clients.tasks.classification import described
-from clients.tasks.task import Batch, Parameters
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.classification import described
+from fedray.clients.tasks.task import Batch, Parameters
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
 from fedray.scenario.tasks import QuadraticTask
 
 
 class Quadratic:
-    """A task whose model is one vector `w`, which begins at zero; see clients.tasks.task.Task.
+    """A task whose model is one vector `w`, which begins at zero.
+
+    See fedray.clients.tasks.task.Task.
 
     Args:
         table: says the curvatures.

@@ -4,19 +4,19 @@ ARCHITECTURE.md, "To add"."""
 from collections.abc import Mapping
 from pkgutil import resolve_name
 
-from clients.data.source import Field
-from clients.tasks.task import Task
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.task import Task
 from fedray.scenario import Scenario
 
 TASKS = {
-    "custom": "clients.tasks.custom:CustomTask",
-    "image_cnn": "clients.tasks.image_cnn:ImageCnn",
-    "keyboard_lstm": "clients.tasks.keyboard_lstm:KeyboardLstm",
-    "logistic": "clients.tasks.logistic:Logistic",
-    "mlp": "clients.tasks.mlp:Mlp",
-    "next_word": "clients.tasks.next_word:NextWord",
-    "quadratic": "clients.tasks.quadratic:Quadratic",
-    "transformer_lm": "clients.tasks.transformer_lm:TransformerLm",
+    "custom": "fedray.clients.tasks.custom:CustomTask",
+    "image_cnn": "fedray.clients.tasks.image_cnn:ImageCnn",
+    "keyboard_lstm": "fedray.clients.tasks.keyboard_lstm:KeyboardLstm",
+    "logistic": "fedray.clients.tasks.logistic:Logistic",
+    "mlp": "fedray.clients.tasks.mlp:Mlp",
+    "next_word": "fedray.clients.tasks.next_word:NextWord",
+    "quadratic": "fedray.clients.tasks.quadratic:Quadratic",
+    "transformer_lm": "fedray.clients.tasks.transformer_lm:TransformerLm",
 }
 """What takes its table, a seed and the fields of the data, and is a `Task`."""
 

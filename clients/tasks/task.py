@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Parameters = Mapping[str, "Tensor"]
 """Parameters by name, [G, *shape] each: those of G devices."""
 Batch = Mapping[str, "Tensor"]
-"""Fields of examples by name, [G, B, *shape] each; see clients.data.source.Field."""
+"""Fields of examples by name, [G, B, *shape] each; see fedray.clients.data.source.Field."""
 
 
 class Task(Protocol):
@@ -24,7 +24,8 @@ class Task(Protocol):
     their shapes, in order, lay out the flat vector [D] that is averaged.
 
     A task is a pure function of what it was built from: every trainer has one of its own, and all
-    of them must give the same. `clients.tasks.contract` has the checks that every task must pass.
+    of them must give the same. `fedray.clients.tasks.contract` has the checks that every task
+    must pass.
 
     shapes: of every parameter by its name.
     metrics: what `measure` gives.

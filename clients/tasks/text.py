@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from clients.data.source import Field
-from clients.tasks.classification import described
-from clients.tasks.initial import Parameter, drawn, shapes_of
-from clients.tasks.task import Batch, Parameters
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.classification import described
+from fedray.clients.tasks.initial import Parameter, drawn, shapes_of
+from fedray.clients.tasks.task import Batch, Parameters
 from fedray.errors import ScenarioError
 from fedray.messages import Metric
 
@@ -53,7 +53,7 @@ def tokens_of(kind: str, fields: Mapping[str, Field]) -> Field:
 
 
 class TextModel(ABC):
-    """A model of the next word; see clients.tasks.task.Task.
+    """A model of the next word; see fedray.clients.tasks.task.Task.
 
     The loss is the mean cross-entropy of a device's words: of all targets but padding. A batch
     without a word has loss zero. Of the metrics, the loss, its exponential and the accuracy are

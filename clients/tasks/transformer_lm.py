@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clients.data.source import Field
-from clients.tasks.initial import Draw, Parameter, constant, glorot, uniform
-from clients.tasks.task import Parameters
-from clients.tasks.text import TextModel, embedded, tokens_of
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.initial import Draw, Parameter, constant, glorot, uniform
+from fedray.clients.tasks.task import Parameters
+from fedray.clients.tasks.text import TextModel, embedded, tokens_of
 from fedray.scenario.tasks import TransformerLmTask
 
 EMBEDDING_BOUND = 0.05

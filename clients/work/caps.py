@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.source import ExampleSource, Field
+from fedray.clients.data.source import ExampleSource, Field
 from fedray.errors import ScenarioError
 from fedray.scenario.training import FedAvg, FedSGD
 

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.source import ExampleSource
-from clients.tasks.layout import named, repeated, tensors
-from clients.tasks.task import Task
-from clients.work.caps import usable_examples
-from clients.work.orders import example_orders
-from clients.work.work import WorkOrder, WorkResult
+from fedray.clients.data.source import ExampleSource
+from fedray.clients.tasks.layout import named, repeated, tensors
+from fedray.clients.tasks.task import Task
+from fedray.clients.work.caps import usable_examples
+from fedray.clients.work.orders import example_orders
+from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.errors import ScenarioError
 from fedray.rng import Stream, stream_key
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
@@ -25,7 +25,7 @@ need no more."""
 
 
 class LocalTraining:
-    """FedAvg and FedProx; see clients.work.work.DeviceWork.
+    """FedAvg and FedProx; see fedray.clients.work.work.DeviceWork.
 
     Args:
         table: what the devices do.
@@ -110,7 +110,7 @@ class LocalTraining:
 
 
 class OneGradient:
-    """FedSGD: one gradient of all of a device's examples; see clients.work.work.DeviceWork.
+    """FedSGD: one gradient of all of a device's examples; see fedray.clients.work.work.DeviceWork.
 
     Devices hold different numbers of examples, so each is computed alone.
 

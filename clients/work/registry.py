@@ -2,16 +2,16 @@
 
 from pkgutil import resolve_name
 
-from clients.data.source import ExampleSource
-from clients.tasks.task import Task
-from clients.work.caps import demand_tokens
-from clients.work.work import DeviceWork
+from fedray.clients.data.source import ExampleSource
+from fedray.clients.tasks.task import Task
+from fedray.clients.work.caps import demand_tokens
+from fedray.clients.work.work import DeviceWork
 from fedray.scenario import Scenario
 
 WORKS = {
-    "fedavg": "clients.work.local:LocalTraining",
-    "fedprox": "clients.work.local:LocalTraining",
-    "fedsgd": "clients.work.local:OneGradient",
+    "fedavg": "fedray.clients.work.local:LocalTraining",
+    "fedprox": "fedray.clients.work.local:LocalTraining",
+    "fedsgd": "fedray.clients.work.local:OneGradient",
 }
 """What takes its table, a task, a source of examples and a seed, and is a `DeviceWork`."""
 

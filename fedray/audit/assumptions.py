@@ -1,8 +1,8 @@
 """What the figures of an audit rest on, in plain words. Every audit prints this."""
 
+from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
-from mechanisms.accounting.clip_count import count_noise_multiplier
 
 _CENTRAL = (
     "The aggregator that adds the noise is trusted (central model), and every model after every "

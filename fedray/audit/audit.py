@@ -46,17 +46,17 @@ from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.encoding.tables import AnyEncoding, DiscreteGaussian
 from fedray.errors import InputError, ScenarioError, TraceCorrupt, shown
+from fedray.mechanisms.accounting.events import Composed, Event
+from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility, utility
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity, Tree
+from fedray.mechanisms.strategy import Strategy
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.events import Composed, Event
-from mechanisms.accounting.limits import check_delta, check_noise_multiplier
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.comparison import NOT_COMPARABLE, Utility, utility
-from mechanisms.participation import MinSep
-from mechanisms.registry import Identity, Tree
-from mechanisms.strategy import Strategy
 
 DEFAULT_DELTA = 1e-10
 """For logs, unless another is given."""

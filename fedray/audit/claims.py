@@ -18,10 +18,10 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 
 from fedray.errors import InputError
+from fedray.mechanisms.files import strategy_beside
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import AnyStrategy
 from fedray.table import Positive, Table, read_table_file
-from mechanisms.files import strategy_beside
-from mechanisms.participation import MinSep
-from mechanisms.registry import AnyStrategy
 
 Count = Annotated[int, Field(ge=1)]
 

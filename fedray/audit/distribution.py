@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.participation import MinSep
-from mechanisms.sensitivity import PatternSensitivities, PatternValues
-from mechanisms.strategy import Sensitivity, Strategy
-from mechanisms.triangular import TriangularStrategy
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.sensitivity import PatternSensitivities, PatternValues
+from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.triangular import TriangularStrategy
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 CURVE_STEPS = 200

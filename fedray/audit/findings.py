@@ -15,13 +15,13 @@ from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.strategy import Sensitivity
 from fedray.rounding import down, up
 from fedray.scenario.privacy import Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.accountants import epsilon_of
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.strategy import Sensitivity
 
 MOST_EVIDENCE = 10
 ROUNDED = {"rho": 1e-9, "epsilon": 1e-6}

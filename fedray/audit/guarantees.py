@@ -22,18 +22,18 @@ from fedray.audit.rules import ROUND_TIMES, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.clip_count import with_counts
+from fedray.mechanisms.accounting.events import Event, EventRefused, StrategyRelease
+from fedray.mechanisms.accounting.gdp import mu_of
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.rounding import down, shown_min_sep
 from fedray.scenario import Scenario
 from fedray.scenario.uploads import CyclicSchedule
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.accountants import epsilon_of
-from mechanisms.accounting.clip_count import with_counts
-from mechanisms.accounting.events import Event, EventRefused, StrategyRelease
-from mechanisms.accounting.gdp import mu_of
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.participation import MinSep
-from mechanisms.strategy import Sensitivity, Strategy
 
 SCOPES = {
     "observed": "this run as it happened, for the recorded rounds of each device",

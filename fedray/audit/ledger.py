@@ -7,10 +7,10 @@ import numpy as np
 from fedray.audit.noise import Noise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from mechanisms.accounting.accountants import epsilon_of
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.sensitivity import PatternSensitivities
-from mechanisms.strategy import Strategy
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.mechanisms.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)

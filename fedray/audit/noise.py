@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedray.encoding.norms import device_variance, largest_square, padded
 from fedray.encoding.tables import DiscreteGaussian
-from mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
+from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian, Repeated
 
 
 @dataclass(frozen=True, slots=True)

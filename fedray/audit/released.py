@@ -12,13 +12,13 @@ from typing import Any
 
 from fedray.atomic import replace_file
 from fedray.errors import InputError
-from mechanisms.accounting.accountants import epsilon_of, every_epsilon_of
-from mechanisms.accounting.events import Event, EventRefused, read_event
-from mechanisms.accounting.limits import check_delta
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.files import read_json, write_json
-from mechanisms.strategy import Strategy
-from mechanisms.triangular import MatrixFile
+from fedray.mechanisms.accounting.accountants import epsilon_of, every_epsilon_of
+from fedray.mechanisms.accounting.events import Event, EventRefused, read_event
+from fedray.mechanisms.accounting.limits import check_delta
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.files import read_json, write_json
+from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.triangular import MatrixFile
 
 FORMAT, VERSION = "fedray-events", 1
 
@@ -62,7 +62,7 @@ class ReleasedEvent:
 
     def to_json(self) -> dict[str, Any]:
         """The event, with the figures of every accountant and of dp_accounting."""
-        from mechanisms.accounting.peer import peer_figures
+        from fedray.mechanisms.accounting.peer import peer_figures
 
         return {
             "mechanism": self.mechanism,

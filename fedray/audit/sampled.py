@@ -4,13 +4,13 @@ import numpy as np
 
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.noise import Noise, ServerNoise
+from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity
+from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.messages import Outcome
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
-from mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
-from mechanisms.participation import MinSep
-from mechanisms.registry import Identity
-from mechanisms.strategy import Sensitivity, Strategy
 
 LEAST_PROBABILITY = 1e-12
 """Of as many uploads as a round drew, or of a more extreme number: below it the rounds were not

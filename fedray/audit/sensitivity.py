@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from fedray.audit.participation import Chosen, Patterns
 from fedray.errors import InputError
-from mechanisms.participation import MinSep
-from mechanisms.sensitivity import MOST_CERTIFICATES, PatternSensitivities
-from mechanisms.strategy import SensitivityUnknown, Strategy
-from mechanisms.triangular import TriangularStrategy
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, PatternSensitivities
+from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
+from fedray.mechanisms.triangular import TriangularStrategy
 
 MOST_OF_MATRICES = 8_000
 """Participations of one device that are audited with a matrix: 8,000 in 10,000 rounds take under a

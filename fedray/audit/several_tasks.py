@@ -24,11 +24,11 @@ from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.audit.participation import Patterns, patterns_by_part
 from fedray.errors import InputError
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import Composed, Event
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.trace.several_tasks import TasksRun
-from mechanisms.accounting.accountants import epsilon_of
-from mechanisms.accounting.events import Composed, Event
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.sensitivity import PatternSensitivities
 
 ASSUMPTIONS = (
     "The unit of privacy is a device with all that it contributed to any of the tasks.",

@@ -13,10 +13,10 @@ from fedray.audit.audit import Audit, MechanismAudit
 from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.errors import InputError, shown
+from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from mechanisms.accounting.accountants import epsilon_of
 
 UNSEEN = "cannot be seen in a trace"
 FALSE_POSITIVE_RATE = 1e-3

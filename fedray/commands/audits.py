@@ -8,10 +8,12 @@ import typer
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
+    PageOption,
     TraceArgument,
     TrustFlag,
     print_json,
     print_pieces,
+    scenario_argument,
     status_line,
 )
 from fedray.errors import InputError
@@ -60,9 +62,7 @@ def audit(
     mechanism: MechanismOption = None,
     noise_multiplier: MultiplierOption = None,
     delta: OwnDeltaOption = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the audit as an HTML page.")
-    ] = None,
+    page: PageOption = None,
     figures: FiguresOption = None,
     events: Annotated[
         Path | None,
@@ -97,15 +97,15 @@ def audit(
             "events": events,
             "show_devices": show_devices,
         }
-        audit_run_of_tasks(trace, refused, delta, out, figures, verify, as_json)
+        audit_run_of_tasks(trace, refused, delta, page, figures, verify, as_json)
         return
     opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
     written = {}
-    if out is not None:
+    if page is not None:
         from fedray.report.page import write_report
 
-        written["report"] = str(write_report(opened, result, out))
+        written["page"] = str(write_report(opened, result, page))
     if figures is not None:
         written["figures"] = _write_figures(opened, result, figures)
     if events is not None:
@@ -164,7 +164,7 @@ def _audited(
 ) -> Any:
     from fedray.audit.audit import audit_trace
     from fedray.audit.claims import read_claim
-    from mechanisms.files import read_strategy
+    from fedray.mechanisms.files import read_strategy
 
     try:
         strategies = [read_strategy(file) for file in mechanisms or ()]
@@ -196,10 +196,11 @@ def report(
     figures: FiguresOption = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Write the self-contained HTML page of a trace's audit, or of a trained run.
 
-    It is the page of `fedray audit --out`, in the trace unless --out names a
+    It is the page of `fedray audit --page`, in the trace unless --out names a
     file, without the audit's text. With --claim the exit code is that of the
     audit. A trained run has a page of its metrics, which no audit is part of.
     """
@@ -216,12 +217,11 @@ def report(
             "delta": delta,
             "show_devices": show_devices or None,
         }
-        _report_trained(
-            trace, out, figures, verify, [k for k, v in options.items() if v is not None]
-        )
+        given = [name for name, value in options.items() if value is not None]
+        _print_written(_report_trained(trace, out, figures, verify, given), as_json)
         return
     if is_of_tasks(trace):
-        from fedray.commands.several_tasks import report_run_of_tasks
+        from fedray.commands.several_tasks import pages_of_tasks
 
         refused = {
             "claim": claim,
@@ -229,20 +229,40 @@ def report(
             "noise_multiplier": noise_multiplier,
             "show_devices": show_devices,
         }
-        report_run_of_tasks(trace, refused, delta, out, figures, verify)
+        _print_written(pages_of_tasks(trace, refused, delta, out, figures, verify), as_json)
         return
     opened = _opened(trace, verify)
     result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
-    typer.echo(str(write_report(opened, result, out or opened.path / REPORT_FILE)))
+    written = {"page": str(write_report(opened, result, out or opened.path / REPORT_FILE))}
     if figures is not None:
-        typer.echo(_write_figures(opened, result, figures))
+        written["figures"] = _write_figures(opened, result, figures)
+    _print_written(written, as_json)
     _exit_by_claim(result)
+
+
+def _print_written(written: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print_json(written)
+        return
+    for path in written.values():
+        typer.echo(path)
 
 
 def _report_trained(
     directory: Path, out: Path | None, figures: Path | None, verify: bool | None, given: list[str]
-) -> None:
-    """Writes the page of a trained run. given: options that were used, and are of audits."""
+) -> dict[str, str]:
+    """Writes the page of a trained run.
+
+    Args:
+        directory: of the trained run.
+        out: the page; None for the one in the directory.
+        figures: directory of the figures; None for none.
+        verify: whether to check all digests, none, or those of what is read.
+        given: options that were used, and are of audits.
+
+    Returns:
+        Where the page and the figures are, by "page" and "figures".
+    """
     from fedray.report.files import write_figure_files
     from fedray.report.trained_page import trained_figures, write_training_report
     from fedray.trace.schema import REPORT_FILE
@@ -257,10 +277,11 @@ def _report_trained(
     trained = TrainedRun.open(directory, verify is not False)
     if verify:
         trained.verify()
-    typer.echo(str(write_training_report(trained, out or directory / REPORT_FILE)))
+    written = {"page": str(write_training_report(trained, out or directory / REPORT_FILE))}
     if figures is not None:
         write_figure_files(trained_figures(trained), figures)
-        typer.echo(str(figures.absolute()))
+        written["figures"] = str(figures.absolute())
+    return written
 
 
 def statement(
@@ -320,7 +341,7 @@ def _write_statement(found: Any, folder: Path) -> None:
 
 
 def canary(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file.")],
+    scenario: Annotated[Path, scenario_argument("A scenario, by file or name.")],
     trace: Annotated[
         Path | None,
         typer.Option(

@@ -24,7 +24,7 @@ def cache(
 
     They are made again when the data is opened again.
     """
-    from clients.data.cache import cached_contents, delete_content
+    from fedray.clients.data.cache import cached_contents, delete_content
     from fedray.report.text import TextTable
 
     if unused_for is not None and not unused_for >= 0:

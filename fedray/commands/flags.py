@@ -6,15 +6,31 @@ from collections.abc import Iterable
 from typing import Any
 
 OTHER_NAMES = {
-    "devices": "population",
-    "is_resumed": "resume",
-    "memory_mebibytes": "memory",
-    "timer_hours": "timer",
-    "worker_timeout_seconds": "worker_timeout",
+    "memory": "memory_mebibytes",
+    "population": "devices",
+    "resume": "is_resumed",
+    "sample": "devices",
+    "timer": "timer_hours",
+    "worker_timeout": "worker_timeout_seconds",
 }
-"""Arguments of the library whose name is not that of the command's parameter."""
+"""Parameters of commands, with the library's name of the same argument where that is another."""
+RENAMED = {
+    ("audit", "--out"): "--page",
+    ("evaluate", "--devices"): "--sample",
+    ("fit", "--devices"): "--population",
+    ("plan", "--devices"): "--population",
+}
+"""What options of commands were called, and are called now."""
 _OF_A_FILE = re.compile(r"\bfile '[^']*': ")
 """What follows is about keys of a file, which may be called like arguments."""
+
+
+def renamed(command: str, option: str) -> str | None:
+    """What to say of an `option` of a `command` that has a new name; None where it has none."""
+    new_name = RENAMED.get((command, option))
+    if new_name is None:
+        return None
+    return f"fedray {command} {option}: this option is called {new_name} now; use that"
 
 
 def in_flags(message: str, parameters: Iterable[Any]) -> str:
@@ -29,7 +45,7 @@ def in_flags(message: str, parameters: Iterable[Any]) -> str:
     for each in parameters:
         if each.param_type_name == "option":
             flags[each.name] = each.opts[0], (*each.secondary_opts, each.opts[0])[0]
-    flags |= {name: flags[own] for name, own in OTHER_NAMES.items() if own in flags}
+    flags |= {name: flags[own] for own, name in OTHER_NAMES.items() if own in flags}
     names = "|".join(map(re.escape, flags))
     mention = re.compile(rf"(?<![\w.'/-])({names})(=(?:True|None|False)\b|=)")
 

@@ -11,13 +11,14 @@ import typer
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
+    PageOption,
     TrustFlag,
     print_json,
     print_pieces,
     print_table,
+    scenario_argument,
     status_line,
 )
-from fedray.errors import RunFailed
 
 InProcessFlag = Annotated[
     bool | None,
@@ -67,10 +68,6 @@ TensorboardOption = Annotated[
         help="Also write TensorBoard's event files of the training into this directory.",
     ),
 ]
-PageOption = Annotated[
-    Path | None,
-    typer.Option("--page", metavar="FILE", help="Also write an HTML page, such as page.html."),
-]
 
 
 def backend_of(in_process: bool | None) -> Any:
@@ -80,28 +77,16 @@ def backend_of(in_process: bool | None) -> Any:
     return "in-process" if in_process else "ray"
 
 
-@contextlib.contextmanager
-def interrupts_explained() -> Any:
-    """Within: an interrupt that says how to go on ends the command with that message."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        if not str(interrupt):
-            raise
-        raise RunFailed(str(interrupt)) from None
-
-
 def train(
     trace: Annotated[
         Path, typer.Argument(metavar="TRACE", help="A trace directory that `fedray run` wrote.")
     ],
     scenario: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[SCENARIO]",
-            help="A scenario file, whose tables data, training and privacy are taken; default: "
-            "what the trace was simulated with.",
-            show_default=False,
+        scenario_argument(
+            "A scenario, by file or name, whose tables data, training and privacy are taken; "
+            "default: what the trace was simulated with.",
+            "[SCENARIO]",
         ),
     ] = None,
     overrides: SetOption = None,
@@ -109,8 +94,11 @@ def train(
         Path | None, typer.Option(help="New directory for the model; default: one under runs/.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted training: its --out.")
-    ] = False,
+        Path | None,
+        typer.Option(
+            "--resume", metavar="DIR", help="Go on with an interrupted training: its --out."
+        ),
+    ] = None,
     in_process: InProcessFlag = None,
     trainers: TrainersOption = None,
     address: AddressOption = None,
@@ -137,8 +125,8 @@ def train(
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
 
-    if resume and out is None:
-        raise InputError("--resume goes on with a training that has a name: give its --out")
+    if resume is not None and out is not None:
+        raise InputError("--resume goes on with a training where it was: leave out --out")
     placement = Placement(
         backend=backend_of(in_process),
         address=address,
@@ -156,11 +144,16 @@ def train(
         run_progress(is_shown=not as_json) as show,
         event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
-        interrupts_explained(),
     ):
         on_progress = both(show, write)
         trained = train_on(
-            opened, value, placement, out, on_progress, is_resumed=resume, trust_code=trust_code
+            opened,
+            value,
+            placement,
+            resume or out,
+            on_progress,
+            is_resumed=resume is not None,
+            trust_code=trust_code,
         )
     privacy = value.privacy
     audit = audit_trace(
@@ -185,9 +178,7 @@ def train(
 
 
 def pretrain(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="A scenario file: whose model it is.")
-    ],
+    scenario: Annotated[Path, scenario_argument("A scenario, by file or name: whose model it is.")],
     public: Annotated[
         Path,
         typer.Argument(
@@ -297,7 +288,7 @@ def evaluate(
             help="What it was trained on; default: the trace in which it lies.",
         ),
     ] = None,
-    devices: Annotated[
+    sample: Annotated[
         int,
         typer.Option(
             metavar="N",
@@ -323,7 +314,7 @@ def evaluate(
     from fedray.studies.on_devices_page import on_devices_figures, on_devices_page
 
     with status_line("evaluating"):
-        result = evaluate_on_devices(trained, trace, devices, examples, trust_code=trust_code)
+        result = evaluate_on_devices(trained, trace, sample, examples, trust_code=trust_code)
     written = _write_shown(
         page, lambda: on_devices_page(result), figures, lambda: on_devices_figures(result)
     )

@@ -19,11 +19,18 @@ from fedray.commands.output import (
 )
 
 
+def _kinds(begun: str) -> list[str]:
+    from fedray.mechanisms.optimize.design import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(begun)]
+
+
 def optimize(
     kind: Annotated[
         str,
         typer.Argument(
             metavar="KIND",
+            autocompletion=_kinds,
             help="blt, banded, banded-toeplitz, band-fhu, bisr, dense, tree, tree-full or "
             "identity.",
         ),

@@ -23,12 +23,54 @@ FiguresOption = Annotated[
         "there is none.",
     ),
 ]
+PageOption = Annotated[
+    Path | None,
+    typer.Option("--page", metavar="FILE", help="Also write an HTML page, such as page.html."),
+]
 TraceArgument = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE", help="A trace: the directory that `fedray run` or `fedray import` wrote."
     ),
 ]
+
+
+def _scenario_file(name: Path | None) -> Path | None:
+    from fedray.scenario import find_scenario
+
+    return None if name is None else find_scenario(name)
+
+
+def _scenario_files(names: list[Path] | None) -> list[Path] | None:
+    from fedray.scenario import find_scenario
+
+    return None if names is None else [find_scenario(each) for each in names]
+
+
+def _shipped_names(begun: str) -> list[str]:
+    from fedray.scenario.shipped import shipped_scenario_files
+
+    return [name for name in shipped_scenario_files() if name.startswith(begun)]
+
+
+def scenario_argument(help_text: str, metavar: str = "SCENARIO") -> Any:
+    """An argument that is a scenario's file, or the name of a scenario that ships."""
+    return typer.Argument(
+        metavar=metavar,
+        help=help_text,
+        show_default=False,
+        callback=_scenario_file,
+        autocompletion=_shipped_names,
+    )
+
+
+def scenarios_option(help_text: str) -> Any:
+    """An option that is given once per scenario: a file, or the name of one that ships."""
+    return typer.Option(
+        metavar="FILE", help=help_text, callback=_scenario_files, autocompletion=_shipped_names
+    )
+
+
 TrustFlag = Annotated[
     bool,
     typer.Option(

@@ -1,4 +1,4 @@
-"""Runs and scenarios: run, reproduce, fit, scenarios, schema."""
+"""Runs and scenarios: run, reproduce, fit, scenarios."""
 
 import contextlib
 import json
@@ -19,7 +19,6 @@ from fedray.commands.learning import (
     TrainersOption,
     WorkerTimeoutOption,
     backend_of,
-    interrupts_explained,
 )
 from fedray.commands.output import (
     FiguresOption,
@@ -28,6 +27,8 @@ from fedray.commands.output import (
     print_json,
     print_pieces,
     print_table,
+    scenario_argument,
+    scenarios_option,
     status_line,
 )
 from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_tasks
@@ -38,11 +39,7 @@ from fedray.errors import CheckpointError, InputError, RunFailed
 def run(
     scenario: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="SCENARIO",
-            help="A scenario file; `fedray scenarios` lists some.",
-            show_default=False,
-        ),
+        scenario_argument("A scenario: a file, or a name that `fedray scenarios` lists."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New directory for the trace; default: one under runs/.")
@@ -110,7 +107,6 @@ def run(
         run_progress(is_shown=not as_json) as show,
         event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
-        interrupts_explained(),
     ):
         on_progress = both(show, write)
         if resume is not None:
@@ -162,7 +158,7 @@ def run(
 
 def _say_supply(scenario: Any) -> None:
     """How many devices are eligible, before a run that may be long."""
-    from clients.availability.supply import eligible_at_once
+    from fedray.clients.availability.supply import eligible_at_once
     from fedray.scenario import SeveralTasks
 
     if isinstance(scenario, SeveralTasks):
@@ -179,11 +175,17 @@ def _say_supply(scenario: Any) -> None:
     )
 
 
+def _reproduced(begun: str) -> list[str]:
+    known = ("gboard", "gboard-privacy", "learning")
+    return [name for name in known if name.startswith(begun)]
+
+
 def reproduce(
     what: Annotated[
         str,
         typer.Argument(
             metavar="WHAT",
+            autocompletion=_reproduced,
             help="gboard: the runs of Xu et al. 2023, simulated; gboard-privacy: their rho and "
             "epsilon, no simulation; learning: the order of mechanisms at equal privacy, by models "
             "that are trained.",
@@ -217,9 +219,7 @@ def reproduce(
     ] = None,
     scenario: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Of learning: a scenario; default: those of scenarios/learning."
-        ),
+        scenarios_option("Of learning: a scenario; default: those of scenarios/learning."),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -332,8 +332,8 @@ def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
 def fit(
     scenario: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[SCENARIO]", help="A scenario file; else give --population, --timer, --rounds."
+        scenario_argument(
+            "A scenario, by file or name; else give --population, --timer, --rounds.", "[SCENARIO]"
         ),
     ] = None,
     min_sep: Annotated[
@@ -381,10 +381,10 @@ def fit(
     as_json: JsonFlag = False,
 ) -> None:
     """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
+    from fedray.mechanisms.participation import gap_of
     from fedray.report.text import TextTable
     from fedray.report.text.studies import fit_rows, fitted_min_sep
     from fedray.studies.fit import fit_min_sep, scenario_to_fit
-    from mechanisms.participation import gap_of
 
     if (min_sep is None) == (rounds_between is None):
         raise InputError(
@@ -418,16 +418,16 @@ def fit(
     )
 
 
-def scenarios() -> None:
-    """List the scenarios that ship with fedray."""
+def scenarios(as_json: JsonFlag = False) -> None:
+    """List the scenarios that ship with fedray: name, file, description."""
     from fedray.scenario import shipped_scenarios
 
-    for path, scenario in shipped_scenarios():
-        typer.echo(f"{path}  {scenario.description}")
-
-
-def schema() -> None:
-    """Print the JSON schema of scenario files."""
-    from fedray.scenario.several_tasks import scenario_schema
-
-    print_json(scenario_schema())
+    rows = [
+        {"name": path.stem, "file": str(path), "description": scenario.description}
+        for path, scenario in shipped_scenarios()
+    ]
+    if as_json:
+        print_json({"scenarios": rows})
+        return
+    for row in rows:
+        typer.echo("  ".join(row.values()))

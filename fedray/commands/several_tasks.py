@@ -70,7 +70,7 @@ def say_supply_of_tasks(several: Any) -> None:
     Args:
         several: the tasks.
     """
-    from clients.availability.supply import eligible_at_once
+    from fedray.clients.availability.supply import eligible_at_once
 
     supply = eligible_at_once(several.common)
     wanted = [task.scenario.rounds.wanted_at_once for task in several.tasks]
@@ -86,7 +86,7 @@ def audit_run_of_tasks(
     directory: Path,
     refused: dict[str, Any],
     delta: float | None,
-    out: Path | None,
+    page: Path | None,
     figures: Path | None,
     verify: bool | None,
     as_json: bool,
@@ -98,7 +98,7 @@ def audit_run_of_tasks(
         refused: options that are about one trace alone, by their names; None or empty where they
             were not given.
         delta: of every epsilon, instead of the run's own.
-        out: where the page is written; None for none.
+        page: where the page is written; None for none.
         figures: where its figures are written; None for nowhere.
         verify: whether all digests are checked, or none; None for those of what is read.
         as_json: whether one JSON object is printed.
@@ -106,7 +106,7 @@ def audit_run_of_tasks(
     from fedray.report.text.several_tasks import tasks_text
 
     opened, audit = _audited(directory, refused, delta, verify)
-    written = _write(audit, out, figures)
+    written = _write(audit, page, figures)
     document = audit.to_json()
     if as_json:
         print_json({**document, "digest_verified": verify is True, **written})
@@ -118,15 +118,15 @@ def audit_run_of_tasks(
         typer.echo(f"{what:<8} {path}")
 
 
-def report_run_of_tasks(
+def pages_of_tasks(
     directory: Path,
     refused: dict[str, Any],
     delta: float | None,
     out: Path | None,
     figures: Path | None,
     verify: bool | None,
-) -> None:
-    """Writes the page of a run of several tasks, and prints where.
+) -> dict[str, str]:
+    """Writes the page of a run of several tasks.
 
     Args:
         directory: of the run.
@@ -135,12 +135,14 @@ def report_run_of_tasks(
         out: the page; None for report.html in the directory.
         figures: where its figures are written; None for nowhere.
         verify: see `audit_run_of_tasks`.
+
+    Returns:
+        Where the page and the figures are, by "page" and "figures".
     """
     from fedray.trace.schema import REPORT_FILE
 
     _, audit = _audited(directory, refused, delta, verify)
-    for path in _write(audit, out or directory / REPORT_FILE, figures).values():
-        typer.echo(path)
+    return _write(audit, out or directory / REPORT_FILE, figures)
 
 
 def _audited(
@@ -169,7 +171,7 @@ def _write(audit: Any, out: Path | None, figures: Path | None) -> dict[str, str]
 
     written = {}
     if out is not None:
-        written["report"] = str(write_tasks_report(audit, out))
+        written["page"] = str(write_tasks_report(audit, out))
     if figures is not None:
         write_figure_files(tasks_figures(audit), figures)
         written["figures"] = str(figures.absolute())

@@ -18,16 +18,25 @@ from fedray.commands.output import (
     print_json,
     print_pieces,
     print_table,
+    scenario_argument,
     status_line,
 )
 from fedray.errors import InputError
+
+
+def _shipped_sweeps(begun: str) -> list[str]:
+    from fedray.studies.sweep.sweep import shipped_sweeps
+
+    return [name for name in shipped_sweeps() if name.startswith(begun)]
 
 
 def stress(
     sweep: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SWEEP]", help="A shipped sweep, or a TOML file; none: list those that ship."
+            metavar="[SWEEP]",
+            help="A shipped sweep, or a TOML file; none: list those that ship.",
+            autocompletion=_shipped_sweeps,
         ),
     ] = None,
     out: Annotated[
@@ -54,8 +63,15 @@ def stress(
     from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
 
     if sweep is None:
-        for name, path in shipped_sweeps().items():
-            typer.echo(f"{name}  {Sweep.from_toml(path)[0].description}")
+        described = {
+            name: Sweep.from_toml(path)[0].description for name, path in shipped_sweeps().items()
+        }
+        if as_json:
+            rows = [{"name": name, "description": text} for name, text in described.items()]
+            print_json({"sweeps": rows})
+            return
+        for name, text in described.items():
+            typer.echo(f"{name}  {text}")
         return
     value, scenario = find_sweep(sweep)
     if out is not None and (out.exists() or out.is_symlink()):
@@ -94,9 +110,9 @@ def plan(
     epsilon: Annotated[float, typer.Option(metavar="E", help="Largest epsilon allowed.")],
     scenario: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[SCENARIO]",
-            help="A scenario file whose other keys hold; else give --population, --rounds.",
+        scenario_argument(
+            "A scenario, by file or name, whose other keys hold; else give --population, --rounds.",
+            "[SCENARIO]",
         ),
     ] = None,
     population: Annotated[

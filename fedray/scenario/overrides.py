@@ -2,12 +2,14 @@
 
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from fedray.encoding.tables import AnyEncoding
 from fedray.errors import ScenarioError, shown
+from fedray.mechanisms.registry import AnyStrategy
+from fedray.mistakes import classes_in
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability
 from fedray.scenario.buffer import AnyStalenessWeighting
@@ -19,7 +21,6 @@ from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
 from fedray.scenario.uploads import AnySchedule
 from fedray.scenario.weighting import AnyWeighting
-from mechanisms.registry import AnyStrategy
 
 _LONG_FORMS = {"file": ["training", "task", "file"], "task": ["training", "task", "kind"]}
 """Keys of the table `training` that are short for keys of its table `task`."""
@@ -77,21 +78,11 @@ def _parse_value(text: str, override: str) -> Any:
         raise ScenarioError(f"override {shown(override)}: {error}; give a simpler value") from None
 
 
-def _classes(union: Any) -> list[type[BaseModel]]:
-    """The classes of a union of tables, each of which may be annotated."""
-    if isinstance(union, type):
-        return [union]
-    parts = get_args(union)
-    if get_origin(union) is Annotated:
-        return _classes(parts[0])
-    return [each for part in parts for each in _classes(part)]
-
-
 def _by_kind(union: Any, key: str) -> dict[str, type[BaseModel]]:
     """The classes of a union by the values of the key that tells them apart."""
     return {
         kind: each
-        for each in _classes(union)
+        for each in classes_in(union)
         for kind in get_args(each.model_fields[key].annotation)
     }
 

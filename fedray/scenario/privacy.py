@@ -5,13 +5,13 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedray.encoding.tables import AnyEncoding, FixedPoint
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.files import strategy_beside
+from fedray.mechanisms.registry import BLT, AnyStrategy, Identity
 from fedray.scenario.clipping import AdaptiveClipping, AnyClipping, FixedClipping
 from fedray.table import Table
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gdp_epsilon
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.files import strategy_beside
-from mechanisms.registry import BLT, AnyStrategy, Identity
 
 
 class StopAt(Table):

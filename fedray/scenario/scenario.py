@@ -15,8 +15,10 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedray.encoding.encoding import SumSetting
 from fedray.encoding.tables import FixedPoint
-from fedray.errors import ScenarioError, one_line
-from fedray.mistakes import explain
+from fedray.errors import ScenarioError
+from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
+from fedray.mechanisms.triangular import MatrixFile
+from fedray.mistakes import refused
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.clipping import AdaptiveClipping
@@ -32,8 +34,6 @@ from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
 from fedray.scenario.weighting import MeanWeighting
 from fedray.table import Table
-from mechanisms.accounting.clip_count import update_noise_multiplier
-from mechanisms.triangular import MatrixFile
 
 LARGEST_NOISE_GROWTH = 1e6
 """Largest coefficient of C^-1: beyond, float32 noise would drown itself."""
@@ -428,7 +428,7 @@ class Scenario(Table):
         try:
             return cls.model_validate(tables, context=context)
         except ValidationError as error:
-            raise ScenarioError(one_line(f"{source}: {explain(error, cls, tables)}")) from None
+            raise refused(ScenarioError, source, error, cls, tables) from None
 
     def to_tables(self) -> dict[str, Any]:
         """Every key with its value, defaults included, as nested dicts of TOML and JSON types; what

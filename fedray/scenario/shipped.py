@@ -3,24 +3,48 @@
 import importlib.util
 from pathlib import Path
 
+from fedray.errors import ScenarioError
+from fedray.mistakes import nearest_first
 from fedray.scenario.scenario import Scenario
 from fedray.scenario.several_tasks import SeveralTasks, read_scenario
 
 
 def shipped_scenarios() -> list[tuple[Path, Scenario | SeveralTasks]]:
     """The scenario files of the `scenarios` package, with their values, in order of path."""
-    package = importlib.util.find_spec("scenarios")
-    folders = (
-        [Path(folder) for folder in (package.submodule_search_locations or [])] if package else []
-    )
-    files = sorted(
-        file
-        for folder in folders
-        for file in folder.rglob("*.toml")
-        if file.parent.name != "stress"
-    )  # those are sweeps
+    return [(file, read_scenario(file)) for file in shipped_scenario_files().values()]
+
+
+def shipped_scenario_files() -> dict[str, Path]:
+    """The scenario files of the `scenarios` package by name, in order of path; paths are relative
+    where they are below the current directory."""
+    package = importlib.util.find_spec("fedray.scenarios")
+    locations = package.submodule_search_locations if package else None
     here = Path.cwd()
-    return [
-        (file.relative_to(here) if file.is_relative_to(here) else file, read_scenario(file))
-        for file in files
-    ]
+    found = {}
+    for folder in map(Path, locations or ()):
+        for file in sorted(folder.resolve().rglob("*.toml")):
+            if file.parent.name != "stress":  # those are sweeps
+                found[file.stem] = file.relative_to(here) if file.is_relative_to(here) else file
+    return found
+
+
+def find_scenario(name: str | Path) -> Path:
+    """The file of a scenario: a path as it is, or the name of a scenario that ships.
+
+    Args:
+        name: a path, if it has a suffix or a folder, or if it is there; else a name.
+
+    Raises:
+        ScenarioError: no scenario that ships has the name; the message begins with the nearest.
+    """
+    path = Path(name)
+    if path.suffix or path.name != str(name) or path.exists():
+        return path
+    shipped = shipped_scenario_files()
+    if path.name not in shipped:
+        names = ", ".join(nearest_first(path.name, shipped))
+        raise ScenarioError(
+            f"scenario {path.name!r} is no file and none that ships; there are {names}; take one "
+            "of them, or give the path of a TOML file"
+        )
+    return shipped[path.name]

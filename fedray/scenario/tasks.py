@@ -110,8 +110,9 @@ class CustomTask(PythonFile):
     """A task of the user's own, from a Python file that imports what it needs.
 
     The file defines `task`, a function or a class. `task(seed)` gives an object with what
-    `clients.tasks.task.Task` lists, such as a `clients.tasks.module.ModuleTask`. Every trainer
-    calls it once, with torch's own generator seeded too. Nothing is run when a trace is read.
+    `fedray.clients.tasks.task.Task` lists, such as a
+    `fedray.clients.tasks.module.ModuleTask`. Every trainer calls it once, with torch's own
+    generator seeded too. Nothing is run when a trace is read.
     """
 
     kind: Literal["custom"] = "custom"

@@ -39,6 +39,10 @@ from fedray.encoding.encoding import Encoding
 from fedray.encoding.registry import encoding_of
 from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.errors import InputError, RunFailed
+from fedray.mechanisms import reference
+from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
+from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.mechanisms.strategy import Strategy
 from fedray.messages import Clip, TrainReport
 from fedray.placement import Placement
 from fedray.scenario import Scenario
@@ -49,13 +53,9 @@ from fedray.scenario.weighting import ClippedDenominator, FixedDenominator
 from fedray.simulation import simulate
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
-from mechanisms import reference
-from mechanisms.accounting.clip_count import count_noise_multiplier
-from mechanisms.sensitivity import PatternSensitivities
-from mechanisms.strategy import Strategy
 
 if TYPE_CHECKING:  # loads torch, which only a run needs
-    from clients.canaries import Canaries
+    from fedray.clients.canaries import Canaries
 
 CONFIDENCE = 0.99
 ALARM = 1e-4
@@ -78,7 +78,7 @@ _GROUP = 64
 
 
 class Aggregates(Protocol):
-    """What is tested: an object with what `server.aggregator.ModelAggregator` does in a round."""
+    """What is tested: has what `fedray.server.aggregator.ModelAggregator` does in a round."""
 
     def start(self, parameters: NDArray[np.float32]) -> tuple[Clip, NDArray[np.float32]]:
         """Takes the initial `parameters` [D], once, before the first round; how its updates are
@@ -106,21 +106,21 @@ class Aggregates(Protocol):
 
 
 class Trains(Protocol):
-    """What is tested at the other end: what `clients.canaries.CanaryTrainer` does."""
+    """What is tested at the other end: what `fedray.clients.canaries.CanaryTrainer` does."""
 
     def initial_parameters(self) -> NDArray[np.float32]:
         """Zeros [D]."""
         ...
 
     def train(self, order: Any, parameters: NDArray[np.float32]) -> Any:
-        """See `clients.trainer.GroupTrainer`."""
+        """See `fedray.clients.trainer.GroupTrainer`."""
         ...
 
 
 Aggregator = Callable[[Scenario], Aggregates]
 """Makes an aggregator of a scenario."""
 Trainer = Callable[[Scenario, Any], Trains]
-"""Makes a trainer of a scenario and of the `clients.canaries.Canaries` that are its devices."""
+"""Makes a trainer of a scenario and of its devices, `fedray.clients.canaries.Canaries`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,11 +588,11 @@ def _released(
 
     Of several layers, a coordinate is the sum over layers in a canary's direction.
     """
-    from clients.canaries import Canaries
-    from clients.workers import TrainerWorker
+    from fedray.clients.canaries import Canaries
+    from fedray.clients.workers import TrainerWorker
+    from fedray.server.training import TrainingLoop
+    from fedray.server.workers import AggregatorWorker
     from fedray.workers import InProcessWorker
-    from server.training import TrainingLoop
-    from server.workers import AggregatorWorker
 
     full, layers = setup.scenario, setup.layer_norms
     first = full.privacy.clipping.clip(full.privacy.clip_norm)
@@ -646,7 +646,7 @@ class _Watched:
 
 def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     """The devices of a round, canaries first; as many as were accepted, with the others empty."""
-    from server.training import Cohort
+    from fedray.server.training import Cohort
 
     share = recorded.shares[round_index] if recorded.shares else 1.0
     # Where they neither add noise nor are counted, devices that send nothing are not needed.
@@ -818,12 +818,12 @@ def _binding(scenario: Scenario, trace: Trace | ImportedTrace, patterns: Pattern
 
 
 def _real_aggregator(scenario: Scenario) -> Aggregates:
-    from server.aggregator import ModelAggregator
+    from fedray.server.aggregator import ModelAggregator
 
     return ModelAggregator(scenario)
 
 
 def _real() -> Trainer:
-    from clients.canaries import CanaryTrainer
+    from fedray.clients.canaries import CanaryTrainer
 
     return CanaryTrainer

@@ -33,6 +33,21 @@ from fedray.audit.sensitivity import trace_sensitivity
 from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError, shown
 from fedray.learning import train
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for_rho
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
+from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.comparison import utility
+from fedray.mechanisms.optimize.design import (
+    Kind,
+    MechanismRequest,
+    cached_mechanism,
+    default_cache,
+)
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity
+from fedray.mechanisms.strategy import Strategy
 from fedray.messages import Metric
 from fedray.parsing import finite_or_none
 from fedray.placement import Placement
@@ -41,16 +56,6 @@ from fedray.simulation import simulate
 from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
-from mechanisms.accounting.calibration import noise_multiplier_for_rho
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.comparison import utility
-from mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism, default_cache
-from mechanisms.participation import MinSep
-from mechanisms.registry import Identity
-from mechanisms.strategy import Strategy
 
 ORDER: tuple[Kind, ...] = ("banded-toeplitz", "blt", "tree-full", "tree", "identity")
 """The literature's order at equal privacy, the best first."""
@@ -243,9 +248,9 @@ def study_learning(
 
 def shipped_recipes() -> list[Path]:
     """The scenario files of this study that ship."""
-    import scenarios
+    from fedray import scenarios
 
-    return sorted(Path(scenarios.__path__[0]).glob("learning/*.toml"))
+    return sorted(Path(scenarios.__path__[0]).resolve().glob("learning/*.toml"))
 
 
 def _check(scenario: Scenario, seeds: Sequence[int], guesses: Sequence[int]) -> None:

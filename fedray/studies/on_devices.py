@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.population import Presence, Zones, devices_of_ranks, joined_before, zones_on
-from clients.workers import start_trainers
 from fedray.audit.participation import read_patterns
+from fedray.clients.population import Presence, Zones, devices_of_ranks, joined_before, zones_on
+from fedray.clients.workers import start_trainers
 from fedray.errors import InputError
 from fedray.learning import cohorts
 from fedray.messages import DeviceMeasures, Metric

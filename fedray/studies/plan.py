@@ -28,23 +28,23 @@ import numpy as np
 
 from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.accounting.limits import (
+    LEAST_NOISE_MULTIPLIER,
+    MOST_NOISE_MULTIPLIER,
+    check_delta,
+)
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Strategy
 from fedray.placement import Placement
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.fit import scaled
 from fedray.studies.sweep.cells import Truth, simulated
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gdp_epsilon
-from mechanisms.accounting.limits import (
-    LEAST_NOISE_MULTIPLIER,
-    MOST_NOISE_MULTIPLIER,
-    check_delta,
-)
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
-from mechanisms.participation import MinSep
-from mechanisms.strategy import Strategy
 
 PRECISION = 0.05
 """Relative, of report goals: between a goal that fails and one that meets the target."""
@@ -98,7 +98,7 @@ class PlanTarget:
                 "Xu et al. 2023"
             )
         # This import loads jax, which takes 0.8 s.
-        from mechanisms.optimize.blt import MOST_BUFFERS
+        from fedray.mechanisms.optimize.blt import MOST_BUFFERS
 
         if not 1 <= self.buffers <= MOST_BUFFERS:
             raise InputError(

@@ -5,12 +5,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mechanisms.accounting.events import StrategyRelease
-from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.participation import MinSep
-from mechanisms.registry import Tree
-from scenarios.gboard import PublishedRun, select
+from fedray.mechanisms.accounting.events import StrategyRelease
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Tree
+from fedray.scenarios.gboard import PublishedRun, select
 
 TREE_NOTE = (
     "Tree aggregation without completion or restarts; epsilon is that of the printed rho, at "

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedray.audit.audit import audit_trace
+from fedray.mechanisms.registry import Tree
 from fedray.placement import Placement
 from fedray.scenario import Scenario
+from fedray.scenarios.gboard import PublishedRun, relative_pace, select
 from fedray.simulation import simulate
-from mechanisms.registry import Tree
-from scenarios.gboard import PublishedRun, relative_pace, select
 
 
 @dataclass(frozen=True, slots=True)

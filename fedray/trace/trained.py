@@ -20,10 +20,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import safetensors.numpy
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import Clip, Measured, Metric, TaskDescription, TrainingMetrics
@@ -227,11 +225,13 @@ class TrainedRun:
             raise TraceError(
                 f"{str(self.path)!r} was written before parameters had names; take parameters()"
             )
+        import safetensors.numpy  # an audit of a trace reads no model, and may be without it
+
         content = self._model_content(MODEL_FILE)
         try:
             parts = safetensors.numpy.load(content)
             return {name: parts[name] for name in self.document["parameters"]}
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (safetensors.SafetensorError, KeyError, ValueError) as error:
             raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
 
     def _old_parameters(self) -> NDArray[np.float32]:
@@ -443,6 +443,8 @@ def model_content(
     named = {}
     for (name, shape), part in zip(shapes.items(), parts, strict=True):
         named[name] = np.ascontiguousarray(part).reshape(shape)
+    import safetensors.numpy
+
     return safetensors.numpy.save(named, metadata=dict(provenance) if provenance else None)
 
 

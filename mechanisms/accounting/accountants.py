@@ -6,12 +6,12 @@ To add one: ARCHITECTURE.md, "To add".
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mechanisms.accounting.events import Event, EventRefused
-from mechanisms.accounting.gdp import gdp_epsilon
-from mechanisms.accounting.moments import moments_epsilon
-from mechanisms.accounting.pld import pld_epsilon
-from mechanisms.accounting.renyi import renyi_epsilon
-from mechanisms.accounting.zcdp import zcdp_epsilon
+from fedray.mechanisms.accounting.events import Event, EventRefused
+from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.accounting.moments import moments_epsilon
+from fedray.mechanisms.accounting.pld import pld_epsilon
+from fedray.mechanisms.accounting.renyi import renyi_epsilon
+from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 
 ACCOUNTANTS: dict[str, Callable[[Event, float], float]] = {
     "gdp": gdp_epsilon,

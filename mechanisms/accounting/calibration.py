@@ -6,10 +6,10 @@ from collections.abc import Callable
 from scipy.optimize import brentq
 
 from fedray.errors import InputError
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon
-from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
-from mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon
+from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
+from fedray.mechanisms.accounting.zcdp import rho_of
 
 PRECISION = 1e-7
 """Relative; the answer is rounded up by as much."""

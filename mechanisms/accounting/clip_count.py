@@ -15,8 +15,8 @@ may follow from the counts before, because the mechanisms are Gaussian and adapt
 import math
 
 from fedray.errors import InputError
-from mechanisms.accounting.events import Composed, StrategyRelease
-from mechanisms.accounting.limits import check_noise_multiplier
+from fedray.mechanisms.accounting.events import Composed, StrategyRelease
+from fedray.mechanisms.accounting.limits import check_noise_multiplier
 
 COUNTS = "count of short updates"
 """What a round of adaptive clipping releases beside the sum of its updates."""

@@ -29,7 +29,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.accounting.gdp import gaussian_epsilon
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 
 TIGHTNESS = 2.5e-4
 """Share of epsilon, about, by which the rounding of losses may raise it."""

@@ -32,13 +32,13 @@ from pydantic import (
 )
 
 from fedray.errors import InputError
+from fedray.mechanisms.accounting.limits import check_noise_multiplier
+from fedray.mechanisms.files import strategy_of
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import AnyStrategy
+from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.mistakes import Explained, explain
-from mechanisms.accounting.limits import check_noise_multiplier
-from mechanisms.files import strategy_of
-from mechanisms.participation import MinSep
-from mechanisms.registry import AnyStrategy
-from mechanisms.sensitivity import PatternSensitivities
-from mechanisms.strategy import Sensitivity, Strategy
 
 MOST_SENSITIVITY = 1e148
 """Beyond, no noise multiplier leaves an epsilon that is a number."""

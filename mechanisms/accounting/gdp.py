@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedray.errors import InputError
-from mechanisms.accounting.events import (
+from fedray.mechanisms.accounting.events import (
     Composed,
     DiscreteGaussianSum,
     Event,
@@ -25,7 +25,7 @@ from mechanisms.accounting.events import (
     Repeated,
     StrategyRelease,
 )
-from mechanisms.accounting.limits import check_delta
+from fedray.mechanisms.accounting.limits import check_delta
 
 SLACK = 1e-12
 """By how much log delta may be off: rounding is below 1e-13. The epsilon returned is that of a
@@ -89,7 +89,7 @@ def sampled_noise(event: PoissonSampled) -> float:
         raise EventRefused(
             f"a Poisson sample of the {inner.strategy.kind} strategy's {inner.rounds:,} rounds "
             "together: every round draws its own sample; describe it by "
-            "`mechanisms.accounting.sampled.cyclically_sampled`"
+            "`fedray.mechanisms.accounting.sampled.cyclically_sampled`"
         )
     if isinstance(inner, GaussianEvent):
         return inner.noise_at_unit_sensitivity

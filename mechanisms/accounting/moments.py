@@ -10,16 +10,16 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.accounting.events import (
+from fedray.mechanisms.accounting.events import (
     Composed,
     Event,
     PoissonSampled,
     PostProcessed,
     Repeated,
 )
-from mechanisms.accounting.gdp import sampled_noise
-from mechanisms.accounting.limits import check_delta
-from mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.accounting.gdp import sampled_noise
+from fedray.mechanisms.accounting.limits import check_delta
+from fedray.mechanisms.accounting.zcdp import rho_of
 
 LAMBDAS = np.arange(1, 33)
 """Orders of the moments."""

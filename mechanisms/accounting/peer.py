@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from mechanisms.accounting.events import (
+from fedray.mechanisms.accounting.events import (
     Composed,
     DiscreteGaussianSum,
     Event,
@@ -15,9 +15,9 @@ from mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from mechanisms.accounting.gdp import mu_of, sampled_noise
-from mechanisms.accounting.limits import check_delta
-from mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.accounting.gdp import mu_of, sampled_noise
+from fedray.mechanisms.accounting.limits import check_delta
+from fedray.mechanisms.accounting.zcdp import rho_of
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

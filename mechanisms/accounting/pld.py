@@ -7,8 +7,8 @@ Gaussian, repeated, `composition.py` gives an upper bound that is tight however 
 from collections import Counter
 from functools import lru_cache
 
-from mechanisms.accounting.composition import composed_epsilon
-from mechanisms.accounting.events import (
+from fedray.mechanisms.accounting.composition import composed_epsilon
+from fedray.mechanisms.accounting.events import (
     Composed,
     Event,
     EventRefused,
@@ -16,8 +16,8 @@ from mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from mechanisms.accounting.gdp import gdp_epsilon, sampled_noise
-from mechanisms.accounting.limits import check_delta, check_noise_multiplier
+from fedray.mechanisms.accounting.gdp import gdp_epsilon, sampled_noise
+from fedray.mechanisms.accounting.limits import check_delta, check_noise_multiplier
 
 
 def pld_epsilon(event: Event, delta: float) -> float:

@@ -4,9 +4,9 @@ It is an upper bound too, and looser than `pld.py`. It stands beside that figure
 who knows the one can place the other. It takes every event.
 """
 
-from mechanisms.accounting.events import Event
-from mechanisms.accounting.limits import check_delta
-from mechanisms.accounting.peer import peer_event
+from fedray.mechanisms.accounting.events import Event
+from fedray.mechanisms.accounting.limits import check_delta
+from fedray.mechanisms.accounting.peer import peer_event
 
 
 def renyi_epsilon(event: Event, delta: float) -> float:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.errors import InputError
-from mechanisms.accounting.events import Event, Gaussian, PoissonSampled, Repeated
-from mechanisms.accounting.limits import check_noise_multiplier
-from mechanisms.strategy import Strategy
+from fedray.mechanisms.accounting.events import Event, Gaussian, PoissonSampled, Repeated
+from fedray.mechanisms.accounting.limits import check_noise_multiplier
+from fedray.mechanisms.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)

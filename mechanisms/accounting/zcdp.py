@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from mechanisms.accounting.events import (
+from fedray.mechanisms.accounting.events import (
     Composed,
     DiscreteGaussianSum,
     Event,
@@ -19,7 +19,7 @@ from mechanisms.accounting.events import (
     PostProcessed,
     Repeated,
 )
-from mechanisms.accounting.limits import check_delta
+from fedray.mechanisms.accounting.limits import check_delta
 
 ORDERS = np.exp(np.linspace(-12.0, 30.0, 4201))
 """alpha - 1 of the orders that are tried. Every order gives an upper bound; neighbouring ones are

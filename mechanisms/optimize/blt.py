@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from fedray.errors import InputError, OptimizationFailed
-from mechanisms.blt import BLT
-from mechanisms.loss import loss
-from mechanisms.optimize.objective import Objective, Progress, Target
+from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.objective import Objective, Progress, Target
 
 ValueAndGradient = Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]]
 

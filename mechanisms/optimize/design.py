@@ -19,12 +19,12 @@ from pydantic import ValidationError
 
 from fedray.errors import InputError
 from fedray.kept import keep, read_kept
-from mechanisms.files import document_of, strategy_of
-from mechanisms.loss import loss
-from mechanisms.optimize.objective import Objective, Progress, Target
-from mechanisms.participation import MinSep
-from mechanisms.registry import BISR, BandFHU, Identity, Tree, TreeFull
-from mechanisms.strategy import Strategy
+from fedray.mechanisms.files import document_of, strategy_of
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.objective import Objective, Progress, Target
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BISR, BandFHU, Identity, Tree, TreeFull
+from fedray.mechanisms.strategy import Strategy
 
 Kind = Literal[
     "blt", "banded", "banded-toeplitz", "band-fhu", "bisr", "dense", "tree", "tree-full", "identity"
@@ -165,21 +165,21 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
                 return kind(bands=request.bands)
             return _best_bands(kind, participation, objective, on_progress)
         case "blt":
-            from mechanisms.optimize.blt import optimize_blt
+            from fedray.mechanisms.optimize.blt import optimize_blt
 
             targets = request.targets or (Target(participation),)
             buffers = DEFAULT_BUFFERS if request.buffers is None else request.buffers
             return optimize_blt(targets, buffers, objective, on_progress)
         case "banded-toeplitz":
-            from mechanisms.optimize.toeplitz import optimize_toeplitz
+            from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
 
             return optimize_toeplitz(participation, bands, objective, on_progress)
         case "banded":
-            from mechanisms.optimize.gram import optimize_banded
+            from fedray.mechanisms.optimize.gram import optimize_banded
 
             return optimize_banded(participation, bands, objective, on_progress)
         case "dense":
-            from mechanisms.optimize.gram import optimize_dense
+            from fedray.mechanisms.optimize.gram import optimize_dense
 
             return optimize_dense(participation, objective, on_progress)
 

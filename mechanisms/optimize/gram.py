@@ -18,14 +18,14 @@ from scipy.linalg import get_lapack_funcs
 from scipy.optimize import minimize
 
 from fedray.errors import InputError, OptimizationFailed
-from mechanisms.band_fhu import BandFHU
-from mechanisms.banded import Banded
-from mechanisms.dense import Dense
-from mechanisms.loss import loss
-from mechanisms.optimize.objective import Objective, Progress
-from mechanisms.optimize.toeplitz import optimize_toeplitz
-from mechanisms.participation import MinSep
-from mechanisms.triangular import MOST_ROUNDS, MatrixFile, lower_factor
+from fedray.mechanisms.band_fhu import BandFHU
+from fedray.mechanisms.banded import Banded
+from fedray.mechanisms.dense import Dense
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.objective import Objective, Progress
+from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.triangular import MOST_ROUNDS, MatrixFile, lower_factor
 
 Kind = TypeVar("Kind", Banded, Dense)
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)

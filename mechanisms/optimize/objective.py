@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedray.errors import InputError
-from mechanisms.files import read_json
-from mechanisms.participation import MinSep
+from fedray.mechanisms.files import read_json
+from fedray.mechanisms.participation import MinSep
 
 Objective = Literal["max", "rms"]
 """Which loss: of the worst round, or root mean square over rounds."""

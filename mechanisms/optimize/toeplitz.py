@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from fedray.errors import InputError, OptimizationFailed
-from mechanisms.band_fhu import BandFHU
-from mechanisms.loss import loss
-from mechanisms.optimize.objective import Objective, Progress
-from mechanisms.participation import MinSep
-from mechanisms.toeplitz import Toeplitz
+from fedray.mechanisms.band_fhu import BandFHU
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.objective import Objective, Progress
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.toeplitz import Toeplitz
 
 LEAST_LOG_RATIO = -30.0
 

@@ -5,15 +5,15 @@ from pkgutil import resolve_name
 from fedray.history import HistoryLosses
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation, TimerPolicy
-from server.policies.cap import Cap
-from server.policies.policy import ParticipationPolicy, Policies
-from server.policies.round_separation import RoundSeparation
+from fedray.server.policies.cap import Cap
+from fedray.server.policies.policy import ParticipationPolicy, Policies
+from fedray.server.policies.round_separation import RoundSeparation
 
 POLICIES = {
-    "data_available": "server.policies.policy:remembers_nothing",
-    "min_sep": "server.policies.round_separation:RoundSeparation.of",
-    "swor": "server.policies.without_replacement:WithoutReplacement.of",
-    "timer": "server.policies.timer:Timer.of",
+    "data_available": "fedray.server.policies.policy:remembers_nothing",
+    "min_sep": "fedray.server.policies.round_separation:RoundSeparation.of",
+    "swor": "fedray.server.policies.without_replacement:WithoutReplacement.of",
+    "timer": "fedray.server.policies.timer:Timer.of",
 }
 """What takes its table and the table `participation`, and gives a `ParticipationPolicy`."""
 

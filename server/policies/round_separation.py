@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.scenario.participation import MinSepPolicy, Participation
-from server.policies.policy import Attempt, ParticipationPolicy
+from fedray.server.policies.policy import Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.scenario.participation import Participation, TimerPolicy
-from server.policies.policy import Absence, Attempt, ParticipationPolicy
+from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.scenario.participation import Participation, WithoutReplacementPolicy
-from server.policies.policy import Absence, Attempt, ParticipationPolicy
+from fedray.server.policies.policy import Absence, Attempt, ParticipationPolicy
 
 
 @dataclass(frozen=True, slots=True)

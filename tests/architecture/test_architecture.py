@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ["fedray", "clients", "server", "mechanisms", "scenarios"]
+INNER = ["clients", "server", "mechanisms", "scenarios"]
+PACKAGES = ["fedray", *INNER]
 
 
 def test_import_contracts_hold() -> None:
@@ -28,12 +29,35 @@ def test_import_contracts_hold() -> None:
     assert " 0 broken" in done.stdout
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_is_the_one_of_this_repository(package: str) -> None:
-    """Some wheels ship stray top-level folders (tests, docs); ours must win."""
-    file = importlib.import_module(package).__file__
+@pytest.mark.parametrize("package", INNER)
+def test_a_top_level_folder_is_imported_from_inside_fedray(package: str) -> None:
+    """An installed fedray has no top-level `clients` or `server` that could hide a user's own."""
+    file = importlib.import_module(f"fedray.{package}").__file__
     assert file is not None
+    assert Path(file) == ROOT / "fedray" / package / "__init__.py"
     assert Path(file).resolve() == ROOT / package / "__init__.py"
+
+
+def test_nothing_imports_a_top_level_folder_by_its_own_name() -> None:
+    """A module that is imported by two names would be there twice."""
+    files = [
+        *(ROOT / "tests").rglob("*.py"),
+        *(f for p in PACKAGES for f in (ROOT / p).rglob("*.py")),
+    ]
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for name in imported_by(node)
+        if name.partition(".")[0] in INNER
+    ]
+    assert not found
+
+
+def imported_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
 
 
 def test_tests_are_no_package() -> None:

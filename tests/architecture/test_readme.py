@@ -42,8 +42,8 @@ def test_the_program_runs(capsys, tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.slow
 def test_the_task_keeps_the_contract_and_learns(tmp_path: Path, monkeypatch) -> None:
     """By the options that README shows, on a small population."""
-    from clients.tasks.contract import CHECKS
-    from clients.tasks.custom import CustomTask
+    from fedray.clients.tasks.contract import CHECKS
+    from fedray.clients.tasks.custom import CustomTask
     from fedray.pipeline import run_scenario
     from fedray.placement import Placement
     from fedray.scenario.tasks import CustomTask as CustomTable

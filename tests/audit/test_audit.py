@@ -14,10 +14,9 @@ from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, TraceCorrupt
-from fedray.trace.reader import Trace
-from mechanisms import reference
-from mechanisms.participation import MinSep
-from mechanisms.registry import (
+from fedray.mechanisms import reference
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import (
     BISR,
     BLT,
     BandFHU,
@@ -28,7 +27,8 @@ from mechanisms.registry import (
     Tree,
     TreeFull,
 )
-from mechanisms.sensitivity import pattern_sensitivity
+from fedray.mechanisms.sensitivity import pattern_sensitivity
+from fedray.trace.reader import Trace
 
 STRATEGIES = [
     Identity(),

@@ -11,11 +11,11 @@ from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.findings import Finding, Verdict
 from fedray.errors import InputError
+from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Banded, Identity, Tree
+from fedray.mechanisms.triangular import lower_factor
 from fedray.trace.importer import import_log
-from mechanisms.files import write_strategy
-from mechanisms.participation import MinSep
-from mechanisms.registry import Banded, Identity, Tree
-from mechanisms.triangular import lower_factor
 
 PATTERNS = [[0, 7, 15], [1, 9], [2], [3, 4, 5, 6], [8, 10, 11, 12, 13, 14, 16]]
 HONEST = 'mechanism = {kind = "tree"}\nnoise_multiplier = 3.0\nrounds = 17\nmin_sep = 1\nmax_participations = 7\n'
@@ -395,12 +395,12 @@ def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None
         str(trace.path),
         "--claim",
         str(tmp_path / "claim.toml"),
-        "--out",
+        "--page",
         str(tmp_path / "page.html"),
     )
     assert code == 1
     assert "privacy: rho does not hold; participation: holds" in stdout
-    assert stdout.endswith(f"report   {tmp_path / 'page.html'}\n")
+    assert stdout.endswith(f"page     {tmp_path / 'page.html'}\n")
     assert "rho does not hold" in (tmp_path / "page.html").read_text()
     code, _, stderr = fedray_command(
         "audit", str(trace.path), "--claim", str(tmp_path / "claim.toml"), "--noise-multiplier", "2"

@@ -9,9 +9,9 @@ from fedray.audit.distribution import DevicePrivacy, device_sensitivities, front
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from mechanisms import reference
-from mechanisms.participation import MinSep
-from mechanisms.registry import (
+from fedray.mechanisms import reference
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import (
     BISR,
     BLT,
     Banded,
@@ -23,8 +23,8 @@ from mechanisms.registry import (
     Tree,
     TreeFull,
 )
-from mechanisms.strategy import Strategy
-from mechanisms.triangular import lower_factor
+from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.triangular import lower_factor
 
 ROUNDS = 12
 TRACES = 1000 if os.environ.get("FEDRAY_ALL_SEEDS") else 200

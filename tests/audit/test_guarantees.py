@@ -11,12 +11,12 @@ from scipy.stats import norm
 from fedray.audit.audit import Audit, audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import allowed, true_positive_rate
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.placement import Placement
 from fedray.report.text.audits import participation_rows
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from mechanisms.participation import MinSep
-from mechanisms.registry import BLT, Identity, Tree
 
 TREE = Tree()
 

@@ -8,11 +8,11 @@ from fedray.audit.ledger import privacy_over_rounds
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import MOST_OF_MATRICES, trace_sensitivity
-from mechanisms import reference
-from mechanisms.participation import MinSep
-from mechanisms.registry import BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree
-from mechanisms.sensitivity import SUMMED_FROM, PatternSensitivities
-from mechanisms.strategy import SensitivityUnknown, Strategy
+from fedray.mechanisms import reference
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT, BandFHU, Dense, Identity, Matrix, Toeplitz, Tree
+from fedray.mechanisms.sensitivity import SUMMED_FROM, PatternSensitivities
+from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 
 GOLDEN = BLT(
     theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32906048602262866)
@@ -129,7 +129,7 @@ def test_the_trace_is_exact_where_no_theorem_gives_the_schema() -> None:
 
 
 def test_many_participations_under_a_tree_have_a_bound_above_the_exact_program() -> None:
-    from mechanisms.tree import Subtree, _counted_bound, forest_sensitivity
+    from fedray.mechanisms.tree import Subtree, _counted_bound, forest_sensitivity
 
     trees = (Subtree(0, 6, 64), Subtree(64, 4, 16))
     for participation in (MinSep(80, 1, 80), MinSep(80, 3, 20), MinSep(80, 7, 5)):

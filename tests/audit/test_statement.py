@@ -9,11 +9,11 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.statement import UNSEEN, privacy_statement
 from fedray.errors import InputError
+from fedray.mechanisms.registry import Tree
 from fedray.report.text.audits import audit_text
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.importer import import_log
-from mechanisms.registry import Tree
 
 PATTERNS = [[0, 3, 6], [1, 4], [2, 5]]
 CHECKLIST = [

@@ -55,7 +55,7 @@ def scenario(hidden: int, vocabulary: int, devices: int, **client: Any) -> Scena
 
 def cohort(devices: int, round_index: int) -> Any:
     """The devices of a round, as the training loop takes them."""
-    from server.training import Cohort
+    from fedray.server.training import Cohort
 
     drawn = np.random.default_rng(round_index).choice(100_000, devices, replace=False)
     return Cohort(np.sort(drawn).astype(np.uint64))
@@ -86,13 +86,13 @@ class Clock:
 
 
 def overhead(devices: int, small: bool) -> None:
-    from clients.clipping import Clipper
-    from clients.work.local import LocalTraining
-    from clients.workers import start_trainers
+    from fedray.clients.clipping import Clipper
+    from fedray.clients.work.local import LocalTraining
+    from fedray.clients.workers import start_trainers
     from fedray.encoding.fixed_point import FixedPointEncoding
-    from server import aggregator, noise, optimizers
-    from server.training import TrainingLoop
-    from server.workers import start_aggregator
+    from fedray.server import aggregator, noise, optimizers
+    from fedray.server.training import TrainingLoop
+    from fedray.server.workers import start_aggregator
 
     hidden, vocabulary = (20, 100) if small else (670, 10_000)
     value = scenario(hidden, vocabulary, devices, local_steps=2, batch_size=16)
@@ -163,10 +163,10 @@ def _counted() -> Iterator[Counter[str]]:
 
 
 def driver(devices: int, small: bool) -> None:
-    from clients.workers import start_trainers
+    from fedray.clients.workers import start_trainers
     from fedray.cluster import cluster
-    from server.training import TrainingLoop
-    from server.workers import start_aggregator
+    from fedray.server.training import TrainingLoop
+    from fedray.server.workers import start_aggregator
 
     here = Placement(backend="ray", trainers=2)
     models = [(20, 100)] if small else [(100, 1000), (670, 10_000)]
@@ -204,7 +204,7 @@ def memory(devices: int, small: bool) -> None:
 
 def measure_memory(mechanism: str, dimension: int) -> None:
     """Peak memory of three rounds of an aggregator, beyond what the process had before."""
-    from server.aggregator import ModelAggregator
+    from fedray.server.aggregator import ModelAggregator
 
     tables = scenario(8, 10, 10).to_tables()
     value = Scenario.from_tables({**tables, "privacy": {"mechanism": MECHANISMS[mechanism]}})

@@ -16,12 +16,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from mechanisms.blt import BLT
-from mechanisms.loss import loss
-from mechanisms.optimize.gram import optimize_banded
-from mechanisms.participation import MinSep
-from mechanisms.sensitivity import PatternSensitivities
-from server.noise import BuffersNoise, noise_stream
+from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.gram import optimize_banded
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.server.noise import BuffersNoise, noise_stream
 
 FOUR = BLT(theta=(0.99, 0.9, 0.6, 0.2), omega=(0.1, 0.1, 0.1, 0.1))
 

@@ -15,11 +15,11 @@ import time
 import jax
 from jax_privacy.matrix_factorization import buffered_toeplitz
 
-from mechanisms.blt import BLT
-from mechanisms.loss import loss
-from mechanisms.optimize.blt import optimize_blt
-from mechanisms.optimize.objective import Objective, Target
-from mechanisms.participation import MinSep
+from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.blt import optimize_blt
+from fedray.mechanisms.optimize.objective import Objective, Target
+from fedray.mechanisms.participation import MinSep
 
 PARTICIPATIONS = [
     (64, 8, 8),

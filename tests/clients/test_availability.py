@@ -7,16 +7,16 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from clients.availability.habit import (
+from fedray.clients.availability.habit import (
     MAX_SESSIONS,
     Habit,
     HabitAvailabilityModel,
     HabitModel,
     habit_of,
 )
-from clients.availability.intervals import DAY, HOUR
-from clients.availability.registry import availability_of
-from clients.population import DeviceModel, are_usable, zone_of
+from fedray.clients.availability.intervals import DAY, HOUR
+from fedray.clients.availability.registry import availability_of
+from fedray.clients.population import DeviceModel, are_usable, zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import draw, exponential, normal, uniform
 from fedray.scenario import Scenario

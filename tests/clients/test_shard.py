@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from clients.availability.registry import availability_of
-from clients.check_in import CheckInProcess, draw_candidates
-from clients.device_map import DeviceMap
-from clients.population import (
+from fedray.blocks import shard_ranges
+from fedray.clients.availability.registry import availability_of
+from fedray.clients.check_in import CheckInProcess, draw_candidates
+from fedray.clients.device_map import DeviceMap
+from fedray.clients.population import (
     DeviceModel,
     JoinOrder,
     Presence,
@@ -23,9 +24,8 @@ from clients.population import (
     joined_in_block,
     present_between,
 )
-from clients.rows import RowStore
-from clients.shard import PopulationShard
-from fedray.blocks import shard_ranges
+from fedray.clients.rows import RowStore
+from fedray.clients.shard import PopulationShard
 from fedray.errors import InputError
 from fedray.messages import Census, CheckInOrder, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Stream, stream_key
@@ -150,7 +150,7 @@ def test_time_spent_on_a_window_counts_once(monkeypatch, is_enumerated: bool) ->
     """By a clock that goes on by a second whenever it is read: between two readings of one call lies one second."""
     shard = PopulationShard(scenario(20_000), 0, 20_000)
     clock = itertools.count()
-    monkeypatch.setattr("clients.shard.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("fedray.clients.shard.time.perf_counter", lambda: float(next(clock)))
     shard.check_ins(order(0, 3.0, is_enumerated=is_enumerated))
     assert shard.busy_seconds == 1.0
     shard.prepare(order(1, 3.0, is_enumerated=is_enumerated))
@@ -395,7 +395,7 @@ def test_violators_wait_for_nothing_and_clocks_go_wrong() -> None:
 
 def test_rows_come_back_whole_through_their_files(monkeypatch, tmp_path: Path) -> None:
     """With chunks of 1,000 rows; every column of every row, sorted by device and then in order of time."""
-    monkeypatch.setattr("clients.rows.CHUNK_ROWS", 1000)
+    monkeypatch.setattr("fedray.clients.rows.CHUNK_ROWS", 1000)
     generator = np.random.default_rng(1)
     store, expected = RowStore(), []
     for attempt in range(20):

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from clients import waiting
-from clients.clipping import Clipped, Clipper, clip_factors
-from clients.data.language import LENGTH, START, WORDS, Language
-from clients.trainer import LocalTrainer
+from fedray.clients import waiting
+from fedray.clients.clipping import Clipped, Clipper, clip_factors
+from fedray.clients.data.language import LENGTH, START, WORDS, Language
+from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.encoding import ClippedUpdates
 from fedray.encoding.fixed_point import FixedPointEncoding
 from fedray.errors import ScenarioError

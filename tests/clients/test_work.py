@@ -9,13 +9,13 @@ import torch
 from scipy import stats
 from torch import nn
 
-from clients.data.source import DamagedExamples, Field
-from clients.tasks.layout import named
-from clients.tasks.module import FunctionSource, ModuleTask
-from clients.trainer import LocalTrainer
-from clients.work.orders import example_orders
-from clients.work.registry import WORKS
-from clients.work.work import WorkOrder, WorkResult
+from fedray.clients.data.source import DamagedExamples, Field
+from fedray.clients.tasks.layout import named
+from fedray.clients.tasks.module import FunctionSource, ModuleTask
+from fedray.clients.trainer import LocalTrainer
+from fedray.clients.work.orders import example_orders
+from fedray.clients.work.registry import WORKS
+from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.messages import FIXED_POINT_BITS, Metric, TrainOrder
 from fedray.rng import Stream, stream_key
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
@@ -128,14 +128,14 @@ def test_a_device_alone_leaves_the_parameters_of_the_round_as_they_are(name: str
 def test_many_steps_are_read_window_by_window(monkeypatch) -> None:
     made, table = task(), FedAvg(learning_rate=0.1, batch_size=4, epochs=3)
     whole = computed(table, made, order(made))
-    monkeypatch.setattr("clients.work.local.MOST_EXAMPLES_HELD", 40)
+    monkeypatch.setattr("fedray.clients.work.local.MOST_EXAMPLES_HELD", 40)
     assert torch.equal(computed(table, made, order(made)).updates, whole.updates)
 
 
 def test_one_gradient_is_that_of_the_mean_loss_over_all_examples(monkeypatch) -> None:
     made, table = task(), FedSGD(learning_rate=2.0)
     for most in (8192, 7):  # at once
-        monkeypatch.setattr("clients.work.local.MOST_EXAMPLES_HELD", most)
+        monkeypatch.setattr("fedray.clients.work.local.MOST_EXAMPLES_HELD", most)
         result = computed(table, made, order(made))
         for device in range(HELD.size):
             module = model()
@@ -224,8 +224,8 @@ def quadratic(small, monkeypatch):
 
     def made(*overrides: str) -> tuple[LocalTrainer, Points]:
         points = Points()
-        monkeypatch.setattr("clients.trainer.source_of", lambda scenario: points)
-        monkeypatch.setattr("clients.trainer.task_of", lambda scenario, fields: Quadratic())
+        monkeypatch.setattr("fedray.clients.trainer.source_of", lambda scenario: points)
+        monkeypatch.setattr("fedray.clients.trainer.task_of", lambda scenario, fields: Quadratic())
         return LocalTrainer(small("training.enabled=true", *overrides)), points
 
     return made

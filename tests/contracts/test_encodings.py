@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.clipping import clip_factors
+from fedray.clients.clipping import clip_factors
 from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
 from fedray.encoding.norms import padded
 from fedray.encoding.registry import encoding_of

@@ -12,19 +12,19 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from clients.availability.registry import MODELS
-from clients.data.registry import READERS, SOURCES
-from clients.tasks.registry import TASKS
-from clients.work.registry import WORKS
 from fedray.audit.rules import POLICY_RULES
+from fedray.clients.availability.registry import MODELS
+from fedray.clients.data.registry import READERS, SOURCES
+from fedray.clients.tasks.registry import TASKS
+from fedray.clients.work.registry import WORKS
 from fedray.encoding.registry import ENCODINGS
 from fedray.scenario import Scenario
 from fedray.scenario.overrides import KINDS
-from server import clip_rule, closing
-from server.estimator import ESTIMATORS
-from server.optimizers import OPTIMIZERS
-from server.policies.registry import POLICIES
-from server.schedules import SCHEDULES
+from fedray.server import clip_rule, closing
+from fedray.server.estimator import ESTIMATORS
+from fedray.server.optimizers import OPTIMIZERS
+from fedray.server.policies.registry import POLICIES
+from fedray.server.schedules import SCHEDULES
 
 TESTS = Path(__file__).parents[1]
 REGISTRIES: dict[str, tuple[Mapping[str, Any], ...]] = {

@@ -10,14 +10,14 @@ from small_tasks import CASES, RandomExamples, made
 from torch import nn
 from torch.func import functional_call
 
-from clients.data.contract import CHECKS as SOURCE_CHECKS
-from clients.data.registry import source_of
-from clients.tasks.contract import CHECKS
-from clients.tasks.custom import CustomTask
-from clients.tasks.module import ModuleTask
-from clients.tasks.registry import task_of
-from clients.trainer import LocalTrainer
 from fedray import simulation
+from fedray.clients.data.contract import CHECKS as SOURCE_CHECKS
+from fedray.clients.data.registry import source_of
+from fedray.clients.tasks.contract import CHECKS
+from fedray.clients.tasks.custom import CustomTask
+from fedray.clients.tasks.module import ModuleTask
+from fedray.clients.tasks.registry import task_of
+from fedray.clients.trainer import LocalTrainer
 from fedray.errors import InputError, ScenarioError
 from fedray.learning import train
 from fedray.messages import FIXED_POINT_BITS, TrainOrder
@@ -30,7 +30,7 @@ from fedray.simulation import read_unfinished_scenario, simulate
 HERE = Placement(1, "in-process")
 MODULE = """
 import torch
-from clients.tasks.module import ModuleTask
+from fedray.clients.tasks.module import ModuleTask
 
 def task(seed):
     def examples(device):
@@ -43,7 +43,7 @@ def task(seed):
 PLAIN = """
 import numpy as np
 import torch
-from clients.data.source import Field
+from fedray.clients.data.source import Field
 from fedray.messages import Metric
 
 class Draws:

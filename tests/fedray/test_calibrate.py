@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from fedray.errors import ScenarioError
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
+from fedray.mechanisms.figures import calibrated_figures, mechanism_figures
+from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT, Banded, Identity, Tree
 from fedray.scenario import Scenario
-from mechanisms.accounting.gdp import gaussian_epsilon
-from mechanisms.figures import calibrated_figures, mechanism_figures
-from mechanisms.files import write_strategy
-from mechanisms.participation import MinSep
-from mechanisms.registry import BLT, Banded, Identity, Tree
 
 SETTING = ("--rounds", "60", "--min-sep", "20", "--max-participations", "3")
 

@@ -129,6 +129,10 @@ def test_schema_and_scenarios(fedray_command) -> None:
     ("arguments", "expected"),
     [
         (["run", "missing.toml"], "does not exist; `fedray scenarios` lists"),
+        (["run", "quikstart"], "is no file and none that ships; there are quickstart, "),
+        (["stress", "timers"], "is no file and none of timer, "),
+        (["audit", "TRACE", "--out", "p.html"], "is called --page now; use that"),
+        (["fit", "--devices", "9"], "is called --population now; use that"),
         (["run", "BAD.toml"], "is not valid TOML"),
         (["run", "GOOD.toml", "--set", "rounds.goal=1"], "unknown key rounds.goal"),
         (

@@ -8,13 +8,13 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.errors import ScenarioError
+from fedray.mechanisms import reference
+from fedray.mechanisms.files import read_strategy, write_strategy
+from fedray.mechanisms.registry import Banded, Matrix
+from fedray.mechanisms.triangular import lower_factor
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from mechanisms import reference
-from mechanisms.files import read_strategy, write_strategy
-from mechanisms.registry import Banded, Matrix
-from mechanisms.triangular import lower_factor
 
 SETTING = ["--rounds", "60", "--min-sep", "12", "--max-participations", "4"]
 KEYS = (

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clients.clipping import clip_factors
-from clients.trainer import LocalTrainer
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.noise import DeviceNoise
 from fedray.audit.statement import privacy_statement
+from fedray.clients.clipping import clip_factors
+from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
 from fedray.encoding.discrete_noise import NoiseScale, add_noise
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
@@ -25,14 +25,14 @@ from fedray.encoding.registry import encoding_of
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.errors import ScenarioError
 from fedray.learning import train
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import Repeated
+from fedray.mechanisms.registry import Identity
 from fedray.messages import TrainOrder
 from fedray.placement import Placement
 from fedray.rng import Stream, stream_key
+from fedray.server.aggregator import ModelAggregator
 from fedray.simulation import simulate
-from mechanisms.accounting.accountants import epsilon_of
-from mechanisms.accounting.events import Repeated
-from mechanisms.registry import Identity
-from server.aggregator import ModelAggregator
 
 HERE = Placement(1, "in-process")
 ALARM, DRAWS = 1e-4, 200_000

@@ -20,7 +20,6 @@ from fedray.report.text.audits import guarantee_rows, participation_rows
 from fedray.studies.plan import Candidate
 from fedray.studies.sweep.run import CellResult
 
-OURS = ("fedray", "clients", "server", "mechanisms")
 FUNCTIONS = [name for name in fedray.__all__ if inspect.isfunction(getattr(fedray, name))]
 VALUES = [
     name
@@ -43,7 +42,7 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 
 def _missing(annotations: dict[str, Any]) -> set[str]:
     named = {each for annotation in annotations.values() for each in _classes_in(annotation)}
-    ours = {each for each in named if each.__module__.partition(".")[0] in OURS}
+    ours = {each for each in named if each.__module__.partition(".")[0] == "fedray"}
     return {each.__name__ for each in ours if each.__name__ not in fedray.__all__}
 
 

@@ -36,7 +36,7 @@ def test_a_message_has_the_flags_of_its_command(command: str, message: str, said
 
 def test_every_other_name_is_of_a_parameter_that_a_command_has() -> None:
     parameters = {each.name for command in COMMANDS.values() for each in command.params}
-    assert set(OTHER_NAMES.values()) <= parameters
+    assert set(OTHER_NAMES) <= parameters
 
 
 def test_a_command_that_is_refused_names_its_flags(fedray_command) -> None:

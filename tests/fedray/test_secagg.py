@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 from scipy.linalg import hadamard
 
-from clients.clipping import clip_factors
-from clients.trainer import LocalTrainer
+from fedray.clients.clipping import clip_factors
+from fedray.clients.trainer import LocalTrainer
 from fedray.encoding import secagg
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
 from fedray.encoding.norms import inflation, largest_coordinate, largest_square, padded
@@ -25,9 +25,9 @@ from fedray.learning import train
 from fedray.messages import TrainOrder, TrainReport
 from fedray.placement import Placement
 from fedray.rng import Stream, draw, stream_key, uniform
+from fedray.server.aggregator import ModelAggregator
 from fedray.simulation import simulate
 from fedray.studies.canary import check_aggregator
-from server.aggregator import ModelAggregator
 
 HERE = Placement(1, "in-process")
 

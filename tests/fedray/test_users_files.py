@@ -248,8 +248,8 @@ def test_a_link_for_a_page_is_replaced_and_not_followed(
 
 
 def test_a_mechanism_does_not_follow_links_either(tmp_path: Path) -> None:
-    from mechanisms.files import read_strategy, write_strategy
-    from mechanisms.registry import Tree
+    from fedray.mechanisms.files import read_strategy, write_strategy
+    from fedray.mechanisms.registry import Tree
 
     (tmp_path / "mine.txt").write_text("keep")
     for name in ("m.json", f"m.json.{os.getpid()}.new"):
@@ -294,8 +294,8 @@ def test_four_audits_that_write_one_page_leave_one_whole_page(tmp_path: Path) ->
 
 
 def test_six_writers_of_one_mechanism_leave_a_whole_one(tmp_path: Path) -> None:
-    from mechanisms.files import read_strategy, write_strategy
-    from mechanisms.matrix import Matrix
+    from fedray.mechanisms.files import read_strategy, write_strategy
+    from fedray.mechanisms.matrix import Matrix
 
     made = [Matrix.from_matrix(np.eye(50) * (number + 1), "m.npy") for number in range(6)]
 

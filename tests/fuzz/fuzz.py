@@ -33,15 +33,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clients.data.registry import source_of
-from clients.data.source import DamagedExamples
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.released import read_events
 from fedray.cli import _exit_code, app
+from fedray.clients.data.registry import source_of
+from fedray.clients.data.source import DamagedExamples
 from fedray.design import evaluate_mechanism, read_request
 from fedray.errors import FedrayError, InputError, one_line
+from fedray.mechanisms.registry import Tree
 from fedray.messages import (
     Evaluation,
     Measured,
@@ -63,7 +64,6 @@ from fedray.trace.reader import Trace
 from fedray.trace.trained import TRAINING, TrainedRunWriter
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter, encode_part
-from mechanisms.registry import Tree
 
 SECONDS = 60
 """Most seconds of one case."""

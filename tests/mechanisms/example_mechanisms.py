@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mechanisms.registry import (
+from fedray.mechanisms.registry import (
     BISR,
     BLT,
     Banded,
@@ -15,8 +15,8 @@ from mechanisms.registry import (
     Tree,
     TreeFull,
 )
-from mechanisms.strategy import Strategy
-from mechanisms.triangular import lower_factor
+from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.triangular import lower_factor
 
 ROUNDS = 45
 """Rounds of the matrices, and of the trees that have a last round."""

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mechanisms.accounting.calibration import (
+from fedray.mechanisms.accounting.calibration import (
     least_noise_multiplier,
     noise_multiplier_for_epsilon,
     noise_multiplier_for_rho,
 )
-from mechanisms.accounting.events import Event, Gaussian
-from mechanisms.accounting.gdp import gaussian_epsilon, mu_of
-from mechanisms.accounting.moments import moments_epsilon
-from mechanisms.accounting.pld import pld_epsilon
-from mechanisms.accounting.renyi import renyi_epsilon
-from mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.figures import mechanism_figures
-from mechanisms.participation import MinSep
-from mechanisms.reference import gaussian_delta
-from mechanisms.registry import BLT, Banded, BandFHU, Identity, Toeplitz, Tree
-from mechanisms.triangular import lower_factor
+from fedray.mechanisms.accounting.events import Event, Gaussian
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon, mu_of
+from fedray.mechanisms.accounting.moments import moments_epsilon
+from fedray.mechanisms.accounting.pld import pld_epsilon
+from fedray.mechanisms.accounting.renyi import renyi_epsilon
+from fedray.mechanisms.accounting.sampled import PoissonSampling, cyclically_sampled
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.figures import mechanism_figures
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.reference import gaussian_delta
+from fedray.mechanisms.registry import BLT, Banded, BandFHU, Identity, Toeplitz, Tree
+from fedray.mechanisms.triangular import lower_factor
 
 
 def released(sensitivity: float, noise_multiplier: float) -> Gaussian:
@@ -99,7 +99,7 @@ def test_large_epsilons_are_numbers_that_grow_with_mu(mu: float) -> None:
 
 def test_the_closed_form_loads_no_accountant() -> None:
     code = (
-        "import sys; from mechanisms.accounting.gdp import gaussian_epsilon; gaussian_epsilon(1.0, 1e-6); "
+        "import sys; from fedray.mechanisms.accounting.gdp import gaussian_epsilon; gaussian_epsilon(1.0, 1e-6); "
         "print('dp_accounting' in sys.modules, 'scipy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

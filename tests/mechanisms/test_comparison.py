@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from mechanisms import reference
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.comparison import NOT_COMPARABLE, utility
-from mechanisms.loss import loss
-from mechanisms.participation import MinSep
-from mechanisms.registry import BLT, Identity, Tree
+from fedray.mechanisms import reference
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.comparison import NOT_COMPARABLE, utility
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT, Identity, Tree
 
 PARTICIPATION = MinSep(200, 40, 5)
 GOLDEN = BLT(

@@ -18,9 +18,9 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 from scipy.special import logsumexp, ndtr, ndtri
 
-from mechanisms.accounting import composition
-from mechanisms.accounting.composition import TIGHTNESS, composed_epsilon
-from mechanisms.accounting.gdp import gaussian_epsilon
+from fedray.mechanisms.accounting import composition
+from fedray.mechanisms.accounting.composition import TIGHTNESS, composed_epsilon
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 
 MOST_POINTS = 1 << 20
 Cells = tuple[int, NDArray[np.float64], NDArray[np.float64]]
@@ -214,7 +214,7 @@ def test_epsilon_grows_with_steps_and_falls_with_noise_and_delta() -> None:
 def test_little_noise_and_rare_samples_take_little_memory() -> None:
     """z = 0.095 took 2 GB on a grid that spanned every loss."""
     code = (
-        "import resource; from mechanisms.accounting.composition import composed_epsilon as e; e(0.1, 1, 9, 1e-6)\n"
+        "import resource; from fedray.mechanisms.accounting.composition import composed_epsilon as e; e(0.1, 1, 9, 1e-6)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "for q, z, n in ((1e-2, 0.095, 1000), (1e-6, 0.095, 1000), (1e-6, 1.0, 1000), (1e-9, 1.0, 100000)): e(q, z, n, 1e-10)\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)"

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 
 from fedray.errors import FedrayError
-from mechanisms.accounting.accountants import ACCOUNTANTS, epsilon_of
-from mechanisms.accounting.events import (
+from fedray.mechanisms.accounting.accountants import ACCOUNTANTS, epsilon_of
+from fedray.mechanisms.accounting.events import (
     Composed,
     DiscreteGaussianSum,
     Event,
@@ -33,13 +33,13 @@ from mechanisms.accounting.events import (
     StrategyRelease,
     read_event,
 )
-from mechanisms.accounting.gdp import mu_of
-from mechanisms.accounting.peer import peer_event
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.participation import MinSep
-from mechanisms.reference import gaussian_delta
-from mechanisms.registry import BLT, Banded, Identity, Tree
-from mechanisms.triangular import lower_factor
+from fedray.mechanisms.accounting.gdp import mu_of
+from fedray.mechanisms.accounting.peer import peer_event
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.reference import gaussian_delta
+from fedray.mechanisms.registry import BLT, Banded, Identity, Tree
+from fedray.mechanisms.triangular import lower_factor
 
 DELTA = 1e-6
 

@@ -7,16 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechanisms.figures import mechanism_figures
-from mechanisms.files import read_strategy, write_strategy
-from mechanisms.loss import loss
-from mechanisms.optimize import gram
-from mechanisms.optimize.blt import LogLoss, optimize_blt
-from mechanisms.optimize.design import KINDS, MechanismRequest, cached_mechanism, optimize_mechanism
-from mechanisms.optimize.objective import Target, read_targets
-from mechanisms.optimize.toeplitz import optimize_toeplitz
-from mechanisms.participation import MinSep
-from mechanisms.registry import BLT, BandFHU, Identity, Tree, TreeFull
+from fedray.mechanisms.figures import mechanism_figures
+from fedray.mechanisms.files import read_strategy, write_strategy
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize import gram
+from fedray.mechanisms.optimize.blt import LogLoss, optimize_blt
+from fedray.mechanisms.optimize.design import (
+    KINDS,
+    MechanismRequest,
+    cached_mechanism,
+    optimize_mechanism,
+)
+from fedray.mechanisms.optimize.objective import Target, read_targets
+from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT, BandFHU, Identity, Tree, TreeFull
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +90,7 @@ def test_a_banded_toeplitz_optimum_is_one(bands: int, objective) -> None:
     participation = MinSep(120, 20, 4)
 
     def value(c) -> float:
-        from mechanisms.toeplitz import Toeplitz
+        from fedray.mechanisms.toeplitz import Toeplitz
 
         found = loss(Toeplitz(coefficients=tuple(c)), participation)
         assert found.sensitivity.is_exact or bands > 20

@@ -8,12 +8,12 @@ tests/benchmarks/compare_optima.py.
 import numpy as np
 import pytest
 
-from mechanisms.blt import BLT
-from mechanisms.loss import loss
-from mechanisms.participation import MinSep
-from mechanisms.registry import Banded, BandFHU, Dense, Toeplitz
-from mechanisms.sensitivity import any_strategy_sensitivity
-from mechanisms.triangular import lower_factor
+from fedray.mechanisms.blt import BLT
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Banded, BandFHU, Dense, Toeplitz
+from fedray.mechanisms.sensitivity import any_strategy_sensitivity
+from fedray.mechanisms.triangular import lower_factor
 
 jax = pytest.importorskip("jax")
 factorization = pytest.importorskip("jax_privacy.matrix_factorization")

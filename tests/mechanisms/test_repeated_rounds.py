@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from mechanisms import reference
-from mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree
-from mechanisms.sensitivity import PatternSensitivities
-from mechanisms.triangular import lower_factor
+from fedray.mechanisms import reference
+from fedray.mechanisms.registry import BISR, BLT, Banded, BandFHU, Identity, Toeplitz, Tree
+from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.mechanisms.triangular import lower_factor
 
 ROUNDS = 7
 PATTERNS = [(0, 0), (0, 3, 3), (2, 2, 2, 5), (1, 1, 4, 4, 6), (0, 1, 1, 2, 2, 2), (6, 6, 6)]

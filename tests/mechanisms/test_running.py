@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms import running
-from mechanisms.accounting.calibration import largest_sensitivity
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gdp_epsilon
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.registry import (
+from fedray.mechanisms import running
+from fedray.mechanisms.accounting.calibration import largest_sensitivity
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.registry import (
     BISR,
     BLT,
     BandFHU,
@@ -21,8 +21,8 @@ from mechanisms.registry import (
     Tree,
     TreeFull,
 )
-from mechanisms.running import RunningSensitivity
-from mechanisms.sensitivity import PatternSensitivities
+from fedray.mechanisms.running import RunningSensitivity
+from fedray.mechanisms.sensitivity import PatternSensitivities
 
 ROUNDS = 24
 SIGNS = np.tril(np.random.default_rng(1).normal(size=(ROUNDS, ROUNDS)), -1)

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from mechanisms import reference
-from mechanisms.participation import MinSep
-from mechanisms.registry import (
+from fedray.mechanisms import reference
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import (
     BISR,
     AnyStrategy,
     Banded,
@@ -25,14 +25,14 @@ from mechanisms.registry import (
     Tree,
     TreeFull,
 )
-from mechanisms.sensitivity import (
+from fedray.mechanisms.sensitivity import (
     PatternSensitivities,
     any_strategy_sensitivity,
     pattern_sensitivity,
     unit_vector_sensitivity,
 )
-from mechanisms.strategy import Sensitivity, Strategy
-from mechanisms.triangular import lower_factor
+from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.triangular import lower_factor
 
 GOLDEN = MECHANISMS["blt, optimised"]
 

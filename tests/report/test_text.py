@@ -8,15 +8,15 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import Claim
+from fedray.mechanisms.figures import mechanism_figures
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Tree
 from fedray.report.text import TextTable
 from fedray.report.text.audits import audit_text, guarantee_rows
 from fedray.report.text.mechanisms import figures_rows
 from fedray.report.text.studies import canary_lines, fit_rows
 from fedray.studies.canary import check_aggregator
 from fedray.studies.fit import Fit, FittedRun
-from mechanisms.figures import mechanism_figures
-from mechanisms.participation import MinSep
-from mechanisms.registry import Tree
 
 
 def printed(document: Mapping[str, Any]) -> Any:

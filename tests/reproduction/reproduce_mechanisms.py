@@ -16,14 +16,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mechanisms.loss import loss
-from mechanisms.optimize.blt import optimize_blt
-from mechanisms.optimize.gram import optimize_banded, optimize_dense, optimize_dense_unit_columns
-from mechanisms.optimize.objective import Target
-from mechanisms.optimize.toeplitz import optimize_toeplitz
-from mechanisms.participation import MinSep
-from mechanisms.registry import BandFHU, Identity, Tree, TreeFull
-from mechanisms.strategy import Strategy
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.blt import optimize_blt
+from fedray.mechanisms.optimize.gram import (
+    optimize_banded,
+    optimize_dense,
+    optimize_dense_unit_columns,
+)
+from fedray.mechanisms.optimize.objective import Target
+from fedray.mechanisms.optimize.toeplitz import optimize_toeplitz
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BandFHU, Identity, Tree, TreeFull
+from fedray.mechanisms.strategy import Strategy
 
 PARTICIPATION, ONCE = MinSep(2052, 342, 6), MinSep(2052, 342, 1)
 

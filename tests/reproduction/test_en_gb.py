@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedray.audit.audit import audit_trace
+from fedray.mechanisms.registry import Tree
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from mechanisms.registry import Tree
 
 DIVIDE = 1 if "FEDRAY_FULL_SIZE" in os.environ else 10
 """How many times fewer devices there are, and devices per round; `make laws` has all. What is

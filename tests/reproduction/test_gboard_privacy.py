@@ -3,8 +3,8 @@
 import dataclasses
 import json
 
+from fedray.scenarios.gboard import published_runs
 from fedray.studies.published_privacy import _privacy_of, published_privacy
-from scenarios.gboard import published_runs
 
 
 def test_every_printed_rho_and_epsilon_is_reproduced() -> None:

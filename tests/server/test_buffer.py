@@ -14,12 +14,12 @@ from fedray.history import HistoryLosses
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Stream, draw, exponential, normal, stream_key, uniform
 from fedray.scenario.buffer import AnyStalenessWeighting, ConstantWeighting, PolynomialWeighting
-from server.buffer import EXHAUSTED, Buffer, BufferRules
-from server.policies.cap import Cap
-from server.policies.policy import Policies
-from server.policies.round_separation import RoundSeparation
-from server.policies.timer import Timer
-from server.rounds import FateModel
+from fedray.server.buffer import EXHAUSTED, Buffer, BufferRules
+from fedray.server.policies.cap import Cap
+from fedray.server.policies.policy import Policies
+from fedray.server.policies.round_separation import RoundSeparation
+from fedray.server.policies.timer import Timer
+from fedray.server.rounds import FateModel
 
 SPEED, FAILURES = 0.4, 0.2
 WEIGHTINGS = [ConstantWeighting(), PolynomialWeighting(), PolynomialWeighting(exponent=3.0)]

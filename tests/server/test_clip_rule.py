@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
+from fedray.mechanisms import reference
+from fedray.mechanisms.accounting.clip_count import update_noise_multiplier, with_counts
+from fedray.mechanisms.accounting.events import StrategyRelease
+from fedray.mechanisms.accounting.gdp import mu_of
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT, Identity, Restarted, Tree
+from fedray.mechanisms.strategy import Strategy
 from fedray.messages import Clip, TrainReport
 from fedray.rng import Stream
 from fedray.scenario import Scenario
-from mechanisms import reference
-from mechanisms.accounting.clip_count import update_noise_multiplier, with_counts
-from mechanisms.accounting.events import StrategyRelease
-from mechanisms.accounting.gdp import mu_of
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.participation import MinSep
-from mechanisms.registry import BLT, Identity, Restarted, Tree
-from mechanisms.strategy import Strategy
-from server.aggregator import ModelAggregator
-from server.clip_rule import ClipRule, clip_rule_of
-from server.noise import noise_stream
+from fedray.server.aggregator import ModelAggregator
+from fedray.server.clip_rule import ClipRule, clip_rule_of
+from fedray.server.noise import noise_stream
 
 CPU = torch.device("cpu")
 TREE = "privacy.mechanism={kind='tree',restarts=[8,20,30]}"

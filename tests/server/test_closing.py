@@ -8,8 +8,8 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.errors import ScenarioError
 from fedray.placement import Placement
+from fedray.server.closing import AtGoal, AtLeast, closing_rule_of
 from fedray.simulation import simulate
-from server.closing import AtGoal, AtLeast, closing_rule_of
 
 REPORTS = np.array([130.0, 110.0, np.inf, 120.0, 140.0, 120.0])
 """Report times of a round that started at 100 s."""

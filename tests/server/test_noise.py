@@ -11,19 +11,19 @@ from example_mechanisms import MECHANISMS, ROUNDS
 from numpy.typing import NDArray
 
 from fedray.errors import CheckpointError, InputError
-from fedray.messages import FIXED_POINT_BITS, TrainReport
-from mechanisms import reference
-from mechanisms.participation import MinSep
-from mechanisms.recurrence import Outputs, Recurrence
-from mechanisms.registry import (
+from fedray.mechanisms import reference
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.recurrence import Outputs, Recurrence
+from fedray.mechanisms.registry import (
     Identity,
     Restarted,
     Tree,
 )
-from mechanisms.strategy import Sensitivity, Strategy
-from server.aggregator import ModelAggregator
-from server.draws import BLOCK, VIRTUAL, NormalDraws
-from server.noise import NoiseStream, buffered_step, noise_stream
+from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.messages import FIXED_POINT_BITS, TrainReport
+from fedray.server.aggregator import ModelAggregator
+from fedray.server.draws import BLOCK, VIRTUAL, NormalDraws
+from fedray.server.noise import NoiseStream, buffered_step, noise_stream
 
 CPU = torch.device("cpu")
 BLT_STREAM = MECHANISMS["blt"]

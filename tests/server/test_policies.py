@@ -10,12 +10,12 @@ from scipy import stats
 from fedray.history import HistoryLosses, first_loss_after, last_loss_before, losses_between
 from fedray.messages import NEVER
 from fedray.rng import Stream, stream_key
-from server.policies.cap import Cap
-from server.policies.policy import Attempt, ParticipationPolicy, Policies
-from server.policies.registry import policies_of
-from server.policies.round_separation import RoundSeparation
-from server.policies.timer import Timer
-from server.policies.without_replacement import WithoutReplacement
+from fedray.server.policies.cap import Cap
+from fedray.server.policies.policy import Attempt, ParticipationPolicy, Policies
+from fedray.server.policies.registry import policies_of
+from fedray.server.policies.round_separation import RoundSeparation
+from fedray.server.policies.timer import Timer
+from fedray.server.policies.without_replacement import WithoutReplacement
 
 KEY = stream_key(1, Stream.HISTORY)
 NO_LOSSES = HistoryLosses(KEY, math.inf)

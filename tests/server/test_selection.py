@@ -13,13 +13,20 @@ from scipy import stats
 from fedray.history import HistoryLosses
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Window
 from fedray.rng import Stream, draw, exponential, stream_key
-from server.closing import AtGoal
-from server.policies.cap import Cap
-from server.policies.policy import Policies
-from server.policies.round_separation import RoundSeparation
-from server.policies.timer import Timer
-from server.rounds import FateModel, Fates, RoundRules, Selected, draw_fates, resolve_reporting
-from server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
+from fedray.server.closing import AtGoal
+from fedray.server.policies.cap import Cap
+from fedray.server.policies.policy import Policies
+from fedray.server.policies.round_separation import RoundSeparation
+from fedray.server.policies.timer import Timer
+from fedray.server.rounds import (
+    FateModel,
+    Fates,
+    RoundRules,
+    Selected,
+    draw_fates,
+    resolve_reporting,
+)
+from fedray.server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
 
 FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, 0.03)
 KEY = stream_key(1, Stream.RETURN)

@@ -13,12 +13,12 @@ from fedray.history import HistoryLosses
 from fedray.messages import Census, CheckIns, Window
 from fedray.rng import Stream, draw, exponential, stream_key, stream_seed
 from fedray.scenario import SeveralTasks
-from server.closing import AtGoal
-from server.joint_selection import JointSelection
-from server.policies.policy import Policies
-from server.policies.round_separation import RoundSeparation
-from server.rounds import FateModel, RoundRules
-from server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT
+from fedray.server.closing import AtGoal
+from fedray.server.joint_selection import JointSelection
+from fedray.server.policies.policy import Policies
+from fedray.server.policies.round_separation import RoundSeparation
+from fedray.server.rounds import FateModel, RoundRules
+from fedray.server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT
 
 SEED = 1
 RETURN = stream_key(SEED, Stream.RETURN)

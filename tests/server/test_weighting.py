@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from clients.trainer import LocalTrainer
 from fedray.audit.audit import audit_trace
+from fedray.clients.trainer import LocalTrainer
 from fedray.errors import ScenarioError
 from fedray.learning import cohorts, train
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
 from fedray.messages import FIXED_POINT_BITS, TrainOrder, TrainReport
 from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.weighting import AnyWeighting
-from mechanisms.accounting.accountants import epsilon_of
-from mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
-from server.aggregator import ModelAggregator
-from server.estimator import ClippedBelow, estimator_of
+from fedray.server.aggregator import ModelAggregator
+from fedray.server.estimator import ClippedBelow, estimator_of
 
 HERE = Placement(1, "in-process")
 ROUNDS, GOAL, PROBABILITY = 6, 20, 0.02

@@ -15,16 +15,16 @@ from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, ScenarioError
 from fedray.learning import train
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.pipeline import resume_run, run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario
+from fedray.server.budget import Budget
+from fedray.server.coordinator import Coordinator
 from fedray.simulation import simulate
 from fedray.trace.reader import Trace
-from mechanisms.accounting.accountants import epsilon_of
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.zcdp import rho_of
-from server.budget import Budget
-from server.coordinator import Coordinator
 
 HERE = Placement(1, "in-process")
 OVERRIDES = (

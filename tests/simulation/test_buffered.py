@@ -10,24 +10,24 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from clients.data.registry import source_of
-from clients.workers import start_trainers
 from fedray.audit.audit import audit_trace
+from fedray.clients.data.registry import source_of
+from fedray.clients.workers import start_trainers
 from fedray.errors import AggregatorLost, ScenarioError, TraceCorrupt
 from fedray.learning import train
+from fedray.mechanisms.reference import strategy_matrix
+from fedray.mechanisms.registry import Toeplitz, Tree
 from fedray.messages import Outcome, Progress, RunProgress, TrainingProgress
 from fedray.pipeline import resume_run, run_scenario
 from fedray.placement import Placement
 from fedray.scenario import Scenario
+from fedray.server.noise import noise_stream
+from fedray.server.training import Cohort, TrainingLoop
+from fedray.server.workers import start_aggregator
 from fedray.simulation import simulate
 from fedray.studies.fit import scaled
 from fedray.trace.reader import Trace
 from fedray.workers import InProcessWorker, Ready
-from mechanisms.reference import strategy_matrix
-from mechanisms.registry import Toeplitz, Tree
-from server.noise import noise_stream
-from server.training import Cohort, TrainingLoop
-from server.workers import start_aggregator
 
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 BUFFERED = (
@@ -370,7 +370,7 @@ def test_an_aggregator_that_dies_is_told_the_older_versions_again(
     reference: Trace, tmp_path: Path, monkeypatch, call: str
 ) -> None:
     """One that is lost at "older_version" is lost while it is brought back, so another call must lose it first."""
-    monkeypatch.setattr("server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr("fedray.server.workers.InProcessWorker", DyingWorker)
     monkeypatch.setattr(DyingWorker, "method", call)
     monkeypatch.setattr(DyingWorker, "deaths", 2)
 

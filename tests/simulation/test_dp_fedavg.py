@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from fedray.audit.audit import audit_trace
+from fedray.mechanisms.accounting.events import Event
+from fedray.mechanisms.accounting.moments import moments_epsilon
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
-from mechanisms.accounting.events import Event
-from mechanisms.accounting.moments import moments_epsilon
 
 
 def event_of_run(folder: Path, probability: float, rounds: int) -> Event:

@@ -223,7 +223,7 @@ def test_an_aggregator_that_dies_at_any_call_is_started_anew(
     if call == "load":
         with pytest.raises(KeyboardInterrupt):
             run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
-    monkeypatch.setattr("server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr("fedray.server.workers.InProcessWorker", DyingWorker)
     monkeypatch.setattr(DyingWorker, "method", call)
     monkeypatch.setattr(DyingWorker, "deaths", 2)
     once = Placement(1, "in-process")
@@ -237,7 +237,7 @@ def test_an_aggregator_that_dies_at_any_call_is_started_anew(
 
 
 def test_an_aggregator_that_never_starts_ends_the_run(small, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("server.workers.InProcessWorker", DyingWorker)
+    monkeypatch.setattr("fedray.server.workers.InProcessWorker", DyingWorker)
     monkeypatch.setattr(DyingWorker, "deaths", 100)
     with pytest.raises(AggregatorLost, match="after 5 restarts"):
         run_scenario(small(*OVERRIDES), Placement(1, "in-process"), tmp_path / "t")
@@ -299,7 +299,7 @@ main()
 def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sigint(
     reference: Trace, small, tmp_path: Path
 ) -> None:
-    """`fedray run` is interrupted once it has a checkpoint: one line, exit 1; `--resume` finishes it; its report is there too.
+    """`fedray run` is interrupted once it has a checkpoint: one line, exit 130; `--resume` finishes it; its report is there too.
 
     The workers found the code: what they had settled is in the checkpoint.
     """
@@ -318,7 +318,7 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
+    assert process.returncode == 130, err
     assert out == ""
     assert err.splitlines()[-1] == (
         f"fedray: interrupted; the last checkpoint is kept, go on with --resume={str(tmp_path / 't')!r}"
@@ -675,7 +675,7 @@ def test_a_run_goes_on_only_on_the_kind_of_device_it_was_started_on(
     with pytest.raises(KeyboardInterrupt):
         run_scenario(small(*OVERRIDES), HERE, tmp_path / "t", interrupt_at(8, TrainingProgress))
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("server.aggregator._kind_of", lambda device: "cuda NVIDIA H200")
+        elsewhere.setattr("fedray.server.aggregator._kind_of", lambda device: "cuda NVIDIA H200")
         with pytest.raises(
             CheckpointError,
             match="trained on 'cpu', and its noise goes on only there; .* on 'cuda NVIDIA H200'",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from clients.trainer import LocalTrainer
+from fedray.clients.trainer import LocalTrainer
 from fedray.errors import InputError, ScenarioError
 from fedray.learning import train
 from fedray.pipeline import run_scenario

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.trainer import LocalTrainer
+from fedray.clients.trainer import LocalTrainer
 from fedray.errors import CheckpointError, InputError, ScenarioError
 from fedray.learning import cohorts, predicted_seconds, train
 from fedray.messages import Progress, TrainingEstimate, TrainingProgress
 from fedray.pipeline import run_scenario
 from fedray.placement import Placement
+from fedray.server.training import cohort_places
 from fedray.simulation import simulate
 from fedray.trace.importer import import_log
 from fedray.trace.reader import Trace
-from server.training import cohort_places
 
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 TRAINED = (
@@ -153,7 +153,7 @@ SLOW = """
 import time
 
 import torch
-from clients.tasks.module import ModuleTask
+from fedray.clients.tasks.module import ModuleTask
 
 def task(seed):
     def loss(outputs, targets):
@@ -263,8 +263,8 @@ def test_the_command_accounts_for_the_noise_that_the_training_s_devices_add(
     ("arguments", "message"),
     [
         (["nowhere"], "is not a directory"),
-        (["TRACE", "--resume"], "give its --out"),
-        (["TRACE", "--out", "m", "--resume"], "has no unfinished run beside it"),
+        (["TRACE", "--resume", "m", "--out", "m"], "leave out --out"),
+        (["TRACE", "--resume", "m"], "has no unfinished run beside it"),
         (["TRACE", "--set", "training.task=chess"], "is not one of next_word"),
         (
             ["TRACE", "--set", "rounds.count=9"],

@@ -9,10 +9,10 @@ from fedray.audit.participation import read_patterns
 from fedray.errors import CheckpointError, Starved
 from fedray.messages import RunProgress
 from fedray.placement import Placement
+from fedray.server.pace import Pace
 from fedray.simulation import resume, simulate
 from fedray.trace.reader import Trace
 from fedray.trace.schema import OUTCOMES
-from server.pace import Pace
 
 IN_PROCESS = Placement(1, "in-process")
 HOUR = 3600.0
@@ -326,7 +326,7 @@ def test_a_checkpoint_of_other_predicted_costs_is_refused(
     scenario = small("rounds.look_ahead_minutes=2.0", "population.devices=60000")
     with pytest.raises(KeyboardInterrupt):
         simulate(scenario, Placement(1, "in-process", checkpoint_seconds=0.0), tmp_path / "t", stop)
-    monkeypatch.setattr("server.pace.COSTS_VERSION", 99)
+    monkeypatch.setattr("fedray.server.pace.COSTS_VERSION", 99)
     with pytest.raises(CheckpointError, match="predicted costs of version 1, this release has 99"):
         resume(tmp_path / "t", IN_PROCESS)
 

@@ -10,11 +10,11 @@ import pytest
 import safetensors
 import torch
 
-from clients.data.classes import Classes
-from clients.data.registry import source_of
-from clients.data.source import FIRST_HELD_OUT, DamagedExamples
-from clients.pretraining import Pretrainer
-from clients.trainer import LocalTrainer
+from fedray.clients.data.classes import Classes
+from fedray.clients.data.registry import source_of
+from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
+from fedray.clients.pretraining import Pretrainer
+from fedray.clients.trainer import LocalTrainer
 from fedray.errors import InputError, RunFailed, ScenarioError
 from fedray.pretraining import pretrain
 from fedray.scenario import Scenario

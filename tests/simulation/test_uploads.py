@@ -16,19 +16,19 @@ from fedray.audit.schedule import following_rounds
 from fedray.audit.waits import waits_between
 from fedray.errors import InputError, ScenarioError, Starved
 from fedray.learning import train
+from fedray.mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
+from fedray.mechanisms.accounting.pld import pld_epsilon
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT, Identity, Tree
+from fedray.mechanisms.strategy import Strategy
 from fedray.messages import Outcome, RunProgress
 from fedray.pipeline import run_scenario
 from fedray.placement import Placement
 from fedray.report.page import render
 from fedray.scenario import Scenario
+from fedray.server.schedules import Cyclic, Poisson, Unresolved
 from fedray.simulation import resume, simulate
 from fedray.trace.reader import Trace
-from mechanisms.accounting.events import Gaussian, PoissonSampled, Repeated
-from mechanisms.accounting.pld import pld_epsilon
-from mechanisms.participation import MinSep
-from mechanisms.registry import BLT, Identity, Tree
-from mechanisms.strategy import Strategy
-from server.schedules import Cyclic, Poisson, Unresolved
 
 HERE = Placement(1, "in-process")
 MIN_SEP, ROUNDS = 5, 22

@@ -15,14 +15,14 @@ from example_mechanisms import OF_EACH_KIND
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedray.scenario import Scenario
-from mechanisms import reference
-from mechanisms.registry import (
+from fedray.mechanisms import reference
+from fedray.mechanisms.registry import (
     Identity,
     Tree,
 )
-from mechanisms.strategy import Strategy
-from server.aggregator import ModelAggregator
+from fedray.mechanisms.strategy import Strategy
+from fedray.scenario import Scenario
+from fedray.server.aggregator import ModelAggregator
 
 ROUNDS, DIMENSION, ALARM = 30, 20_000, 1e-5
 STRATEGIES: dict[str, Strategy] = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clients.shard import PopulationShard
+from fedray.clients.shard import PopulationShard
 from fedray.messages import CheckInOrder, CheckIns, Window
 from fedray.scenario import Scenario
 

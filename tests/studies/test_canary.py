@@ -12,14 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.canaries import Canaries, CanaryTrainer
-from clients.clipping import Clipped, ClippedGroup, clip_factors
+from fedray.clients.canaries import Canaries, CanaryTrainer
+from fedray.clients.clipping import Clipped, ClippedGroup, clip_factors
 from fedray.errors import InputError, RunFailed
-from fedray.scenario import Scenario
-from fedray.studies.canary import CanaryResult, check_aggregator, run_canary
-from mechanisms import reference
-from mechanisms.participation import MinSep
-from mechanisms.registry import (
+from fedray.mechanisms import reference
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import (
     BISR,
     BLT,
     Banded,
@@ -31,9 +29,11 @@ from mechanisms.registry import (
     Tree,
     TreeFull,
 )
-from mechanisms.strategy import Strategy
-from mechanisms.triangular import lower_factor
-from server.aggregator import ModelAggregator
+from fedray.mechanisms.strategy import Strategy
+from fedray.mechanisms.triangular import lower_factor
+from fedray.scenario import Scenario
+from fedray.server.aggregator import ModelAggregator
+from fedray.studies.canary import CanaryResult, check_aggregator, run_canary
 
 SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 12
 ROUNDS, PATTERN, COORDINATES = 24, (1, 9, 17), 2048

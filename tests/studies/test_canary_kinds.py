@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.canaries import Canaries, CanaryTrainer
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
+from fedray.clients.canaries import Canaries, CanaryTrainer
 from fedray.encoding import secagg
 from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
 from fedray.encoding.norms import inflation
@@ -22,10 +22,10 @@ from fedray.errors import InputError, RunFailed
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
+from fedray.server.aggregator import ModelAggregator
+from fedray.server.estimator import ClippedBelow, Fixed, Mean
 from fedray.simulation import simulate
 from fedray.studies.canary import CanaryResult, Recorded, check_training, run_canary
-from server.aggregator import ModelAggregator
-from server.estimator import ClippedBelow, Fixed, Mean
 
 SEEDS = 100 if os.environ.get("FEDRAY_ALL_SEEDS") else 3
 ROUNDS, PATTERN = 12, (1, 5, 9)

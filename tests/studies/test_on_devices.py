@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import fedray
-from clients.data.registry import source_of
-from clients.tasks.layout import named
-from clients.tasks.registry import task_of
-from clients.trainer import LocalTrainer
+from fedray.clients.data.registry import source_of
+from fedray.clients.tasks.layout import named
+from fedray.clients.tasks.registry import task_of
+from fedray.clients.trainer import LocalTrainer
 from fedray.placement import Placement
 from fedray.studies.on_devices import QUANTILES, _bins
 from fedray.studies.on_devices_page import on_devices_figures, on_devices_page
@@ -129,7 +129,7 @@ def test_the_command_prints_tables_or_json_and_writes_the_page(
     trained, trace, fedray_command, tmp_path, script
 ) -> None:
     page, figures = tmp_path / "page.html", tmp_path / "figures"
-    told = ["--trace", str(trace.path), "--devices", "32", "--page", str(page)]
+    told = ["--trace", str(trace.path), "--sample", "32", "--page", str(page)]
     code, out, _ = fedray_command(
         "evaluate", str(trained.path), *told, "--figures", str(figures), "--json"
     )
@@ -164,7 +164,7 @@ def test_what_cannot_be_evaluated_is_refused_in_one_line(
     for arguments, words in [
         ([trained.path], "lies in no trace; give the trace"),
         ([trained.path, "--trace", other.path], "--trace='.*' has digest"),
-        ([trained.path, "--trace", trace.path, "--devices", "0"], "--devices=0 must be at least 1"),
+        ([trained.path, "--trace", trace.path, "--sample", "0"], "--sample=0 must be at least 1"),
         ([trained.path, "--trace", trace.path, "--examples", "0"], "--examples=0 must be"),
         ([trace.path], "has no trained run"),
         ([tmp_path / "none"], "has no training.json"),

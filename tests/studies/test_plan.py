@@ -11,6 +11,7 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.audit.claims import read_claim
 from fedray.errors import InputError
+from fedray.mechanisms.participation import MinSep
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
@@ -25,7 +26,6 @@ from fedray.studies.plan import (
     make_plan,
 )
 from fedray.studies.plan_page import plan_figure, plan_files, plan_page, plan_sentence
-from mechanisms.participation import MinSep
 
 HERE = Placement(backend="in-process")
 

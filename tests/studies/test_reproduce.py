@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fedray.mechanisms.participation import gap_of
 from fedray.scenario import Scenario
-from mechanisms.participation import gap_of
-from scenarios.gboard import published_runs, relative_pace, select
+from fedray.scenarios.gboard import published_runs, relative_pace, select
 
 
 def test_every_published_run_has_its_scenario() -> None:

@@ -9,6 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedray.errors import InputError
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.design import MechanismRequest, optimize_mechanism
+from fedray.mechanisms.optimize.objective import Target as Outcome
+from fedray.mechanisms.participation import MinSep
 from fedray.placement import Placement
 from fedray.report.figure import Plane
 from fedray.report.text.studies import sweep_rows
@@ -17,10 +21,6 @@ from fedray.studies.sweep import run as stress_run
 from fedray.studies.sweep.page import sweep_figures, sweep_page
 from fedray.studies.sweep.run import run_sweep
 from fedray.studies.sweep.sweep import Sweep, find_sweep, shipped_sweeps
-from mechanisms.loss import loss
-from mechanisms.optimize.design import MechanismRequest, optimize_mechanism
-from mechanisms.optimize.objective import Target as Outcome
-from mechanisms.participation import MinSep
 
 HERE = Placement(backend="in-process")
 SETTINGS = """

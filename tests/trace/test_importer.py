@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from fedray.audit.audit import audit_trace
 from fedray.audit.participation import read_patterns
 from fedray.errors import InputError, TraceCorrupt
+from fedray.mechanisms.registry import BLT, Tree
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import REPEATED, import_log
-from mechanisms.registry import BLT, Tree
 
 NAMES = {
     "integers": lambda device: 3 * device + 2**63,

@@ -16,11 +16,11 @@ from fedray.audit.names import DeviceNames
 from fedray.audit.participation import read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import InputError, RunFailed, TraceCorrupt
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import BLT, Identity, Tree
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import UNRELEASED, import_log
 from fedray.trace.log_times import shown_range
-from mechanisms.participation import MinSep
-from mechanisms.registry import BLT, Identity, Tree
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 

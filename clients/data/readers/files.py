@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from clients.data.readers.reader import Damaged
+from fedray.clients.data.readers.reader import Damaged
 from fedray.scenario.data_file import files_below
 
 _OF_HUGGING_FACE = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}")

@@ -12,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from clients.data.cache import made_once
-from clients.data.readers.files import read_only_sqlite, split_files
-from clients.data.readers.reader import Client, Column, Damaged
+from fedray.clients.data.cache import made_once
+from fedray.clients.data.readers.files import read_only_sqlite, split_files
+from fedray.clients.data.readers.reader import Client, Column, Damaged
 from fedray.scenario.data import LeafData
 
 SUFFIXES = (".json",)
@@ -25,9 +25,9 @@ _CONTENT = "SELECT content FROM clients WHERE rowid = ?"
 
 
 class LeafFiles:
-    """Reads LEAF's JSON by a copy of its clients; see clients.data.readers.reader.ClientFile.
+    """Reads LEAF's JSON by a copy of its clients.
 
-    Clients lie in order of the copy's rows.
+    See fedray.clients.data.readers.reader.ClientFile. Clients lie in order of the copy's rows.
 
     Args:
         path: the file or folder.

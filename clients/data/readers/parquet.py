@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from clients.data.cache import made_once
-from clients.data.readers.files import split_files
-from clients.data.readers.reader import Client, ClientFile, Column, Damaged
+from fedray.clients.data.cache import made_once
+from fedray.clients.data.readers.files import split_files
+from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged
 from fedray.scenario.data import ParquetData
 
 SUFFIXES = (".parquet",)
@@ -28,7 +28,7 @@ _GROUP_ROWS = 4096
 
 
 class ParquetFiles:
-    """Reads Parquet files by row groups; see clients.data.readers.reader.ClientFile.
+    """Reads Parquet files by row groups; see fedray.clients.data.readers.reader.ClientFile.
 
     Records lie in order of the rows of a split.
 

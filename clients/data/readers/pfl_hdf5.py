@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from clients.data.readers.reader import Client, Column, Damaged
+from fedray.clients.data.readers.reader import Client, Column, Damaged
 from fedray.scenario.data import PflHdf5Data
 
 _NO_SPLITS = ("metadata",)
 
 
 class PflHdf5:
-    """Reads pfl-research's HDF5 by names; see clients.data.readers.reader.ClientFile.
+    """Reads pfl-research's HDF5 by names; see fedray.clients.data.readers.reader.ClientFile.
 
     Args:
         path: the file.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clients.data.readers.reader import Client, Column, Damaged
+from fedray.clients.data.readers.reader import Client, Column, Damaged
 from fedray.errors import InputError
 from fedray.scenario.data import SourceCodeData
 from fedray.scenario.standard_library import StandardLibrary, standard_library
@@ -17,7 +17,9 @@ _WORD = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]")
 
 
 class SourceCode:
-    """Reads the modules as clients, by their names; see clients.data.readers.reader.ClientFile.
+    """Reads the modules as clients, by their names.
+
+    See fedray.clients.data.readers.reader.ClientFile.
 
     Args:
         library: the modules.

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.cache import made_once
-from clients.data.readers.files import read_only_sqlite, read_only_uri
-from clients.data.readers.reader import Client, ClientFile, Column, Damaged
-from clients.data.readers.tf_example import Feature, decode_example
+from fedray.clients.data.cache import made_once
+from fedray.clients.data.readers.files import read_only_sqlite, read_only_uri
+from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged
+from fedray.clients.data.readers.tf_example import Feature, decode_example
 from fedray.scenario.data import TffSqliteData
 
 _ROWS = "SELECT split_name, client_id, rowid FROM examples ORDER BY rowid"
@@ -38,7 +38,7 @@ _COMPRESSED = (".lzma", ".xz")
 
 
 class TffSqlite:
-    """Reads TensorFlow Federated's SQLite; see clients.data.readers.reader.ClientFile.
+    """Reads TensorFlow Federated's SQLite; see fedray.clients.data.readers.reader.ClientFile.
 
     Records lie in order of their rowid.
 

@@ -13,18 +13,18 @@ import numpy as np
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.errors import Starved, TraceError
+from fedray.mechanisms.accounting.events import Gaussian
+from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.comparison import utility
+from fedray.mechanisms.optimize.design import MechanismRequest, cached_mechanism, optimize_mechanism
+from fedray.mechanisms.optimize.objective import Target
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Strategy
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
-from mechanisms.accounting.events import Gaussian
-from mechanisms.accounting.gdp import gdp_epsilon
-from mechanisms.accounting.zcdp import rho_of
-from mechanisms.comparison import utility
-from mechanisms.optimize.design import MechanismRequest, cached_mechanism, optimize_mechanism
-from mechanisms.optimize.objective import Target
-from mechanisms.participation import MinSep
-from mechanisms.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
+from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown, needs_log
 from fedray.report.page import PageTable, render_study
 from fedray.report.text.studies import (
@@ -19,7 +20,6 @@ from fedray.report.text.studies import (
 )
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import SweepResult
-from mechanisms.comparison import NOT_COMPARABLE
 
 _TITLES = {
     **COLUMNS,

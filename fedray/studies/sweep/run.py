@@ -28,16 +28,16 @@ from fedray.audit.participation import Patterns
 from fedray.cluster import ROOT, run_tasks
 from fedray.errors import shown
 from fedray.kept import keep, read_kept
+from fedray.mechanisms.comparison import NOT_COMPARABLE
+from fedray.mechanisms.optimize.design import default_cache as designs_cache
+from fedray.mechanisms.participation import MinSep
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.sweep.cells import Row, Truth, assumed, judge, simulated
 from fedray.studies.sweep.sweep import Cell, Sweep
 from fedray.trace.provenance import package_versions
-from mechanisms.comparison import NOT_COMPARABLE
-from mechanisms.optimize.design import default_cache as designs_cache
-from mechanisms.participation import MinSep
 
-_SOURCES = ("fedray", "mechanisms", "clients", "server")
+_SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
 Progress = Callable[[str], None]
 LESS_IS_BETTER = (
     "rms_loss",

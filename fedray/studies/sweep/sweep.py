@@ -31,12 +31,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from fedray.errors import InputError, ScenarioError
+from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
+from fedray.mechanisms.optimize.design import Kind, MechanismRequest
+from fedray.mechanisms.optimize.objective import Objective
+from fedray.mechanisms.participation import MOST_ROUNDS, MinSep
+from fedray.mistakes import nearest_first
 from fedray.scenario import Scenario
 from fedray.table import Positive, Table, read_table_file
-from mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
-from mechanisms.optimize.design import Kind, MechanismRequest
-from mechanisms.optimize.objective import Objective
-from mechanisms.participation import MOST_ROUNDS, MinSep
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]
@@ -314,11 +315,11 @@ class Cell:
 def shipped_sweeps() -> dict[str, Path]:
     """Files of the sweeps that come with the `scenarios` package, by name, in order of their
     names."""
-    package = importlib.util.find_spec("scenarios")
+    package = importlib.util.find_spec("fedray.scenarios")
     locations = package.submodule_search_locations if package else None
     found = {}
     for folder in locations or []:
-        for file in sorted((Path(folder) / "stress").glob("*.toml")):
+        for file in sorted((Path(folder).resolve() / "stress").glob("*.toml")):
             found[file.stem] = file
     return found
 
@@ -330,8 +331,8 @@ def find_sweep(name: str) -> tuple[Sweep, Scenario | None]:
     if name in shipped:
         return Sweep.from_toml(shipped[name])
     if not name.endswith(".toml"):
+        names = ", ".join(nearest_first(name, shipped))
         raise InputError(
-            f"sweep {name!r} is no file and none of {', '.join(shipped)}; name one of them, or a "
-            "TOML file"
+            f"sweep {name!r} is no file and none of {names}; name one of them, or a TOML file"
         )
     return Sweep.from_toml(Path(name))

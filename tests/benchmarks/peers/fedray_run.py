@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.workers import start_trainers
+from fedray.clients.workers import start_trainers
 from fedray.cluster import cluster
 from fedray.placement import Placement
 from fedray.scenario import Scenario
-from server.training import Cohort, TrainingLoop
-from server.workers import start_aggregator
+from fedray.server.training import Cohort, TrainingLoop
+from fedray.server.workers import start_aggregator
 
 HERE = Path(__file__).parent
 DATA = """
@@ -26,7 +26,7 @@ import sys
 sys.path.insert(0, {folder!r})
 import numpy as np
 
-from clients.data.source import Field
+from fedray.clients.data.source import Field
 from settings import WORDS, examples_of
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from clients.data.registry import source_of
-from clients.data.source import ExampleSource
+from fedray.clients.data.registry import source_of
+from fedray.clients.data.source import ExampleSource
 from fedray.scenario import Scenario
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clients.availability.habit import HabitAvailabilityModel
-from clients.data.assignment import Assignment, held_out_places
-from clients.data.source import FIRST_HELD_OUT
-from clients.population import DeviceModel, Zones, speed_of, zone_of
+from fedray.clients.availability.habit import HabitAvailabilityModel
+from fedray.clients.data.assignment import Assignment, held_out_places
+from fedray.clients.data.source import FIRST_HELD_OUT
+from fedray.clients.population import DeviceModel, Zones, speed_of, zone_of
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData

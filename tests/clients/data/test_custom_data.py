@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.data.contract import CHECKS
-from clients.data.registry import source_of
-from clients.data.source import FIRST_HELD_OUT
+from fedray.clients.data.contract import CHECKS
+from fedray.clients.data.registry import source_of
+from fedray.clients.data.source import FIRST_HELD_OUT
 from fedray.errors import InputError
 from fedray.scenario import standard_library
 
 SOURCE = """
 import numpy as np
-from clients.data.source import Field
+from fedray.clients.data.source import Field
 
 
 class data:
@@ -82,7 +82,7 @@ def test_every_partition_is_a_client(tmp_path: Path, source) -> None:
         ("def data(seed):\n    raise KeyError(seed)", "data() failed: KeyError: 3"),
         ("def data(seed):\n    return 3", "gave a int without fields, held_out_devices"),
         (SOURCE.replace("+ np.uint64(1)).astype(np.int64)", ") * 1.5"), "a whole number for each"),
-        (SOURCE.replace('{"inputs": Field((2,), "real")', '{"inputs": 3'), "must be clients.data"),
+        (SOURCE.replace('{"inputs": Field((2,), "real")', '{"inputs": 3'), "must be fedray.clients.data"),
         (SOURCE.replace("device_ids % ", "no_such % "), "examples_on() failed: NameError"),
         (PARTITIONS.replace("partition_id % 3 + 1", "(partition_id != 5) // (partition_id != 5)"), "partition 5 cannot be loaded (ZeroDivisionError"),
         (PARTITIONS.replace('"targets"', '"labels"'), "partition 0 cannot be loaded (KeyError"),

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clients.data import cache as data_cache
-from clients.data import registry
-from clients.data.registry import source_of
-from clients.latency import LatencyModel, work_seconds
 from fedray.audit.audit import audit_trace
+from fedray.clients.data import cache as data_cache
+from fedray.clients.data import registry
+from fedray.clients.data.registry import source_of
+from fedray.clients.latency import LatencyModel, work_seconds
 from fedray.errors import InputError, ScenarioError
 from fedray.messages import DataProgress, Progress
 from fedray.pipeline import run_scenario

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clients.data import recorded
-from clients.data.contract import CHECKS
-from clients.data.form import END, PADDING, START, UNKNOWN
-from clients.data.registry import source_of
-from clients.data.source import FIRST_HELD_OUT, DamagedExamples
+from fedray.clients.data import recorded
+from fedray.clients.data.contract import CHECKS
+from fedray.clients.data.form import END, PADDING, START, UNKNOWN
+from fedray.clients.data.registry import source_of
+from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
 from fedray.errors import InputError
 
 Clients = dict[str, dict[str, list]]
@@ -321,7 +321,7 @@ def test_the_index_is_built_once_and_anew_when_it_is_damaged(
 ) -> None:
     table = made("sqlite", tmp_path, {"train": numbers(9, 1), "test": numbers(4, 2)})
     before = _found(source(table), np.arange(9))
-    from clients.data.readers.tff_sqlite import TffSqlite
+    from fedray.clients.data.readers.tff_sqlite import TffSqlite
 
     reading = TffSqlite.clients
     monkeypatch.setattr(TffSqlite, "clients", lambda self: pytest.fail("it was built again"))

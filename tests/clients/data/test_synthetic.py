@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clients.data.classes import Classes, best_accuracy
-from clients.data.contract import CHECKS
-from clients.data.points import Points
-from clients.data.registry import source_of
+from fedray.clients.data.classes import Classes, best_accuracy
+from fedray.clients.data.contract import CHECKS
+from fedray.clients.data.points import Points
+from fedray.clients.data.registry import source_of
 
 DEVICES = np.arange(300, dtype=np.uint64)
 FEW = np.broadcast_to(np.arange(20), (300, 20))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clients.data.readers.tf_example import decode_example, decode_plainly
+from fedray.clients.data.readers.tf_example import decode_example, decode_plainly
 
 ALL = ("a", "b", "c")
 BYTES = bytes.fromhex("0a0f 0a0d 0a0161 1208 0a06 0a0168 0a0169")

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.data.source import Field
-from clients.tasks.layout import named
-from clients.tasks.registry import TASKS
-from clients.tasks.task import Task
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.layout import named
+from fedray.clients.tasks.registry import TASKS
+from fedray.clients.tasks.task import Task
 from fedray.scenario.tasks import (
     ImageCnnTask,
     KeyboardLstmTask,
@@ -54,7 +54,7 @@ def made(table, fields: Mapping[str, Field], seed: int = 3) -> Task:
 
 
 class RandomExamples:
-    """See clients.data.source.ExampleSource. A device has EXAMPLES examples of its own."""
+    """See fedray.clients.data.source.ExampleSource. A device has EXAMPLES examples of its own."""
 
     held_out_devices = 2**40
     optimum: Mapping[str, float] = {}

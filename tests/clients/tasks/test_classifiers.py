@@ -6,8 +6,8 @@ import torch
 from small_tasks import CASES, IMAGES, POINTS, VECTORS, batch_of, made, parameters_of
 from torch import nn
 
-from clients.data.source import Field
-from clients.tasks.layout import size_of
+from fedray.clients.data.source import Field
+from fedray.clients.tasks.layout import size_of
 from fedray.scenario.tasks import ImageCnnTask, LogisticTask, MlpTask, QuadraticTask
 
 

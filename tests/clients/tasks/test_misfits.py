@@ -3,7 +3,7 @@
 import pytest
 from small_tasks import IMAGES, POINTS, TEXT, VECTORS, made
 
-from clients.data.source import Field
+from fedray.clients.data.source import Field
 from fedray.errors import ScenarioError
 from fedray.scenario.tasks import (
     ImageCnnTask,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from clients.tasks import recurrence
-from clients.tasks.recurrence import recur
+from fedray.clients.tasks import recurrence
+from fedray.clients.tasks.recurrence import recur
 
 DEVICES, STEPS, BATCH, UNITS, STATE = 3, 5, 2, 4, 3
 

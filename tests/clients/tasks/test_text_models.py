@@ -8,9 +8,9 @@ import torch
 from small_tasks import TEXT, batch_of, made, parameters_of
 from torch import nn
 
-from clients.data.source import Field
-from clients.tasks import text
-from clients.tasks.layout import named, size_of
+from fedray.clients.data.source import Field
+from fedray.clients.tasks import text
+from fedray.clients.tasks.layout import named, size_of
 from fedray.scenario.tasks import KeyboardLstmTask, TransformerLmTask
 
 MODELS = {

@@ -1,0 +1,114 @@
+"""What files have: schema, init."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedray.commands.output import JsonFlag, print_json, print_table
+from fedray.errors import InputError
+
+
+def _names(begun: str) -> list[str]:
+    return [name for name in _known_names() if name.startswith(begun)]
+
+
+def _known_names() -> list[str]:
+    from fedray.scenario.keys import tables_of
+    from fedray.trace.columns import MEANINGS
+
+    paths = [each.path or "scenario" for each in tables_of()]
+    return list(dict.fromkeys([*paths, *MEANINGS]))
+
+
+def schema(
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TABLE]",
+            help="A table of scenarios, such as privacy.mechanism, or a file of a trace, such as "
+            "rounds.parquet; none: the JSON schema of scenario files.",
+            autocompletion=_names,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Describe the keys of a scenario's table, or the columns of a trace: type, unit, default,
+    meaning. Without a name, print the JSON schema of scenario files.
+
+    A table that has several kinds is described kind by kind. The last part of
+    a name is enough, such as mechanism: it means the table that is least deep.
+    """
+    from fedray.report.text import TextTable
+    from fedray.scenario.several_tasks import scenario_schema
+
+    if table is None:
+        print_json(scenario_schema())
+        return
+    parts = _described(table)
+    if as_json:
+        print_json({"table": table, "parts": parts})
+        return
+    for part in parts:
+        rows = part["rows"]
+        title = " ".join(filter(None, [part["name"], f"({part['kind']})" if part["kind"] else ""]))
+        cells = [list(row.values()) for row in rows]
+        print_table(TextTable(title, [list(rows[0]), *cells]))
+
+
+def _described(name: str) -> list[dict[str, Any]]:
+    """The parts of a table: one, or one per kind. Raises InputError."""
+    from fedray.mistakes import nearest_first
+    from fedray.scenario.keys import tables_of
+    from fedray.trace.columns import MEANINGS, columns_of
+
+    if name in MEANINGS:
+        rows = [asdict(each) for each in columns_of(name)]
+        return [{"name": name, "kind": "", "rows": rows}]
+    tables = tables_of()
+    wanted = "" if name == "scenario" else name
+    paths = {each.path for each in tables}
+    if wanted not in paths:
+        same_end = [path for path in paths if path.endswith(f".{wanted}")]
+        least = min((path.count(".") for path in same_end), default=0)
+        same_end = [path for path in same_end if path.count(".") == least]
+        if len(same_end) != 1:
+            known = ", ".join(nearest_first(name, _known_names()))
+            raise InputError(
+                f"table {name!r} is none that a file has; there are {known}; take one of them"
+            )
+        wanted = same_end[0]
+    return [
+        {
+            "name": each.path or "scenario",
+            "kind": each.kind,
+            "rows": [asdict(key) for key in each.keys],
+        }
+        for each in tables
+        if each.path == wanted
+    ]
+
+
+def init(
+    file: Annotated[
+        Path, typer.Argument(metavar="[FILE]", help="New TOML file.", show_default=True)
+    ] = Path("scenario.toml"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a scenario to start from: that of quickstart, with every key, its default and what it
+    means."""
+    from fedray.atomic import write_whole
+    from fedray.scenario import Scenario, find_scenario
+    from fedray.scenario.commented import commented_toml
+
+    if file.exists() or file.is_symlink():
+        raise InputError(f"output {str(file)!r} exists already; name a new file")
+    # Without its name and description, which are not those of the new file.
+    start = Scenario.from_toml(find_scenario("quickstart"))
+    start = start.model_copy(update={"name": "scenario", "description": ""})
+    write_whole(file, commented_toml(start).encode(), f"scenario {str(file)!r}", InputError)
+    if as_json:
+        print_json({"file": str(file), "scenario_digest": start.digest})
+        return
+    typer.echo(f"{file}  (`fedray run {file}` runs it)")

@@ -1,0 +1,115 @@
+"""A scenario as a file to start from: every key with its meaning, and those that have their default
+commented out."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from fedray.errors import ScenarioError
+from fedray.mistakes import classes_in, first_sentence
+from fedray.scenario.keys import key_of
+from fedray.scenario.literals import literal
+from fedray.scenario.scenario import Scenario
+
+WIDTH = 100
+HEAD = """\
+# A scenario of fedray. A key behind a `#` without a space has its default; remove the `#` to change
+# it (and the one before the heading of its table, if there is one). `fedray schema TABLE` tells all
+# of a table, with its other kinds. `fedray run FILE` runs it.
+
+"""
+
+
+def commented_toml(scenario: Scenario) -> str:
+    """A scenario as TOML with every key of its tables.
+
+    Above each key stands the first sentence of its description. Keys and tables with their default
+    are commented out, so that reading the text gives an equal scenario; reading it with all of them
+    taken in gives an equal one too.
+    """
+    lines = _table_lines((), scenario, scenario)
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) -> Iterator[str]:
+    """The lines of a table's own keys, then those of the tables within it."""
+    is_whole_default = bool(path) and _default_at(scenario, path) == table
+    if path:
+        about = type(_at(scenario, path[:-1])).model_fields[path[-1]]
+        yield ""
+        yield from _prose(first_sentence(key_of(path[-1], about).meaning))
+        is_out = is_whole_default and not _may_be_empty(scenario, path)
+        yield f"{'#' if is_out else ''}[{'.'.join(path)}]"
+    inner = []
+    for name, field in type(table).model_fields.items():
+        value = getattr(table, name)
+        key = key_of(name, field)
+        if isinstance(value, BaseModel):
+            inner.append((*path, name))
+            continue
+        types = key.type
+        if name in ("kind", "model") and path:
+            types = " | ".join(_kinds(scenario, path, name))
+        yield from _prose(_told(key.meaning, key.unit, types))
+        if value is None:
+            yield f"# {name} is left out."
+            continue
+        is_default = not field.is_required() and value == field.get_default(
+            call_default_factory=True
+        )
+        # A kind says of which class the other keys are.
+        is_out = is_whole_default or (is_default and name not in ("kind", "model"))
+        yield f"{'#' if is_out else ''}{name} = {literal(value)}"
+    for each in inner:
+        yield from _table_lines(each, _at(scenario, each), scenario)
+
+
+def _kinds(scenario: Scenario, path: tuple[str, ...], tag: str) -> list[str]:
+    """The kinds that a table may have."""
+    field = type(_at(scenario, path[:-1])).model_fields[path[-1]]
+    classes = [each for each in classes_in(field.annotation) if tag in each.model_fields]
+    return [kind for each in classes for kind in get_args(each.model_fields[tag].annotation)]
+
+
+def _told(meaning: str, unit: str, type_text: str) -> str:
+    """The first sentence; with the unit, and the words that the key may have, if it has not got
+    them."""
+    sentence = first_sentence(meaning)
+    if unit and unit.split()[0].rstrip("s") not in sentence:
+        sentence += f" ({unit})"
+    if " | " in type_text:
+        sentence += f" ({type_text})"
+    return sentence
+
+
+def _prose(text: str) -> list[str]:
+    return textwrap.wrap(text + ".", WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _at(scenario: Scenario, path: tuple[str, ...]) -> Any:
+    value: Any = scenario
+    for name in path:
+        value = getattr(value, name)
+    return value
+
+
+def _default_at(scenario: Scenario, path: tuple[str, ...]) -> Any:
+    """What the table has where its parent does not say anything about it; None without a
+    default."""
+    field = type(_at(scenario, path[:-1])).model_fields[path[-1]]
+    return None if field.is_required() else field.get_default(call_default_factory=True)
+
+
+def _may_be_empty(scenario: Scenario, path: tuple[str, ...]) -> bool:
+    """Whether a heading without keys means the default."""
+    tables = scenario.to_tables()
+    table = tables
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+    table[path[-1]] = {}
+    try:
+        return _at(Scenario.from_tables(tables), path) == _at(scenario, path)
+    except ScenarioError:
+        return False

@@ -1,0 +1,150 @@
+"""The keys of tables as rows: what `fedray schema TABLE` prints and `fedray init` writes.
+
+Everything is read from the classes: names, types with their bounds, defaults, and the descriptions
+that stand below the fields.
+"""
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedray.mistakes import classes_in
+from fedray.scenario.literals import literal
+from fedray.scenario.scenario import Scenario
+from fedray.scenario.several_tasks import FederatedTask
+
+_TYPES = {int: "integer", float: "number", bool: "boolean", str: "text"}
+_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+_UNITS = {
+    "_megabytes_per_second": "MB/s",
+    "_megabytes": "MB",
+    "_per_day": "per day",
+    "_per_hour": "per hour",
+    "_days": "days",
+    "_hours": "hours",
+    "_minutes": "minutes",
+    "_minutes_between": "minutes",
+    "_seconds": "seconds",
+}
+"""The unit that the end of a key says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a table, in words."""
+
+    name: str
+    """As in files."""
+    type: str
+    """Such as "number >= 0"."""
+    unit: str
+    """Such as "hours"; empty where the name says none."""
+    default: str
+    """As TOML; "required", or "left out" where the key has no value by default."""
+    meaning: str
+    """The description."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """A table of a scenario, or one kind of it."""
+
+    path: str
+    """Such as "privacy.mechanism"; empty for the top level."""
+    kind: str
+    """Such as "kind = blt"; empty where all tables of this path have the same keys."""
+    table: type[BaseModel]
+    """Its class."""
+
+    @property
+    def keys(self) -> list[Key]:
+        """Its keys, in order of the class."""
+        return [key_of(name, field) for name, field in self.table.model_fields.items()]
+
+
+def tables_of(root: type[BaseModel] = Scenario) -> list[KeyTable]:
+    """All tables below a class, with every kind of each, in order of their paths in it; below a
+    scenario, that of a task too."""
+    found = {(each.path, each.table): each for each in _walk("", root, ())}
+    tasks = [KeyTable("tasks", "", FederatedTask)] if root is Scenario else []
+    return [*found.values(), *tasks]
+
+
+def _walk(
+    path: str, table: type[BaseModel], above: tuple[type[BaseModel], ...], kind: str = ""
+) -> Iterator[KeyTable]:
+    yield KeyTable(path, kind, table)
+    for name, field in table.model_fields.items():
+        classes = classes_in(field.annotation)
+        for each in classes:
+            # A mechanism may hold one of its own union.
+            if each not in (*above, table):
+                below = f"{path}.{name}" if path else name
+                told = _kind_of(each) if len(classes) > 1 else ""
+                yield from _walk(below, each, (*above, table), told)
+
+
+def _kind_of(table: type[BaseModel]) -> str:
+    for tag in ("kind", "model"):
+        field = table.model_fields.get(tag)
+        if field is not None and get_origin(field.annotation) is Literal:
+            return f"{tag} = {' | '.join(get_args(field.annotation))}"
+    return ""
+
+
+def key_of(name: str, field: FieldInfo) -> Key:
+    """A field of a table as a row."""
+    if field.is_required():
+        default = "required"
+    else:
+        default = _default_text(field.get_default(call_default_factory=True))
+    unit = next((unit for end, unit in _UNITS.items() if f"_{name}".endswith(end)), "")
+    meaning = " ".join((field.description or "").split())
+    return Key(name, _type_text(field.annotation, tuple(field.metadata)), unit, default, meaning)
+
+
+def _default_text(value: Any) -> str:
+    if value is None:
+        return "left out"
+    if isinstance(value, BaseModel):
+        tag = next((each for each in ("kind", "model") if hasattr(value, each)), "")
+        return f'{tag} = "{getattr(value, tag)}"' if tag else "its defaults"
+    return literal(value)
+
+
+def _type_text(annotation: Any, metadata: tuple[Any, ...]) -> str:
+    """The type in words, with the bounds that it or its field has."""
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return _type_text(inner, (*more, *metadata))
+    classes = classes_in(annotation)
+    is_list = get_origin(annotation) in (tuple, list)
+    if get_origin(annotation) is dict:
+        return "table"
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(str, get_args(annotation)))
+    parts = [each for each in get_args(annotation) if each is not type(None)]
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    if is_union and len(parts) == 1:
+        return _type_text(parts[0], metadata)
+    if is_union or (classes and not is_list):
+        plain = [_type_text(each, metadata) for each in parts if not classes_in(each)]
+        return " or ".join([*(["table"] if classes else []), *dict.fromkeys(plain)])
+    if is_list:
+        return f"list of {_type_text(parts[0], ())}"
+    bounds = [bound for each in metadata for bound in _bounds_of(each)]
+    return " ".join([_TYPES.get(annotation, "text"), ", ".join(bounds)]).strip()
+
+
+def _bounds_of(constraint: Any) -> Iterator[str]:
+    if isinstance(constraint, FieldInfo):
+        for each in constraint.metadata:
+            yield from _bounds_of(each)
+    for name, sign in _BOUNDS.items():
+        bound = getattr(constraint, name, None)
+        if bound is not None:
+            yield f"{sign} {bound}"

@@ -1,0 +1,25 @@
+"""Values as TOML writes them in one line."""
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def literal(value: Any) -> str:
+    """A value on one line of TOML: a number, text, list, or inline table.
+
+    Args:
+        value: of TOML types, or a table of a scenario; keys that are None are left out.
+    """
+    if isinstance(value, BaseModel):
+        return literal(value.model_dump(mode="json", exclude_none=True))
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{name} = {literal(each)}" for name, each in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, bool | str):
+        # The escapes of JSON are those of a basic string, but DEL must be escaped too.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,123 @@
+"""What is told of files follows from the classes: `fedray schema` and `fedray init`."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedray.scenario import Scenario, find_scenario
+from fedray.scenario.commented import commented_toml
+from fedray.scenario.keys import tables_of
+from fedray.scenario.literals import literal
+from fedray.trace.columns import MEANINGS, columns_of
+from fedray.trace.schema import BUFFERED_SCHEMA, LOSS_SCHEMA, ROUND_SCHEMA
+from fedray.trace.trained import METRIC_SCHEMA
+
+
+def test_every_key_of_every_table_has_a_meaning() -> None:
+    silent = [
+        f"{each.path} ({each.kind}): {key.name}"
+        for each in tables_of()
+        for key in each.keys
+        if not key.meaning
+    ]
+    assert not silent
+
+
+def test_a_key_has_its_bounds_unit_and_default() -> None:
+    (participation,) = (each for each in tables_of() if each.path == "participation")
+    told = {key.name: (key.type, key.unit, key.default) for key in participation.keys}
+    assert told["timer_hours"] == ("number >= 0, <= 87840", "hours", "72.0")
+    assert told["policies"] == ("list of table", "", "left out")
+    assert told["history_loss"] == ("cleared | corrupted", "", "left out")
+
+
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    [
+        ("participations", BUFFERED_SCHEMA),
+        ("rounds.parquet", ROUND_SCHEMA),
+        ("losses.parquet", LOSS_SCHEMA),
+        ("metrics.parquet", METRIC_SCHEMA),
+    ],
+)
+def test_every_column_has_a_meaning_and_nothing_else_has(file: str, schema) -> None:
+    assert set(MEANINGS[file]) == set(schema.names)
+    assert [each.name for each in columns_of(file)] == schema.names
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("quickstart", ()),
+        ("nwp_de_de", ()),
+        ("ample-supply", ()),
+        (
+            "quickstart",
+            (
+                "rounds.mode=buffered",
+                "rounds.buffer={concurrency=9000,max_staleness=3,weighting={kind='polynomial',exponent=0.5}}",
+                "participation.policies=[{kind='swor',period_hours=48}]",
+                "population.time_zones=[{utc_offset_hours=1,share=1}]",
+                "availability.model=poisson",
+                "privacy.mechanism={kind='tree',restarts=[4]}",
+            ),
+        ),
+    ],
+)
+def test_a_commented_scenario_is_the_scenario_with_and_without_its_defaults(
+    name: str, overrides
+) -> None:
+    scenario = Scenario.from_toml(find_scenario(name), overrides)
+    text = commented_toml(scenario)
+    assert Scenario.from_tables(tomllib.loads(text)) == scenario
+    taken_in = re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
+    assert text.count("\n#") > taken_in.count("\n#")
+    assert Scenario.from_tables(tomllib.loads(taken_in)) == scenario
+
+
+@pytest.mark.parametrize(
+    "value", ['a "b" \\ \n \x7f \u00e9', True, 1e-10, -3, [], {}, [{"a": [1.5, "x"]}, {"b": {}}]]
+)
+def test_a_literal_is_read_back_as_the_value(value) -> None:
+    assert tomllib.loads(f"key = {literal(value)}")["key"] == value
+
+
+def test_init_writes_a_file_that_is_the_quickstart(fedray_command, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    code, out, _ = fedray_command("init", str(file), "--json")
+    written = Scenario.from_toml(file)
+    quickstart = Scenario.from_toml(find_scenario("quickstart"))
+    assert (code, json.loads(out)["scenario_digest"]) == (0, quickstart.digest)
+    assert (written.digest, written.name) == (quickstart.digest, "mine")
+    code, out, err = fedray_command("init", str(file))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "exists already" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("participation", "timer_hours"),
+        ("mechanism", "theta"),
+        ("scenario", "seed"),
+        ("rounds.parquet", "eligible_estimate"),
+    ],
+)
+def test_schema_tells_a_table_in_words_and_as_json(
+    name: str, expected: str, fedray_command
+) -> None:
+    code, out, _ = fedray_command("schema", name)
+    assert code == 0
+    assert expected in out
+    code, out, _ = fedray_command("schema", name, "--json")
+    rows = [row["name"] for part in json.loads(out)["parts"] for row in part["rows"]]
+    assert (code, expected in rows) == (0, True)
+
+
+def test_an_unknown_table_is_refused_with_the_nearest_first(fedray_command) -> None:
+    code, out, err = fedray_command("schema", "rouds")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "there are rounds, " in err
