@@ -344,7 +344,8 @@ def _epsilon_of(events: Sequence[Event | None], delta: float) -> float:
 
 
 def _all_of(events: Sequence[Event | None]) -> Event:
-    known = tuple(each for each in events if each is not None)
+    known: tuple[Any, ...] = tuple(each for each in events if each is not None)
+    # Every task of a run has noise, and so an event.
     assert len(known) == len(events)
     return known[0] if len(known) == 1 else Composed(events=known)
 

@@ -98,6 +98,11 @@ def run(
             "SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or "
             "--resume DIR"
         )
+    if tensorboard is not None and isinstance(value, SeveralTasks):
+        raise InputError(
+            "--tensorboard would write the curves of several tasks over one another; leave it out, "
+            "and write those of one by `fedray train DIR/NAME --tensorboard`"
+        )
     if resume is not None and (out is not None or (value is None and overrides)):
         raise InputError(
             "--resume goes on with a run as it was started: leave out --out, and --set unless "

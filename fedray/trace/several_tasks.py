@@ -89,6 +89,10 @@ class TasksRun:
         """Digest of the tasks' traces together."""
         return self.document["digest"]
 
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object: tasks.json, and the path."""
+        return {"path": str(self.path), **self.document}
+
     def verify(self) -> None:
         """Recomputes every digest of every trace. Raises TraceCorrupt at the first that differs."""
         for trace in self.traces.values():

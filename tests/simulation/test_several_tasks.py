@@ -241,17 +241,19 @@ def test_every_task_trains_a_model_of_its_own(small, tmp_path: Path) -> None:
         "training.checkpoint_every=2",
         "rounds.count=4",
     )
-    quadratic = {
-        "data": {"kind": "points", "dimension": 3},
-        "training": {"task": {"kind": "quadratic"}},
+    points = {"kind": "points", "dimension": 3}
+    tasks = {
+        "three": {"data": points},
+        "five": {"data": {**points, "dimension": 5}},
+        "none": {"training": {"enabled": False}},
     }
-    named = several(small(*trained), words={}, points=quadratic, none={"training": {"enabled": False}})  # fmt: skip
-    run = run_tasks(named, HERE, tmp_path / "t")
-    kinds = {
-        name: trace.trained and trace.trained.document["scenario"]["training"]["task"]["kind"]
+    scenario = small(*trained, "data={kind='points', dimension=3}", "training.task=quadratic")
+    run = run_tasks(several(scenario, **tasks), HERE, tmp_path / "t")
+    sizes = {
+        name: trace.trained and trace.trained.parameters().size
         for name, trace in run.traces.items()
     }
-    assert kinds == {"words": "next_word", "points": "quadratic", "none": None}
-    for name in ("words", "points"):
+    assert sizes == {"three": 3, "five": 5, "none": None}
+    for name in ("three", "five"):
         assert run.traces[name].trained is not None
         assert run.traces[name].trained.trace_digest == run.traces[name].digest
