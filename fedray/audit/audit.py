@@ -572,7 +572,7 @@ def audit_trace(
         violations=_violations(opened, scenario),
         scenario=scenario,
         claim=claim,
-        assumptions=_assumptions(scenario, imported, mechanisms),
+        assumptions=(*_assumptions(scenario, imported, mechanisms), *_other_tasks(opened)),
     )
 
 
@@ -590,6 +590,16 @@ def _assumptions(
     own += [f"Sampled: {text}" for text in by_sampling.assumptions] if by_sampling else []
     own += [each.noise.sentence for each in mechanisms if isinstance(each.noise, DeviceNoise)]
     return (*assumptions_of(scenario, imported), *own)
+
+
+def _other_tasks(trace: Trace | ImportedTrace) -> tuple[str, ...]:
+    """What is to be said of a task whose devices took part in others too."""
+    if not isinstance(trace.run.get("task"), dict):
+        return ()
+    return (
+        "This is one of several tasks that shared the devices: what a device spent in the others is "
+        "not in these figures. The audit of the whole run adds it up.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

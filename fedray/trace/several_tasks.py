@@ -5,6 +5,9 @@
       NAME/          the trace of the task with that name, as any other (fedray/trace/schema.py)
       report.html    the page of what devices spent over all tasks, where one was written
 
+run.json of each trace says in `task` of which run it is: `name`, and the `scenario_digest` of the
+whole. Its own scenario alone would not make the trace again, since the other tasks are not in it.
+
 Parts of all traces are cut at the same devices, so that what a device did in every task can be read
 part by part.
 """

@@ -163,6 +163,9 @@ def test_the_command_runs_audits_and_reports_several_tasks(
     code, shown, _ = fedray_command("audit", str(out / "suggestions"), "--json")
     assert code == 0
     assert json.loads(shown)["guarantees"] == document["tasks"]["suggestions"]["guarantees"]
+    assert any("one of several tasks" in each for each in json.loads(shown)["assumptions"])
+    _, shown, _ = fedray_command("audit", str(out), "--no-verify")
+    assert "over all tasks" in shown.lower()
     for command, told in (
         (["audit", str(out), "--noise-multiplier", "3"], "--noise-multiplier is about one trace"),
         (["report", str(out), "--show-devices"], "--show-devices is about one trace"),
