@@ -597,8 +597,8 @@ def _other_tasks(trace: Trace | ImportedTrace) -> tuple[str, ...]:
     if not isinstance(trace.run.get("task"), dict):
         return ()
     return (
-        "This is one of several tasks that shared the devices: what a device spent in the others is "
-        "not in these figures. The audit of the whole run adds it up.",
+        "This is one of several tasks that shared the devices: what a device spent in the others "
+        "is not in these figures. The audit of the whole run adds it up.",
     )
 
 
