@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard learning laws fuzz clean
+.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -44,6 +44,9 @@ canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,
 	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
 	  tests/audit/test_distribution.py tests/mechanisms/test_composition.py
 
+fits: .venv/.tests  ## Habits fitted to 50 logs: how often the 95 % intervals hold the truth (ten minutes)
+	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_habits.py
+
 laws: .venv/.tests  ## The laws of runs, policies and samplers, and that en-GB has its published figures, at full size (a quarter of an hour)
 	FEDRAY_ALL_SEEDS=1 FEDRAY_FULL_SIZE=1 $(BIN)/python -m pytest -q tests/simulation/test_laws.py \
 	  tests/simulation/test_policies.py tests/statistical/test_samplers_agree.py tests/reproduction/test_en_gb.py
@@ -56,6 +59,10 @@ bench-audit: .venv/.tests  ## Import and audit of large logs, a sweep of 200 cel
 
 bench-wheel: .venv/.tests  ## Sizes and start-up times of an installation, for the core and each extra (ten minutes, 6 GB)
 	$(BIN)/python tests/benchmarks/bench_wheel.py
+
+predict: .venv/.runs  ## The published runs of Gboard, predicted from other locales, and what moves their figures (a quarter of an hour)
+	$(BIN)/fedray reproduce gboard --predict --out runs/gboard-predicted
+	$(BIN)/fedray reproduce gboard --sensitivity --out runs/gboard-sensitivity
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard

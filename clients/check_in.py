@@ -34,6 +34,10 @@ from fedray.clients.population import (
 from fedray.messages import NEVER, CheckInOrder, Window
 from fedray.rng import Key, address_within, draw, exponential, uniform
 
+_DIGIT_BITS = 11
+_DIGITS = 1 << _DIGIT_BITS
+"""Counters of a pass of `by_bits`, which stay in the fastest cache."""
+
 
 class CheckInProcess(NamedTuple):
     """How the devices of a shard check in within a window.
@@ -108,27 +112,39 @@ class FirstCheckIns(NamedTuple):
         steps_per_second = 2.0**32 / (window.end_time - window.start_time)
         steps = ((times - window.start_time) * steps_per_second).astype(np.uint64)
         # A time just before the window's end may be rounded up to it.
-        keys = np.minimum(steps, np.uint64(2**32 - 1))
+        keys = np.minimum(steps, np.uint64(2**32 - 1)).astype(np.uint32)
         order = by_bits(keys, 32)
         _put_right(order, times, local)
         return entries[order]
 
 
-def by_bits(keys: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    """The stable order of numbers, by 16 bits after 16 bits, which numpy sorts by counting.
+@njit(cache=True, nogil=True)
+def by_bits(keys: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
+    """The stable order of numbers: a counting sort by 11 bits after 11 bits, from the lowest on.
 
     Args:
-        keys: [K], below 2^bits.
-        bits: that are looked at; a multiple of 16 is taken.
+        keys: [K], fewer than 2^32.
+        bits: of which more than these are 0.
 
     Returns:
         Positions [K].
     """
-    order = np.argsort(keys.astype(np.uint16), kind="stable")
-    for shift in range(16, bits, 16):
-        digits = (keys >> np.uint64(shift)).astype(np.uint16)
-        order = order[np.argsort(digits[order], kind="stable")]
-    return order
+    size = keys.size
+    sorted_keys, places = keys.copy(), np.arange(size).astype(np.uint32)
+    other_keys, other_places = np.empty(size, np.uint32), np.empty(size, np.uint32)
+    for shift in range(0, bits, _DIGIT_BITS):
+        begin = np.zeros(_DIGITS + 1, np.int64)
+        for key in sorted_keys:
+            begin[((key >> shift) & (_DIGITS - 1)) + 1] += 1
+        begin = np.cumsum(begin)
+        for place in range(size):
+            digit = (sorted_keys[place] >> shift) & (_DIGITS - 1)
+            other_keys[begin[digit]] = sorted_keys[place]
+            other_places[begin[digit]] = places[place]
+            begin[digit] += 1
+        sorted_keys, other_keys = other_keys, sorted_keys
+        places, other_places = other_places, places
+    return places.astype(np.int64)
 
 
 @njit(cache=True, nogil=True)

@@ -6,7 +6,8 @@ and spreads as in `Latency`).
 
 Half of the training time is taken to grow with the device's examples, half to be fixed cost
 (loading, compiling). The round factor and failures are drawn per attempt, for the selected alone
-(server/rounds.py).
+(server/rounds.py). The class of a device (`population.classes`) may have another setup, and factors
+on its training time and its rates.
 """
 
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedray.clients.data.source import ExampleSource
 from fedray.clients.population import DeviceModel, speed_of
+from fedray.device_classes import DeviceClasses, class_of, classes_of
 from fedray.scenario import Scenario
 
 MEDIAN_DEVICES = 4096
@@ -28,18 +30,20 @@ class LatencyModel(NamedTuple):
     """What compiled code needs of a scenario's latency table; the slowdown is in all seconds.
 
     devices: of the scenario.
+    classes: theirs.
     examples_median: median number of examples on a device.
-    setup_seconds: before training starts, and of secure aggregation.
-    train_seconds: median training time at the median number of examples.
-    download_seconds, upload_seconds: of the model, at the median rates.
+    setup_seconds: [K]; before training starts, and of secure aggregation; by class.
+    train_seconds: [K]; median training time at the median number of examples.
+    download_seconds, upload_seconds: [K]; of the model, at the median rates.
     """
 
     devices: DeviceModel
+    classes: DeviceClasses
     examples_median: float
-    setup_seconds: float
-    train_seconds: float
-    download_seconds: float
-    upload_seconds: float
+    setup_seconds: NDArray[np.float64]
+    train_seconds: NDArray[np.float64]
+    download_seconds: NDArray[np.float64]
+    upload_seconds: NDArray[np.float64]
 
     @classmethod
     def of(cls, scenario: Scenario, source: ExampleSource) -> "LatencyModel":
@@ -49,15 +53,25 @@ class LatencyModel(NamedTuple):
             scenario: has the table.
             source: says how many examples devices have, which the training time grows with.
         """
-        table = scenario.latency
+        table, classes = scenario.latency, classes_of(scenario)
         megabytes = table.slowdown * table.model_megabytes
+        fixed = [
+            table.model_copy(update={"setup_seconds": each.setup_seconds})
+            if each.setup_seconds is not None
+            else table
+            for each in classes
+        ]
+        train_factors = np.array([each.train_time_factor for each in classes])
+        downlinks = np.array([each.downlink_factor for each in classes])
+        uplinks = np.array([each.uplink_factor for each in classes])
         return cls(
             devices=DeviceModel.of(scenario),
+            classes=DeviceClasses.of(scenario),
             examples_median=_examples_median(scenario, source),
-            setup_seconds=table.slowdown * table.fixed_seconds,
-            train_seconds=table.slowdown * table.train_seconds,
-            download_seconds=megabytes / table.downlink_megabytes_per_second,
-            upload_seconds=megabytes / table.uplink_megabytes_per_second,
+            setup_seconds=np.array([table.slowdown * each.fixed_seconds for each in fixed]),
+            train_seconds=table.slowdown * table.train_seconds * train_factors,
+            download_seconds=megabytes / table.downlink_megabytes_per_second / downlinks,
+            upload_seconds=megabytes / table.uplink_megabytes_per_second / uplinks,
         )
 
 
@@ -87,15 +101,20 @@ def work_seconds(
         (fixed, training) seconds [A]: setup and transfers, and the training time that the round
         factor scales.
     """
+    # Arrays are taken out of their tuples once: compiled code counts references anew wherever it
+    # reaches into a tuple.
+    devices, classes, examples_median, setup, train, download, upload = model
+    key, edges = classes
     fixed = np.empty(device_ids.size, np.float32)
     training = np.empty(device_ids.size, np.float32)
     for asked in range(device_ids.size):
-        speed, downlink, uplink = speed_of(model.devices, device_ids[asked])
-        download_seconds = model.download_seconds / downlink
-        upload_seconds = model.upload_seconds / uplink
-        fixed[asked] = model.setup_seconds + download_seconds + upload_seconds
-        amount = examples[asked] / model.examples_median
-        training[asked] = model.train_seconds * speed * 0.5 * (1.0 + amount)
+        speed, downlink, uplink = speed_of(devices, device_ids[asked])
+        own = class_of(key, edges, device_ids[asked])
+        download_seconds = download[own] / downlink
+        upload_seconds = upload[own] / uplink
+        fixed[asked] = setup[own] + download_seconds + upload_seconds
+        amount = examples[asked] / examples_median
+        training[asked] = train[own] * speed * 0.5 * (1.0 + amount)
     return fixed, training
 
 
@@ -110,8 +129,10 @@ def upload_seconds(model: LatencyModel, device_ids: NDArray[np.uint64]) -> NDArr
     Returns:
         Seconds [A].
     """
+    devices, classes, _, _, _, _, upload = model
+    key, edges = classes
     seconds = np.empty(device_ids.size, np.float32)
     for asked in range(device_ids.size):
-        _, _, uplink = speed_of(model.devices, device_ids[asked])
-        seconds[asked] = model.upload_seconds / uplink
+        _, _, uplink = speed_of(devices, device_ids[asked])
+        seconds[asked] = upload[class_of(key, edges, device_ids[asked])] / uplink
     return seconds

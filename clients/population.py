@@ -15,16 +15,53 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedray.blocks import BLOCK_DEVICES
+from fedray.device_classes import DeviceClasses, class_of, classes_of, classes_on
 from fedray.rng import Key, Stream, draw, exponential, normal, stream_key, uniform
 from fedray.scenario import Scenario
+from fedray.scenario.population import Correlation
 
 # Addresses (a, b) within Stream.DEVICE: a = 0 throughout. Within Stream.PRESENCE and Stream.TIMER:
 # (0, 0).
 _REACH, _SPEED = 0, 1
 
 
+class Copula(NamedTuple):
+    """Makes attributes of a device depend on one another (a Gaussian copula), and leaves the
+    distribution of each as it is.
+
+    A row mixes the independent normal scores of the attributes before and of its own; its length
+    is 1, so that the mixture is a standard normal too. The first score is that of the habit,
+    which stays as it is: who is eligible does not depend on correlations.
+
+    is_independent: whether every attribute has its own score alone.
+    habit_key: of the draws of habits, whose third word gives the first score.
+    speed, downlink, uplink, examples: rows, as far as they are not 0.
+    """
+
+    is_independent: bool
+    habit_key: Key
+    speed: tuple[float, float]
+    downlink: tuple[float, float, float]
+    uplink: tuple[float, float, float, float]
+    examples: tuple[float, float, float, float, float]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Copula":
+        """The copula of a scenario's table `population.correlation`."""
+        correlation = scenario.population.correlation
+        _, speed, downlink, uplink, examples = (correlation or Correlation()).factor().tolist()
+        return cls(
+            is_independent=correlation is None,
+            habit_key=stream_key(scenario.seed, Stream.HABIT),
+            speed=tuple(speed[:2]),
+            downlink=tuple(downlink[:3]),
+            uplink=tuple(uplink[:4]),
+            examples=tuple(examples),
+        )
+
+
 class DeviceModel(NamedTuple):
-    """What compiled code needs to derive a device's attributes.
+    """What compiled code needs to derive a device's attributes, but for its class.
 
     key: of the draws.
     usable_share: share of the devices that are usable, which means that the task can use them.
@@ -32,6 +69,7 @@ class DeviceModel(NamedTuple):
         `fedray.scenario.population`.
     speed_sigma: log-standard deviation of the training time between devices.
     downlink_sigma, uplink_sigma: the same of the two rates.
+    copula: how the attributes depend on one another.
     """
 
     key: Key
@@ -42,6 +80,7 @@ class DeviceModel(NamedTuple):
     speed_sigma: float
     downlink_sigma: float
     uplink_sigma: float
+    copula: Copula
 
     @classmethod
     def of(cls, scenario: Scenario) -> "DeviceModel":
@@ -56,6 +95,7 @@ class DeviceModel(NamedTuple):
             speed_sigma=latency.speed_between,
             downlink_sigma=latency.downlink_sigma,
             uplink_sigma=latency.uplink_sigma,
+            copula=Copula.of(scenario),
         )
 
 
@@ -114,14 +154,20 @@ def zone_of(key, edges, device):
         return 0
     # The second word of the address whose first says whether the task can use the device.
     _, w1, _, _ = draw(key, device, 0, _REACH)
-    u = uniform(w1)
+    return zone_at(edges, w1)
+
+
+@njit(forceinline=True)
+def zone_at(edges, word):
+    """The zone, as `zone_of` gives it, that follows from the second word of the address."""
+    u = uniform(word)
     zone = 0
     while zone < edges.size - 1 and edges[zone] < u:
         zone += 1
     return zone
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The zones that devices live in.
 
@@ -138,21 +184,55 @@ def zones_on(zones: Zones, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     return found
 
 
+def zone_offsets_on(scenario: Scenario, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Local time minus UTC of devices, hours [G], with the zones of their classes.
+
+    Args:
+        scenario: has the population.
+        device_ids: [G].
+    """
+    own_class = classes_on(DeviceClasses.of(scenario), device_ids)
+    offsets = np.empty(device_ids.size)
+    for place, of_class in enumerate(scenario.of_classes):
+        zones = Zones.of(of_class)
+        chosen = own_class == place
+        offsets[chosen] = zones.offsets[zones_on(zones, device_ids[chosen])]
+    return offsets
+
+
 @njit(forceinline=True)
-def examples_of(model, device):
+def examples_of(model, device, class_factor):
     """Training examples of a device: log-normal around the median, whole, at least 1, at most the
     model's limit.
 
     Args:
         model: of the scenario's devices.
         device: its id.
+        class_factor: on the median, of the device's class.
 
     Returns:
         A whole number, as float64.
     """
     _, _, w2, _ = draw(model.key, device, 0, _REACH)
-    examples = model.examples_median * math.exp(model.examples_sigma * normal(w2))
+    score = normal(w2)
+    copula = model.copula
+    if not copula.is_independent:
+        row = copula.examples
+        habit, speed, downlink, uplink = _scores(model, device)
+        score = (
+            row[0] * habit + row[1] * speed + row[2] * downlink + row[3] * uplink + row[4] * score
+        )
+    examples = class_factor * model.examples_median * math.exp(model.examples_sigma * score)
     return max(1.0, min(model.examples_max, math.floor(examples)))
+
+
+@njit(forceinline=True)
+def _scores(model, device):
+    """Independent normal scores of a device: (habit, speed, download rate, upload rate)."""
+    _, _, habit_word, _ = draw(model.copula.habit_key, device, 0, 0)
+    w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
+    # Fast devices take little time.
+    return normal(habit_word), -normal(w0), normal(w1), normal(w2)
 
 
 @njit(forceinline=True)
@@ -166,11 +246,20 @@ def speed_of(model, device):
     Returns:
         (training-time factor, download-rate factor, upload-rate factor).
     """
-    w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
+    copula = model.copula
+    if copula.is_independent:
+        w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
+        slow, down, up = normal(w0), normal(w1), normal(w2)
+    else:
+        habit, e1, e2, e3 = _scores(model, device)
+        speed, downlink, uplink = copula.speed, copula.downlink, copula.uplink
+        slow = -(speed[0] * habit + speed[1] * e1)
+        down = downlink[0] * habit + downlink[1] * e1 + downlink[2] * e2
+        up = uplink[0] * habit + uplink[1] * e1 + uplink[2] * e2 + uplink[3] * e3
     return (
-        math.exp(model.speed_sigma * normal(w0)),
-        math.exp(model.downlink_sigma * normal(w1)),
-        math.exp(model.uplink_sigma * normal(w2)),
+        math.exp(model.speed_sigma * slow),
+        math.exp(model.downlink_sigma * down),
+        math.exp(model.uplink_sigma * up),
     )
 
 
@@ -430,8 +519,27 @@ def usable_among(model: DeviceModel, first_device: int, end_device: int) -> NDAr
     return locals_in_block[:total].copy()
 
 
-@njit(cache=True)
-def examples_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
+class ExampleModel(NamedTuple):
+    """What compiled code needs to know how many training examples devices have.
+
+    devices: of the scenario.
+    classes: theirs.
+    class_factors: [K]; on the median, of each class.
+    """
+
+    devices: DeviceModel
+    classes: DeviceClasses
+    class_factors: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "ExampleModel":
+        """The examples of a scenario's devices."""
+        factors = [each.examples_factor for each in classes_of(scenario)]
+        return cls(DeviceModel.of(scenario), DeviceClasses.of(scenario), np.array(factors))
+
+
+@njit(cache=True, nogil=True)
+def examples_on(model: ExampleModel, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Training examples on devices.
 
     Args:
@@ -441,10 +549,14 @@ def examples_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[n
     Returns:
         How many each has, [S].
     """
+    devices, classes, class_factors = model
+    key, edges = classes
     examples = np.empty(device_ids.size, np.uint32)
     for row in range(device_ids.size):
-        if row and device_ids[row] == device_ids[row - 1]:
+        device = device_ids[row]
+        if row and device == device_ids[row - 1]:
             examples[row] = examples[row - 1]
         else:
-            examples[row] = np.uint32(examples_of(model, device_ids[row]))
+            factor = class_factors[class_of(key, edges, device)]
+            examples[row] = np.uint32(examples_of(devices, device, factor))
     return examples

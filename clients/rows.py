@@ -137,7 +137,7 @@ class RowStore:
 
 def _by_device(device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Places in order of device, stable."""
-    # Offsets in the shard have fewer bits than ids, and each 16 bits are a pass of the sort.
-    offsets = device_ids - device_ids.min(initial=np.uint64(2**64 - 1))
+    # Offsets in the shard have fewer bits than ids, and so take fewer passes of the sort.
+    offsets = (device_ids - device_ids.min(initial=np.uint64(2**64 - 1))).astype(np.uint32)
     largest = int(offsets.max(initial=0))
     return by_bits(offsets, largest.bit_length())

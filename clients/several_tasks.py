@@ -1,5 +1,5 @@
 """TasksShard: a range of devices that several federated tasks share. Plain Python, as
-clients/shard.py; clients/workers.py puts it on Ray.
+clients/shard.py; clients/host.py puts several of them on a node.
 
 A device checks in by one process, whatever the tasks are: it may come as soon as one of them would
 admit it. Each task has a `PopulationShard` of its own, which keeps what the devices remember of
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedray.blocks import part_ranges
 from fedray.clients.check_in import FirstCheckIns
 from fedray.clients.shard import PopulationShard
-from fedray.messages import CheckInOrder, CheckIns, Settlement, ShardPart, ShardUse
+from fedray.messages import CheckInOrder, CheckIns, Settlement, ShardPart
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.participation import Participation
 
@@ -114,23 +114,15 @@ class TasksShard:
         task, own = divmod(part, self._parts)
         return self._tasks[task].write_part(own, partial, token)
 
-    def gauges(self) -> dict[str, tuple[str, float]]:
-        """See `PopulationShard.gauges`."""
-        use = self.use()
-        return {
-            name: (told, float(getattr(use, name)))
-            for name, (told, _) in self._process.gauges().items()
-        }
+    @property
+    def part_count(self) -> int:
+        """How many parts of the traces it holds."""
+        return len(self._tasks) * self._parts
 
-    def use(self) -> ShardUse:
-        """What this shard has used so far."""
-        shards = {id(each): each for each in (self._process, *self._tasks)}.values()
-        uses = [each.use() for each in shards]
-        return replace(
-            self._process.use(),
-            rows=sum(each.rows for each in uses),
-            busy_seconds=round(sum(each.busy_seconds for each in uses), 3),
-        )
+    @property
+    def rows(self) -> int:
+        """Rows of the traces that it holds."""
+        return sum(task.rows for task in self._tasks)
 
 
 def shard_maker(scenario: Scenario | SeveralTasks) -> Callable[..., PopulationShard | TasksShard]:

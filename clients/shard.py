@@ -1,8 +1,6 @@
 """PopulationShard: a contiguous range of device blocks that answers the server. Plain Python;
-clients/workers.py puts it on Ray."""
+clients/host.py puts several of them on a node."""
 
-import resource
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,15 +38,18 @@ from fedray.clients.population import (
     usable_among,
 )
 from fedray.clients.rows import RowStore
+from fedray.clocks import ClockChanges, settings_between
+from fedray.device_classes import DeviceClasses, counts_by_class
 from fedray.history import HistoryLosses, last_loss_before, losses_between
 from fedray.messages import (
     Census,
     CheckInOrder,
     CheckIns,
+    ClassCounts,
+    ClockSettings,
     Losses,
     Settlement,
     ShardPart,
-    ShardUse,
 )
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
@@ -61,6 +62,10 @@ s-th to join."""
 KNOWN_BYTES = 160 * 2**20
 """Memory of a shard for what stays the same of devices, so that it need not be drawn at every
 listing."""
+
+WORK_BYTES = 96 * 2**20
+"""Most memory of a shard for how long its devices work. A device checks in several times, and what
+it says of itself then is drawn once."""
 
 _WHOLE_BLOCK = np.arange(BLOCK_DEVICES, dtype=np.uint16)
 
@@ -116,13 +121,12 @@ class PopulationShard:
     one may be asked for again.
 
     What a device says of itself is what it remembers at its first check-in of a window.
-
-    busy_seconds: wall-clock time spent on windows.
     """
 
     def __init__(self, scenario: Scenario, first_device: int, end_device: int) -> None:
         self.first_device, self.end_device = first_device, end_device
         self._devices = DeviceModel.of(scenario)
+        self._classes = DeviceClasses.of(scenario)
         self._availability = availability_of(scenario)
         self._presence = Presence.of(scenario)
         self._timer_habits = TimerHabits.of(scenario)
@@ -137,6 +141,7 @@ class PopulationShard:
         self._counts_uploads = participation.counts_uploads
         self._least_examples = participation.min_example_count
         self._losses = HistoryLosses.of(scenario)
+        self._clocks = ClockChanges.of(scenario)
         self._young_seconds = participation.young_history_seconds
         """How long a device waits after its history began."""
         self._can_be_young_again = self._young_seconds > 0 and participation.forgets_noticeably
@@ -152,6 +157,10 @@ class PopulationShard:
         """When each device loses what it remembers, whole seconds; 0 for never."""
         self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
         self._known_room = KNOWN_BYTES
+        devices = end_device - first_device
+        self._known_work = np.zeros((2, devices), np.float32) if 8 * devices <= WORK_BYTES else None
+        """Fixed and training seconds of the work of devices; 0 as long as they were not drawn.
+        Pages that nobody has written take no memory."""
         self._prepared: _Prepared | None = None
         self._moved: list[NDArray[np.int64]] = []
         """Devices, by their positions, whose timers were started since `_listed` was last told."""
@@ -161,8 +170,7 @@ class PopulationShard:
         self._census_members = (sample - np.uint64(first_device)).astype(np.uint32)
         self._census_joins = present_between(self._presence, sample)[0]
         self._census_day, self._census_intervals = -1, joined([])
-        self._settled, self._window = -1, -1
-        self.busy_seconds = 0.0
+        self._settled = -1
         self._rows = RowStore(has_versions=scenario.rounds.mode == "buffered")
         self._parts = part_ranges(scenario.device_ids, first_device, end_device)
 
@@ -173,14 +181,10 @@ class PopulationShard:
         Args:
             order: for the window, without settlements.
         """
-        begun = time.perf_counter()
         self._prepared = self._prepare(order)
-        self.busy_seconds += time.perf_counter() - begun
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
         """Applies the order's settlements, then lists its window's first check-ins."""
-        begun = time.perf_counter()
-        self._window = order.window.number
         self.settle(order.settlements)
         prepared, self._prepared = self._prepared, None
         if prepared is None or not prepared.is_for(order):
@@ -190,9 +194,7 @@ class PopulationShard:
             if order.is_enumerated
             else self._settle_thinned(prepared)
         )
-        answer = self._answer(self._trusted(listed), self._take_census(order))
-        self.busy_seconds += time.perf_counter() - begun
-        return answer
+        return self._answer(self._trusted(listed), self._take_census(order))
 
     def check_ins_at(self, first: FirstCheckIns, order: CheckInOrder) -> CheckIns:
         """What the shard's devices say at check-ins that were listed elsewhere, whether or not the
@@ -202,27 +204,14 @@ class PopulationShard:
             first: the check-ins [A], in order of (time, device).
             order: for the window, whose settlements were applied.
         """
-        begun = time.perf_counter()
         listed = self._with_work(first, np.arange(first.local.size))
         answer = self._answer(listed, self._take_census(order))
-        open_times = self._admission_times(first.local, first.times)
-        self.busy_seconds += time.perf_counter() - begun
-        return replace(answer, open_times=open_times)
+        return replace(answer, open_times=self._admission_times(first.local, first.times))
 
     def open_times_of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
         """When the timers of some of the shard's devices [S] open, whole seconds since start; 0
         where none was started."""
         return self._open_times.get((device_ids - np.uint64(self.first_device)).astype(np.int64))
-
-    def gauges(self) -> dict[str, tuple[str, float]]:
-        """Descriptions and values of what a cluster's monitoring shows of a shard."""
-        use = self.use()
-        return {
-            "rows": ("Rows of the trace that a shard holds", use.rows),
-            "peak_mebibytes": ("Peak memory of a shard's process, MiB", use.peak_mebibytes),
-            "busy_seconds": ("Seconds that a shard has worked on windows", use.busy_seconds),
-            "window": ("Look-ahead window that a shard listed last", use.window),
-        }
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         """Starts timers and keeps the rows for the trace.
@@ -327,9 +316,24 @@ class PopulationShard:
         return bits
 
     def _with_work(self, first: FirstCheckIns, entries: NDArray[np.int64]) -> _Listed:
-        device_ids = first.local[entries] + np.uint64(self.first_device)
-        examples = self._data.examples_on(device_ids)
-        return _Listed(first, entries, *work_seconds(self._latency, device_ids, examples))
+        local = first.local[entries]
+        if self._known_work is None:
+            return _Listed(first, entries, *self._work_of(local))
+        fixed, training = self._known_work[:, local]
+        # What takes no time at all counts as unknown, and is computed every time.
+        unknown = np.flatnonzero((fixed == 0.0) & (training == 0.0))
+        if unknown.size:
+            fixed[unknown], training[unknown] = self._work_of(local[unknown])
+            self._known_work[0, local[unknown]] = fixed[unknown]
+            self._known_work[1, local[unknown]] = training[unknown]
+        return _Listed(first, entries, fixed, training)
+
+    def _work_of(
+        self, local: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """See `fedray.clients.latency.work_seconds`; of devices by their positions."""
+        device_ids = local + np.uint64(self.first_device)
+        return work_seconds(self._latency, device_ids, self._data.examples_on(device_ids))
 
     def _list_intervals(self, order: CheckInOrder) -> Intervals:
         """Intervals that touch the rest of an order's period, from its window on, of all devices
@@ -571,27 +575,49 @@ class PopulationShard:
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
         columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
-        encoded = replace(encode_part(first, end, columns), losses=self._losses_of(columns))
+        encoded = replace(
+            encode_part(first, end, columns),
+            losses=self._losses_of(columns),
+            classes=self._class_counts_of(columns),
+            clock_settings=self._clock_settings_of(columns),
+        )
         return write_part(encoded, partial, token)
+
+    def _class_counts_of(self, columns: dict[str, NDArray]) -> ClassCounts | None:
+        if self._classes.edges.size == 1:
+            return None
+        rows = (columns[name] for name in ("device_id", "round", "outcome"))
+        return counts_by_class(self._classes, *rows)
 
     def _losses_of(self, columns: dict[str, NDArray]) -> Losses | None:
         """The losses of the devices that have rows, from their first check-in to their last."""
         if not self._losses.happen:
             return None
-        device_ids, times = columns["device_id"], columns["checkin_time"]
-        # Rows are sorted by device, so a device's first row is where the id changes.
-        first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
-        last = np.append(first[1:], device_ids.size)[: first.size] - 1
-        return losses_between(self._losses, device_ids[first], times[first], times[last])
+        return losses_between(self._losses, *_spans_of(columns))
 
-    def use(self) -> ShardUse:
-        """What this shard has used so far."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        return ShardUse(
-            self.first_device,
-            self.end_device,
-            self._rows.rows,
-            round(peak, 1),
-            round(self.busy_seconds, 3),
-            self._window,
-        )
+    def _clock_settings_of(self, columns: dict[str, NDArray]) -> ClockSettings | None:
+        """When clocks of these devices were set, in the same time."""
+        if not self._clocks.happen:
+            return None
+        return settings_between(self._clocks, *_spans_of(columns))
+
+    @property
+    def part_count(self) -> int:
+        """How many parts of the trace it holds."""
+        return len(self._parts)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the trace that it holds."""
+        return self._rows.rows
+
+
+def _spans_of(
+    columns: dict[str, NDArray],
+) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+    """The devices [S] that have rows, with their first and last check-in."""
+    device_ids, times = columns["device_id"], columns["checkin_time"]
+    # Rows are sorted by device, so a device's first row is where the id changes.
+    first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
+    last = np.append(first[1:], device_ids.size)[: first.size] - 1
+    return device_ids[first], times[first], times[last]

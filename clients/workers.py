@@ -1,5 +1,6 @@
 """Population shards and trainers as workers: see fedray/workers.py."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedray.blocks import part_count, part_ranges, shard_ranges
 from fedray.clients.data.registry import build_index
-from fedray.clients.several_tasks import shard_maker
+from fedray.clients.host import ShardHost, usable_cpus
 from fedray.errors import ShardLost, TrainerLost
 from fedray.messages import (
     CheckInOrder,
@@ -26,28 +27,46 @@ from fedray.placement import Placement
 from fedray.protocols import History, Kept
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import scenarios_of
-from fedray.workers import ActorSpec, InProcessWorker, Pending, RayWorker, Worker, shared
+from fedray.workers import (
+    ActorSpec,
+    InProcessWorker,
+    Node,
+    Pending,
+    RayWorker,
+    Worker,
+    cluster_nodes,
+    shared,
+)
+
+LEAST_FOR_THREADS = 1 << 20
+"""Devices from which on a run in one process has a shard per CPU by default: smaller ones are over
+before threads gain anything."""
 
 
 class ShardWorker:
-    """A PopulationShard behind fedray.protocols.Shard.
+    """A ShardHost behind fedray.protocols.Shard.
 
     worker: where it runs.
     first_device, end_device: its devices, [first_device, end_device).
+    shards: how many it has.
     """
 
-    def __init__(self, worker: Worker, device_ids: int, first_device: int, end_device: int) -> None:
+    def __init__(
+        self, worker: Worker, device_ids: int, ranges: Sequence[tuple[int, int]], threads: int
+    ) -> None:
         self.worker = worker
-        self.first_device, self.end_device = first_device, end_device
-        self._parts = part_ranges(device_ids, first_device, end_device)
+        self.first_device, self.end_device = ranges[0][0], ranges[-1][1]
+        self.shards = len(ranges)
+        self._parts = part_ranges(device_ids, self.first_device, self.end_device)
+        self._goes_on = worker.is_elsewhere or threads > 1
 
     def check_ins(self, order: CheckInOrder) -> Pending[CheckIns]:
         """See fedray.protocols.Shard."""
         return self.worker.call("check_ins", order)
 
     def prepare(self, order: CheckInOrder) -> None:
-        """See fedray.protocols.Shard. In this process it would gain nothing."""
-        if self.worker.is_elsewhere:
+        """See fedray.protocols.Shard. In this thread it would gain nothing."""
+        if self._goes_on:
             self.worker.call("prepare", order)
 
     def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
@@ -108,48 +127,79 @@ class TrainerWorker:
 def start_shards(
     scenario: Scenario | SeveralTasks, placement: Placement, cpus: float, history: History
 ) -> list[ShardWorker]:
-    """The shards of a scenario, one per CPU unless the placement says how many.
+    """The shards of a scenario: one host on every node, which has its share of them.
 
-    There are never more than the trace has parts. On Ray each reserves its share of the CPUs, one
-    at most.
+    There are never more shards than the trace has parts.
 
     Args:
         scenario: whose devices they are.
-        placement: where they run, and how many they are.
-        cpus: free ones of the cluster; not read in-process, where one shard is the default.
-        history: gives all settlements so far of a range of devices, for a shard that is started
+        placement: where they run, and how many shards they are: one per CPU by default.
+        cpus: free ones of the cluster; not read in-process.
+        history: gives all settlements so far of a range of devices, for a host that is started
             anew.
     """
     device_ids = scenario.device_ids
     is_here = placement.backend == "in-process"
-    wanted = placement.shards or (1 if is_here else max(1, int(cpus)))
+    wanted = placement.shards or (_shards_here(scenario) if is_here else max(1, int(cpus)))
     count = min(wanted, part_count(device_ids))
     ranges = shard_ranges(device_ids, count)
-    make = shard_maker(scenario)
     if is_here:
-        return [
-            ShardWorker(InProcessWorker(make, scenario, *edges), device_ids, *edges)
-            for edges in ranges
-        ]
+        threads = min(count, usable_cpus()) if _can_use_threads(scenario) else 1
+        worker = InProcessWorker(ShardHost, scenario, ranges, threads)
+        return [ShardWorker(worker, device_ids, ranges, threads)]
     for each in scenarios_of(scenario):
         build_index(each)
     scenario_once = shared(scenario)
-    share = max(0.001, min(1.0, cpus / count))
-    shards = []
-    for first, end in ranges:
+    nodes = cluster_nodes()
+    # Where somebody holds CPUs already, nobody knows on which nodes, and none are reserved.
+    are_free = cpus >= sum(node.cpus for node in nodes)
+    shards: list[ShardWorker] = []
+    for node, (begin, end) in zip(nodes, _shares(nodes, count), strict=True):
+        if begin == end:
+            continue
+        own = ranges[begin:end]
+        at_once = max(1, min(end - begin, int(node.cpus)))
+        threads = at_once if _can_use_threads(scenario) else 1
+        first, last = own[0][0], own[-1][1]
         spec = ActorSpec(
-            name="Shard",
-            who=f"the shard of devices {first} to {end}",
-            make=make,
-            arguments=(scenario_once, first, end),
+            name="ShardHost",
+            who=f"the host of the shards of devices {first} to {last}",
+            make=ShardHost,
+            arguments=(scenario_once, own, threads),
             lost=ShardLost,
-            cpus=share,
+            cpus=min(float(threads), node.cpus) if are_free else 0.001,
             tags={"shard": str(first), "scenario": scenario.name},
+            node=node.name,
         )
-        # The call reads `shards` when a shard is lost; by then all of them are in it.
+        # The call reads `shards` when a host is lost; by then all of them are in it.
         catch_up = _retelling(shards, len(shards), history)
-        shards.append(ShardWorker(RayWorker(spec, placement, catch_up), device_ids, first, end))
+        worker = RayWorker(spec, placement, catch_up)
+        shards.append(ShardWorker(worker, device_ids, own, threads))
     return shards
+
+
+def _shards_here(scenario: Scenario | SeveralTasks) -> int:
+    """Shards in this process where the placement does not say how many."""
+    return usable_cpus() if scenario.device_ids >= LEAST_FOR_THREADS else 1
+
+
+def _can_use_threads(scenario: Scenario | SeveralTasks) -> bool:
+    """Whether shards may work side by side in one process: a user's own code, and readers of
+    recorded data, may not be made for threads."""
+    return all(
+        each.data.draws_counts and each.availability.model != "custom"
+        for each in scenarios_of(scenario)
+    )
+
+
+def _shares(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
+    """Which shards every node has, [begin, end): in proportion to its CPUs."""
+    total = sum(node.cpus for node in nodes)
+    edges, cpus = [0], 0.0
+    for node in nodes:
+        cpus += node.cpus
+        edges.append(round(count * cpus / total))
+    return list(itertools.pairwise(edges))
 
 
 def _retelling(shards: list[ShardWorker], place: int, history: History) -> Callable[[], None]:

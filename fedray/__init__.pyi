@@ -71,10 +71,15 @@ from fedray.report.page import write_report as write_report
 from fedray.report.several_tasks import write_tasks_report as write_tasks_report
 from fedray.report.trained_page import write_training_report as write_training_report
 from fedray.scenario.availability import AlwaysOn as AlwaysOn
+from fedray.scenario.availability import ChargingHabits as ChargingHabits
+from fedray.scenario.availability import ConditionsAvailability as ConditionsAvailability
 from fedray.scenario.availability import CustomAvailability as CustomAvailability
 from fedray.scenario.availability import HabitAvailability as HabitAvailability
 from fedray.scenario.availability import PoissonAvailability as PoissonAvailability
 from fedray.scenario.availability import ReplayAvailability as ReplayAvailability
+from fedray.scenario.availability import SlowDays as SlowDays
+from fedray.scenario.availability import Uses as Uses
+from fedray.scenario.availability import WifiHabits as WifiHabits
 from fedray.scenario.buffer import Buffer as Buffer
 from fedray.scenario.buffer import ConstantWeighting as ConstantWeighting
 from fedray.scenario.buffer import PolynomialWeighting as PolynomialWeighting
@@ -96,6 +101,8 @@ from fedray.scenario.participation import MinSepPolicy as MinSepPolicy
 from fedray.scenario.participation import Participation as Participation
 from fedray.scenario.participation import TimerPolicy as TimerPolicy
 from fedray.scenario.participation import WithoutReplacementPolicy as WithoutReplacementPolicy
+from fedray.scenario.population import Correlation as Correlation
+from fedray.scenario.population import DeviceClass as DeviceClass
 from fedray.scenario.population import Population as Population
 from fedray.scenario.population import TimeZone as TimeZone
 from fedray.scenario.pretraining import Pretraining as Pretraining
@@ -147,6 +154,10 @@ from fedray.studies.compare import compare_runs as compare_runs
 from fedray.studies.fit import Fit as Fit
 from fedray.studies.fit import FittedRun as FittedRun
 from fedray.studies.fit import fit_min_sep as fit_min_sep
+from fedray.studies.habits.fit import HabitFit as HabitFit
+from fedray.studies.habits.fit import fit_habits as fit_habits
+from fedray.studies.habits.observed import ObservedLog as ObservedLog
+from fedray.studies.habits.read import read_observed_log as read_observed_log
 from fedray.studies.learning_curves import LearningCurves as LearningCurves
 from fedray.studies.learning_curves import study_learning as study_learning
 from fedray.studies.on_devices import OnDevices as OnDevices
@@ -154,6 +165,10 @@ from fedray.studies.on_devices import evaluate_on_devices as evaluate_on_devices
 from fedray.studies.plan import Plan as Plan
 from fedray.studies.plan import PlanTarget as PlanTarget
 from fedray.studies.plan import make_plan as make_plan
+from fedray.studies.predict import PredictionStudy as PredictionStudy
+from fedray.studies.predict import predict_gboard as predict_gboard
+from fedray.studies.sensitivity import Moved as Moved
+from fedray.studies.sensitivity import vary_gboard as vary_gboard
 from fedray.studies.sweep.run import SweepResult as SweepResult
 from fedray.studies.sweep.run import run_sweep as run_sweep
 from fedray.studies.sweep.sweep import Estimate as Estimate
@@ -162,6 +177,7 @@ from fedray.studies.sweep.sweep import Sweep as Sweep
 from fedray.trace.imported import ImportedTrace as ImportedTrace
 from fedray.trace.imported import open_trace as open_trace
 from fedray.trace.importer import import_log as import_log
+from fedray.trace.log_records import RecordColumns as RecordColumns
 from fedray.trace.reader import Trace as Trace
 from fedray.trace.several_tasks import TasksRun as TasksRun
 from fedray.trace.trained import TrainedRun as TrainedRun

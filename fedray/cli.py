@@ -18,6 +18,7 @@ from fedray.commands.flags import in_flags, renamed
 from fedray.commands.imports import import_
 from fedray.commands.learning import compare, evaluate, pretrain, train
 from fedray.commands.mechanisms import calibrate, mechanism, optimize
+from fedray.commands.populations import population, sessions
 from fedray.commands.runs import fit, reproduce, run, scenarios
 from fedray.commands.schemas import init, schema
 from fedray.commands.studies import plan, stress
@@ -60,7 +61,9 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    # Rich would draw boxes around the help, and its import took longer than all of the rest.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Simulate private cross-device federated learning, and audit what really happened.",
 )
 
@@ -101,12 +104,16 @@ for _command in (
     calibrate,
     reproduce,
     fit,
+    population,
+    sessions,
     cache,
     scenarios,
     init,
     schema,
 ):
-    app.command(name=_command.__name__.rstrip("_"))(_command)
+    # Given as a short help, the first paragraph is wrapped; else it would be cut after a line.
+    _first = " ".join((_command.__doc__ or "").partition("\n\n")[0].split())
+    app.command(name=_command.__name__.rstrip("_"), short_help=_first)(_command)
 
 
 def main() -> None:

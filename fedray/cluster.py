@@ -14,10 +14,12 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedray.errors import FedrayError, InputError, RunFailed
+from fedray.part_done import PartDone
 from fedray.placement import Placement
 
 _Job = TypeVar("_Job")
@@ -146,37 +148,82 @@ def _python_path_for_children() -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """How far tasks are.
+
+    jobs: how many there are to do.
+    done: of them, those that are done.
+    running: those that are under way or next in line.
+    lost: how often the process of one died; each was begun again.
+    """
+
+    jobs: int
+    done: int
+    running: int
+    lost: int
+
+    def line(self, what: str, kept: int = 0) -> PartDone:
+        """One line, such as "12 of 200 runs simulated, 8 running, 1 lost and begun again".
+
+        Args:
+            what: is done with a job, such as "runs simulated".
+            kept: jobs beside these that were done before.
+        """
+        parts = [f"{kept + self.done} of {kept + self.jobs} {what}"]
+        if self.running:
+            parts.append(f"{self.running} running")
+        if self.lost:
+            parts.append(f"{self.lost} lost and begun again")
+        return PartDone(", ".join(parts), kept + self.done, kept + self.jobs)
+
+
 def run_tasks(
     work: Callable[[_Job], _Done],
     jobs: Sequence[_Job],
     placement: Placement,
+    on_counts: Callable[[TaskCounts], None] | None = None,
 ) -> Iterator[tuple[int, _Done]]:
     """Does `work` on every job: a Ray task each, two per CPU under way, or here for in-process.
 
-    A task whose process died is tried again, `placement.most_restarts` times. What a task raises is
-    raised here. Within a cluster that is up, leave the placement's address out.
+    A task whose process or node died is begun again on another, `placement.most_restarts` times.
+    What a task raises is raised here. Within a cluster that is up, leave the placement's address
+    out.
 
     Args:
         work: is done on each job.
         jobs: what it is done on.
         placement: where.
+        on_counts: is told how far it is whenever a job is done or lost.
 
     Yields:
-        (place among the jobs, result), as they come.
+        (place among the jobs, result), as they come; every place once.
 
     Raises:
         RunFailed: a task's process died too often.
     """
+    done, lost = 0, 0
+
+    def tell(running: int) -> None:
+        if on_counts is not None:
+            on_counts(TaskCounts(len(jobs), done, running, lost))
+
     if placement.backend == "in-process" or not jobs:
-        yield from ((place, work(job)) for place, job in enumerate(jobs))
+        for place, job in enumerate(jobs):
+            result = work(job)
+            done += 1
+            tell(running=min(1, len(jobs) - done))
+            yield place, result
         return
     with cluster(placement) as cpus:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        task: Any = ray.remote(work).options(num_cpus=1, max_retries=placement.most_restarts)
+        # Ray would begin a lost task again by itself, and tell nobody.
+        task: Any = ray.remote(work).options(num_cpus=1, max_retries=0)
         waiting = iter(enumerate(jobs))
         under_way: dict[Any, int] = {}
+        losses = [0] * len(jobs)
         # Two per CPU, so that the next one is at hand when one ends.
         at_once = 2 * max(1, int(cpus))
         for place, job in itertools.islice(waiting, at_once):
@@ -191,11 +238,19 @@ def run_tasks(
                     raise error.cause from None
                 raise
             except RayError as error:
-                reason = str(error).splitlines()[0]
-                raise RunFailed(
-                    f"job {place} of {len(jobs)} was lost ({reason}); run again, what is done is "
-                    "kept"
-                ) from None
+                losses[place] += 1
+                lost += 1
+                if losses[place] > placement.most_restarts:
+                    reason = str(error).splitlines()[0]
+                    raise RunFailed(
+                        f"job {place} of {len(jobs)} was lost ({reason}); run again, what is done "
+                        "is kept"
+                    ) from None
+                under_way[task.remote(jobs[place])] = place
+                tell(len(under_way))
+                continue
+            done += 1
             for next_place, job in itertools.islice(waiting, 1):
                 under_way[task.remote(job)] = next_place
+            tell(len(under_way))
             yield place, result

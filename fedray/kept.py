@@ -4,9 +4,12 @@ else is ever taken for it.
 The first line is JSON with both digests, the rest is the content.
 """
 
+import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.atomic import replace_file
@@ -15,6 +18,41 @@ from fedray.atomic import replace_file
 def cache_folder(name: str) -> Path:
     """Where entries of one sort are kept: `$XDG_CACHE_HOME/fedray/<name>`, or below `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedray" / name
+
+
+SORTS: Mapping[str, str] = {
+    "designs": "mechanisms that were optimised",
+    "stress": "cells of sweeps",
+    "digests": "digests of data files",
+}
+"""Folders of entries, with what they hold. What is kept of data files lies beside them, in
+folders (`clients/data/cache.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEntry:
+    """An entry of a cache."""
+
+    files: tuple[Path, ...]
+    """Its file, and a matrix beside it."""
+    bytes: int
+    """Their size."""
+    used_time: float
+    """When it was written or read last, seconds since 1970."""
+
+
+def kept_entries(sort: str) -> list[KeptEntry]:
+    """The entries of one of the `SORTS`. Raises OSError."""
+    by_name: dict[str, list[Path]] = {}
+    for file in sorted(cache_folder(sort).glob("[!.]*")):
+        # A matrix is called after its entry.
+        by_name.setdefault(file.stem.partition("-")[0], []).append(file)
+    entries = []
+    for files in by_name.values():
+        stats = [file.stat() for file in files]
+        used_time = max(each.st_mtime for each in stats)
+        entries.append(KeptEntry(tuple(files), sum(each.st_size for each in stats), used_time))
+    return entries
 
 
 def read_kept(file: Path, request: str) -> bytes | None:
@@ -32,6 +70,8 @@ def read_kept(file: Path, request: str) -> bytes | None:
         raise ValueError(f"cannot be read ({error.strerror or error})") from None
     if head != _head(request, content):
         raise ValueError("is not what was written for this request")
+    with contextlib.suppress(OSError):  # so that `fedray cache` knows what is in use
+        os.utime(file)
     return content
 
 

@@ -30,6 +30,7 @@ from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
 from fedray.encoding.registry import encoding_of
 from fedray.errors import CheckpointError, InputError, shown
+from fedray.mechanisms.triangular import MatrixFile
 from fedray.messages import (
     ProgressListener,
     TrainingEstimate,
@@ -42,6 +43,7 @@ from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg
 from fedray.server.training import Cohort, Loads, TrainingLoop, cohort_places
 from fedray.server.workers import AggregatorWorker, start_aggregator
+from fedray.table import Table
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory
@@ -240,7 +242,7 @@ def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
     ends = np.cumsum(sizes)
     for index, (begin, end) in enumerate(zip(ends - sizes, ends, strict=True)):
         of_cohort = None if versions is None else versions[begin:end]
-        yield index, Cohort(chosen[begin:end], of_cohort)
+        yield index, Cohort(chosen[begin:end], of_cohort, int(accepted[index]))
 
 
 class LiveTraining:
@@ -327,7 +329,8 @@ class LiveTraining:
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
         is_buffered = self._scenario.rounds.buffer is not None
         of_cohort = versions[places] if is_buffered else None
-        self._rounds.put((round_index, Cohort(accepted_device_ids[places], of_cohort)))
+        cohort = Cohort(accepted_device_ids[places], of_cohort, accepted_device_ids.size)
+        self._rounds.put((round_index, cohort))
 
     def finish(self, trace: Trace) -> TrainedRun:
         """Waits until every round is trained, and puts the trained run into the trace.
@@ -484,6 +487,7 @@ def _training(
     time_of_devices: DeviceTime,
 ) -> Iterator[_Training]:
     """Within: the workers are there, and the directory is being made."""
+    is_of_run = partial is not None
     partial = partial or partial_directory(Path(os.path.abspath(directory)))
     state: dict[str, NDArray] = {}
     run = ""
@@ -503,6 +507,10 @@ def _training(
             run = write_unfinished(partial, scenario.to_document())
             for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
+            mechanism = scenario.privacy.mechanism
+            # The matrix of a run's own mechanism is in its trace already.
+            if isinstance(mechanism, MatrixFile) and not is_of_run:
+                writer.save_content(mechanism.content_name, mechanism.content)
         checkpoints = Checkpoints(partial, run)
         if is_resumed:
             state = checkpoints.newest()
@@ -587,16 +595,23 @@ def _scenario_to_train(trace: Trace | ImportedTrace, scenario: Scenario | None) 
             f"{key}={shown(now)} but the trace was simulated with {shown(was)}; only the tables "
             "data, training and privacy may differ: leave the others as they are, or simulate anew"
         )
-    if given.privacy.stop_at != kept.privacy.stop_at:
-        raise InputError(
-            f"privacy.stop_at={shown(after['privacy'].get('stop_at'))} but the trace was simulated "
-            f"with {shown(before['privacy'].get('stop_at'))}; a budget ends a simulation, and a "
-            "training takes the rounds of its trace: leave it as it is, or simulate anew"
-        )
+    for key in ("stop_at", "at_limit"):
+        was, now = (getattr(each.privacy, key) for each in (kept, given))
+        if was != now:
+            raise InputError(
+                f"privacy.{key}={_as_table(now)} but the trace was simulated with "
+                f"{_as_table(was)}; a budget ends a simulation or excludes its devices, and a "
+                "training takes the rounds of its trace: leave it as it is, or simulate anew"
+            )
     # With training enabled, what is trained is validated too.
     trained = given.with_overrides("training.enabled=true")
     trained_tables = {name: getattr(trained, name) for name in TRAINED_TABLES}
     return kept.model_copy(update=trained_tables)
+
+
+def _as_table(value: Table | str | None) -> str:
+    """A value of a scenario as its file has it."""
+    return shown(value.model_dump(exclude_none=True) if isinstance(value, Table) else value)
 
 
 def _first_difference(key: str, before: Any, after: Any) -> tuple[str, Any, Any]:

@@ -3,7 +3,7 @@ seconds since start."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import ClassVar, Literal, NamedTuple
 
@@ -28,6 +28,9 @@ class Outcome(IntEnum):
     """It failed for a reason of its own."""
     ABANDONED = 4
     """Its report arrived in time, but the round was abandoned; nothing of it was used."""
+    EXCLUDED = 5
+    """It was not selected, because it would have gone beyond its privacy budget; nor was it later.
+    The round is the one that was being formed."""
 
 
 NEVER = 2**32 - 1
@@ -197,6 +200,26 @@ class CheckIns:
     open_times: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     task_censuses: tuple["Census", ...] = ()
 
+    @classmethod
+    def merged(cls, parts: Sequence["CheckIns"]) -> "CheckIns":
+        """Lists of neighbouring ranges of devices, in order of device, as one list."""
+        if len(parts) == 1:
+            return parts[0]
+        times = np.concatenate([part.times for part in parts])
+        # Ties in time are broken by device, because the sort is stable. It finds the sorted runs,
+        # and merges them.
+        order = np.argsort(times, kind="stable")
+        columns: dict[str, NDArray] = {}
+        for column in fields(cls):
+            if column.name not in ("census", "task_censuses"):
+                values = np.concatenate([getattr(part, column.name) for part in parts])
+                # Columns that nobody needs are empty.
+                columns[column.name] = values[order] if values.size else values
+        census = sum((part.census for part in parts), Census(0, 0, 0, 0))
+        of_tasks = zip(*(part.task_censuses for part in parts), strict=True)
+        task_censuses = tuple(sum(each, Census(0, 0, 0, 0)) for each in of_tasks)
+        return cls(**columns, census=census, task_censuses=task_censuses)
+
 
 @dataclass(frozen=True, slots=True)
 class Census:
@@ -266,6 +289,8 @@ class TrainReport:
 
     round_index: the round.
     devices: how many were asked.
+    accepted: how many the round accepted, of which those that were asked may be a sample; 0 in a
+        trainer's own report, which does not know it.
     trained: of them, those whose update is in the sum.
     without_examples: those that hold no data.
     damaged: those whose data cannot be read.
@@ -283,6 +308,7 @@ class TrainReport:
 
     round_index: int
     devices: int = 0
+    accepted: int = 0
     trained: int = 0
     without_examples: int = 0
     damaged: int = 0
@@ -294,6 +320,11 @@ class TrainReport:
     examples: int = 0
     weight_sum: int = 0
     loss_sum: int = 0
+
+    @property
+    def sampled_share(self) -> float:
+        """Share of the accepted devices that were asked; 1 where their number is not known."""
+        return self.devices / self.accepted if self.accepted else 1.0
 
     @property
     def weights(self) -> float:
@@ -453,6 +484,8 @@ class ShardPart:
     column_digests: of each column alone, by name.
     parquet: the file's bytes; None where the shard has written the file itself.
     losses: when its devices lost their history; None where none is ever lost.
+    classes: participations by class; None where there are no classes.
+    clock_settings: when its devices' clocks were set; None where none ever is.
     """
 
     first_device: int
@@ -462,6 +495,37 @@ class ShardPart:
     column_digests: Mapping[str, str]
     parquet: bytes | None
     losses: "Losses | None" = None
+    classes: "ClassCounts | None" = None
+    clock_settings: "ClockSettings | None" = None
+
+
+class ClassCounts(NamedTuple):
+    """Participations by class of devices [K].
+
+    selected: times that a device was selected.
+    participations: accepted updates of committed rounds.
+    devices: that had one at least.
+    least_gap: least difference between the rounds of two participations of a device; 0 for none.
+    most: most participations of a device.
+    """
+
+    selected: NDArray[np.int64]
+    participations: NDArray[np.int64]
+    devices: NDArray[np.int64]
+    least_gap: NDArray[np.int64]
+    most: NDArray[np.int64]
+
+    def __add__(self, other: "ClassCounts") -> "ClassCounts":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The counts of the devices of both."""
+        nearer = np.minimum(self.least_gap, other.least_gap)
+        either = np.maximum(self.least_gap, other.least_gap)
+        return ClassCounts(
+            selected=self.selected + other.selected,
+            participations=self.participations + other.participations,
+            devices=self.devices + other.devices,
+            least_gap=np.where(nearer > 0, nearer, either),
+            most=np.maximum(self.most, other.most),
+        )
 
 
 class Losses(NamedTuple):
@@ -475,15 +539,29 @@ class Losses(NamedTuple):
     times: NDArray[np.float64]
 
 
+class ClockSettings(NamedTuple):
+    """Times [C] at which clocks of devices were set to another time, in order of device and time.
+
+    device_ids: whose clock it was.
+    times: when, seconds since start.
+    seconds: by how many seconds it was set forward; negative for back.
+    """
+
+    device_ids: NDArray[np.uint64]
+    times: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class ShardUse:
-    """What a shard has used so far.
+    """What the shards of a node have used so far.
 
-    first_device, end_device: its devices, [first_device, end_device).
-    rows: of the trace, that it holds.
-    peak_mebibytes: peak memory of its process.
-    busy_seconds: wall-clock time that it spent on windows.
-    window: number of the last window that it listed.
+    first_device, end_device: their devices, [first_device, end_device).
+    rows: of the trace, that they hold.
+    peak_mebibytes: peak memory of their process.
+    busy_seconds: wall-clock time of their calls for windows; what goes on between calls is not in
+        it.
+    window: number of the last window that they listed.
     """
 
     first_device: int

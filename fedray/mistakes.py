@@ -12,13 +12,14 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from fedray.descriptions import Described, descriptions_of
 from fedray.errors import InputError, one_line, shown
 
 _TAGS = ("kind", "model")
 """Keys that say which of several tables is meant."""
 
 
-class Explained(BaseModel):
+class Explained(Described):
     """A value that is checked where it is made: what is wrong is told in one line.
 
     The constructor raises `refusal`. `model_validate` raises pydantic's ValidationError still, so
@@ -197,9 +198,9 @@ class _Problem:
         table's above it."""
         description = ""
         for place, part in enumerate(self.location):
-            field = _field(_class_at(self._root, self.location[:place], self._tables), part)
-            if field is not None:
-                description = field.description or ""
+            table = _class_at(self._root, self.location[:place], self._tables)
+            if _field(table, part) is not None:
+                description = descriptions_of(table).get(part, "")
         return first_sentence(description)
 
 

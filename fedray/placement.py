@@ -16,7 +16,9 @@ RAY_START_SECONDS = 20.0
 class Placement:
     """Workers, resources and patience of one run.
 
-    shards: population shards; None takes one per CPU of the cluster (one in-process).
+    shards: population shards; None takes one per CPU of the cluster (in-process one, or one per CPU
+        where a million devices or more are simulated). Those of a node work on threads of one
+        process.
     backend: "ray" (actors), "in-process" (the same plain classes, in this process), or "auto":
         in-process for small runs, where it is faster because Ray need not be started.
     address: Ray cluster to join ("auto", "ray://host:port", "host:port"); None starts a local one.

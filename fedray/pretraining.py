@@ -14,6 +14,7 @@ from fedray.atomic import write_whole
 from fedray.clients.pretraining import Pretrainer, Step
 from fedray.errors import InputError, RunFailed
 from fedray.parsing import finite_or_none
+from fedray.part_done import PartDone
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data import AssignedData
@@ -91,7 +92,8 @@ def pretrain(
     pretrainer, tell, steps = Pretrainer(scenario, pretraining), on_progress or _nobody, []
     for step in pretrainer.steps():
         steps.append(step)
-        tell(f"{step.number:,} of {pretraining.steps:,} steps, {_measures(step)}")
+        line = f"{step.number:,} of {pretraining.steps:,} steps, {_measures(step)}"
+        tell(PartDone(line, step.number, pretraining.steps))
     parameters = pretrainer.parameters()
     if not np.isfinite(parameters).all():
         raise RunFailed(

@@ -65,7 +65,16 @@ class Stream(IntEnum):
     UPLOAD_SHUFFLE = 40
     UPLOAD_DRAW = 41
     UPLOAD_UNRESOLVED = 42
+    SLOW_DAYS = 50
+    CLOCK = 51
+    RESERVOIR = 52
+    WIFI_HABIT = 53
+    WIFI_SESSIONS = 54
+    USES = 55
     OFFER = 60
+    LOG_RECORDS = 70
+    LOG_BOOTSTRAP = 71
+    DEVICE_CLASS = 80
 
 
 class Key(NamedTuple):
@@ -129,6 +138,23 @@ def draw(key, device, a, b):
     a32 = np.uint64(a) & _LOW_32
     b32 = np.uint64(b) & _LOW_32
     return philox(d & _LOW_32, d >> _SHIFT_32, a32, b32, key[0], key[1])
+
+
+@njit(cache=True, nogil=True)
+def draw_many(key, device_ids, a, b, size, words):
+    """Fills words [4, R] with the first `size` draws at addresses (device_ids, a, b), [R] each.
+
+    The loop has nothing else in it, so that it becomes vector instructions: several times as fast
+    as single draws.
+    """
+    key_low, key_high = key[0], key[1]
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    for place in range(size):
+        v0, v1, v2, v3 = draw((key_low, key_high), device_ids[place], a[place], b[place])
+        w0[place] = v0
+        w1[place] = v1
+        w2[place] = v2
+        w3[place] = v3
 
 
 @njit(inline="always")

@@ -336,7 +336,7 @@ class _Simulation:
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": seconds,
             **coordinator.document,
-            "shards": len(shards),
+            "shards": sum(shard.shards for shard in shards),
             "shard_use": [asdict(shard.use().result()) for shard in shards],
             "driver_peak_mebibytes": round(peak, 1),
             "restarts": sum(shard.worker.restarts for shard in shards),

@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, start_shards
 from fedray.cluster import cluster
+from fedray.device_classes import classes_of
 from fedray.errors import CheckpointError, FedrayError, InputError, Starved
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.messages import (
+    ClassCounts,
     Outcome,
     ProgressListener,
     RoundRecord,
@@ -30,7 +33,7 @@ from fedray.placement import Placement
 from fedray.protocols import History
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import scenarios_of
-from fedray.server.coordinator import WindowOver
+from fedray.server.coordinator import Excluded, WindowOver
 from fedray.server.modes import AnyCoordinator, coordinator_of
 from fedray.server.stored import Uploaded
 from fedray.trace.partial import PartialDirectory, new_directory
@@ -263,7 +266,8 @@ class _Simulation:
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "wall_seconds": round(time.perf_counter() - started, 3),
                 **coordinator.document,
-                "shards": len(shards),
+                **_classes_document(self._scenario, self._writer.class_counts),
+                "shards": sum(shard.shards for shard in shards),
                 "shard_use": use,
                 "driver_peak_mebibytes": round(peak, 1),
                 "restarts": restarts,
@@ -314,7 +318,7 @@ class _Simulation:
                 if isinstance(event, WindowOver):
                     self._save_if_due(coordinator)
                     continue
-                if isinstance(event, Uploaded):
+                if isinstance(event, Uploaded | Excluded):
                     self._journal.append(event.settlement)
                     continue
                 if event.settlement is not None:
@@ -364,6 +368,24 @@ def with_resume_hint(
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"interrupted; {hint}")
     return type(error)(f"{error}; {hint}")
+
+
+def _classes_document(scenario: Scenario, counts: ClassCounts | None) -> dict[str, Any]:
+    """What run.json says of each class of devices."""
+    if counts is None:
+        return {}
+    columns = {name: column.tolist() for name, column in counts._asdict().items()}
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    eligible = eligible_share_by_class(scenario)
+    given = zip(classes_of(scenario), eligible, rows, strict=True)
+    return {
+        "classes": [
+            {"name": each.name, "share": each.share, "eligible_share": round(share, 6), **row}
+            for each, share, row in given
+        ]
+    }
 
 
 def _versions_of(settlement: Settlement) -> NDArray[np.uint32]:

@@ -27,7 +27,7 @@ class Table(Explained):
     refusal: ClassVar[type[InputError]] = ScenarioError
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
     )
 
 

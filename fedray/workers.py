@@ -133,6 +133,8 @@ class ActorSpec:
         the arguments arrive as what they refer to.
     cpus, gpus: resources that it reserves. An actor without a GPU sees none.
     lost: the error when it is lost for good.
+    node: the node on which it is first started, if that has room; one that was lost is started
+        anew on any. None for any.
     tags: labels of its gauges. An object has gauges if it has a method `gauges`, which gives
         descriptions and values by name.
     """
@@ -145,6 +147,7 @@ class ActorSpec:
     cpus: float = 0.0
     gpus: float = 0.0
     tags: Mapping[str, str] = field(default_factory=dict)
+    node: str | None = None
 
 
 def shared(value: Any) -> Any:
@@ -155,6 +158,37 @@ def shared(value: Any) -> Any:
     import ray
 
     return ray.put(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the cluster.
+
+    name: Ray's.
+    cpus: that it has, held or not.
+    """
+
+    name: str
+    cpus: float
+
+
+def cluster_nodes() -> list[Node]:
+    """The nodes of the cluster that is up which have CPUs, in an order that Ray keeps.
+
+    Raises:
+        RunFailed: there are none.
+    """
+    import ray
+
+    nodes = [
+        Node(each["NodeID"], float(each["Resources"].get("CPU", 0.0)))
+        for each in ray.nodes()
+        if each["Alive"]
+    ]
+    found = sorted((node for node in nodes if node.cpus > 0.0), key=lambda node: node.name)
+    if not found:
+        raise RunFailed("the cluster has no node with a CPU; start one with `ray start`")
+    return found
 
 
 def cluster_gpus() -> float:
@@ -185,7 +219,7 @@ class RayWorker:
         self._placement = placement
         self._catch_up = catch_up
         self._loss = ""
-        self._start(spec.cpus)
+        self._start(spec.cpus, spec.node)
 
     def call(self, method: str, *arguments: Any) -> "RayAnswer":
         """Begins a call of a `method` with `arguments` in the actor."""
@@ -215,7 +249,7 @@ class RayWorker:
         # One that hangs is alive still.
         ray.kill(self._actor)
         # It asks for no CPU: its node may be gone, and the others may be full.
-        self._start(cpus=0.0)
+        self._start(cpus=0.0, node=None)
 
     def close(self) -> None:
         """See Worker."""
@@ -269,16 +303,18 @@ class RayWorker:
             repeat=repeat,
         )
 
-    def _start(self, cpus: float) -> None:
+    def _start(self, cpus: float, node: str | None) -> None:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         spec = self._spec
         # The class bears the worker's name, because Ray titles the process by it.
         remote: Any = ray.remote(type(spec.name, (_ActorBody,), {}))
         # Ray is not to restart it by itself: the new one would lack the state of the one that was
         # lost, and nobody would be told.
+        where = NodeAffinitySchedulingStrategy(node, soft=True) if node else "SPREAD"
         options = remote.options(
-            num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD", max_restarts=0
+            num_cpus=cpus, num_gpus=spec.gpus, scheduling_strategy=where, max_restarts=0
         )
         self._actor: Any = options.remote(
             spec.name, spec.tags, spec.gpus > 0, spec.make, *spec.arguments

@@ -1,4 +1,5 @@
-"""Running sensitivity: whether any device is beyond a limit after each round, exactly.
+"""Running sensitivity: whether any device is beyond a limit after each round, exactly; and which
+devices may take part once more without going beyond it.
 
 With every round that is released, the sensitivity of every device grows, that of devices that were
 not in it too: C has one more row, s_n(pi)^2 = sum_{t<n} (sum_{i in pi} C[t, i])^2. To compute it
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.errors import InputError
 from fedray.mechanisms.sensitivity import MOST_CERTIFICATES, ROUNDING, PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
 
@@ -64,7 +66,7 @@ class RunningSensitivity:
         places = self._devices.places_of(device_ids)
         if self.rounds < self._horizon:
             self._bounds = _with_room(self._bounds, self._devices.count)
-            self._bounds[places] += self._growth(places)
+            self._bounds[places] += self._devices.growth(places, self.rounds, self._ahead)
         self._devices.add(places, self.rounds)
         self.rounds += 1
 
@@ -93,15 +95,6 @@ class RunningSensitivity:
         bounds = self._bounds[: self._devices.count]
         return np.flatnonzero(bounds > self._limit**2 * (1.0 - 1e-9))
 
-    def _growth(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        """By how much a round more raises the squared bounds of devices [A]."""
-        now = np.full(places.size, self.rounds)
-        # (sum of a pattern and one more round)^2 = the old square + G[t, t] + 2 sum of G[i, t].
-        growth = self._ahead.entries(now, now)
-        for whose, earlier in self._devices.steps_back(places):
-            growth[whose] += 2.0 * self._ahead.entries(earlier, now[whose])
-        return growth
-
     def _look_ahead(self, horizon: int) -> None:
         """Computes every device's bound at a horizon."""
         self._horizon = horizon
@@ -114,20 +107,84 @@ class RunningSensitivity:
         self._now.grow(self.rounds)
         largest, certificates = self._limit, MOST_CERTIFICATES
         for _, patterns in self._devices.patterns(suspects):
-            found = self._now.of(patterns)
-            largest = max(largest, float(found.values[found.is_exact].max(initial=0.0)))
-            # These have upper bounds only. The exact value of a pattern takes a certificate, which
-            # is slow: the largest bounds come first, so that the rest may be ruled out without one.
-            unclear = np.flatnonzero(~found.is_exact & (found.values > largest))
-            for place in unclear[np.argsort(-found.values[unclear], kind="stable")].tolist():
-                if found.values[place] <= largest:
-                    break
-                if certificates == 0:  # the upper bound is all that is known
-                    largest = float(found.values[place])
-                    break
-                certificates -= 1
-                largest = max(largest, self._now.exact(patterns[place]).value)
+            found, certificates = self._now.largest(patterns, None, largest, certificates)
+            largest = largest if found is None else found.value
         return largest if largest > self._limit else None
+
+
+class SensitivityFilter:
+    """Which devices may take part in the next round: those that stay within a limit, however many
+    rounds are released afterwards.
+
+    A device with the rounds pi may take part in round t if s_N(pi + {t}) <= limit, where N is the
+    number of rounds of the whole run. Where C has no negative entry that is exact, and s_n(pi) <=
+    s_N(pi) for every n <= N. So if only such devices take part, no device is ever beyond the limit,
+    and what its contributions add to later rounds is paid for when it takes part.
+
+    rounds: that were added.
+
+    Args:
+        strategy: C.
+        rounds: N.
+        limit: the largest sensitivity that is allowed, at clip norm 1.
+
+    Raises:
+        InputError: C has negative entries, or one participation alone may be beyond the limit.
+    """
+
+    def __init__(self, strategy: Strategy, rounds: int, limit: float) -> None:
+        check_can_be_filtered(strategy, rounds, limit)
+        self.rounds = 0
+        self._most_square = (limit * (1.0 + ROUNDING)) ** 2
+        self._devices = _Devices()
+        self._over_all_rounds = PatternSensitivities(strategy, rounds)
+        self._squares = np.zeros(0)
+        """Squared sensitivities over all rounds, by place of the device, with room for more."""
+
+    def admits(self, device_ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether each of the devices [A] may take part in the next round."""
+        _, squares = self._with_next_round(device_ids)
+        return squares <= self._most_square
+
+    def add(self, device_ids: NDArray[np.uint64]) -> None:
+        """Takes the devices [A] of the next round, each once."""
+        places, squares = self._with_next_round(device_ids)
+        self._squares[places] = squares
+        self._devices.add(places, self.rounds)
+        self.rounds += 1
+
+    def _with_next_round(
+        self, device_ids: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(places of devices [A], their squared sensitivities with the next round)."""
+        places = self._devices.places_of(device_ids)
+        self._squares = _with_room(self._squares, self._devices.count)
+        growth = self._devices.growth(places, self.rounds, self._over_all_rounds)
+        return places, self._squares[places] + growth
+
+
+def check_can_be_filtered(strategy: Strategy, rounds: int, limit: float) -> None:
+    """Raises InputError unless devices can be held to a limit one by one (`SensitivityFilter`).
+
+    Args:
+        strategy: C.
+        rounds: N, of the whole run.
+        limit: the largest sensitivity that is allowed, at clip norm 1.
+    """
+    if strategy.pattern_square(np.zeros(1, np.int64), rounds) is None:
+        raise InputError(
+            f"this {strategy.kind} mechanism has negative entries, for which a device's loss in "
+            "later rounds is not known before they are over; take a mechanism without, or end the "
+            "run at the budget"
+        )
+    every = np.arange(rounds)
+    most = float(strategy.gram_entries(every, every, rounds).max()) ** 0.5
+    if most > limit * (1.0 + ROUNDING):
+        raise InputError(
+            f"one participation has the sensitivity {most:.6g} over {rounds:,} rounds, and the "
+            f"budget allows {limit:.6g}, so devices would be excluded before they took part once; "
+            "raise the budget or the noise multiplier"
+        )
 
 
 class _Devices:
@@ -183,6 +240,23 @@ class _Devices:
         self._rounds[links], self._before[links] = round_index, self._latest[places]
         self._latest[places] = links
         self._lengths[places] += 1
+
+    def growth(
+        self, places: NDArray[np.int64], round_index: int, sensitivities: PatternSensitivities
+    ) -> NDArray[np.float64]:
+        """By how much a round more raises the squared sensitivities of devices [A].
+
+        Args:
+            places: of the devices.
+            round_index: t, after all their rounds.
+            sensitivities: over the rounds for which the square is meant.
+        """
+        now = np.full(places.size, round_index)
+        # (sum of a pattern and one more round)^2 = the old square + G[t, t] + 2 sum of G[i, t].
+        growth = sensitivities.entries(now, now)
+        for whose, earlier in self.steps_back(places):
+            growth[whose] += 2.0 * sensitivities.entries(earlier, now[whose])
+        return growth
 
     def steps_back(
         self, places: NDArray[np.int64]

@@ -179,9 +179,15 @@ def inverse_series(c: NDArray[np.float64]) -> NDArray[np.float64]:
 
     They are the first column of the inverse of the Toeplitz matrix of c; c_0 must not be zero.
     """
-    # scipy takes 0.3 s to import, and most commands do not need it.
-    from scipy.signal import lfilter
-
-    impulse = np.zeros(c.size)
-    impulse[0] = 1.0
-    return np.asarray(lfilter([1.0], np.trim_zeros(c, "b"), impulse))
+    # `scipy.signal.lfilter` does the same steps to the bit. But it takes half a second to import,
+    # and every process that reads a scenario comes here.
+    later = np.append(np.trim_zeros(c, "b")[1:], 0.0) / c[0]
+    found = np.empty(c.size)
+    rest = np.zeros(later.size + 1)
+    rest[0] = 1.0 / c[0]
+    # What overflows is infinite growth, which callers look for.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for t in range(c.size):
+            found[t] = rest[0]
+            rest[:-1] = rest[1:] - rest[0] * later
+    return found

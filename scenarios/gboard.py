@@ -3,19 +3,39 @@
 
 NWP rows are next-word prediction (table 1), OTF rows on-the-fly rescoring (table 2). Files bear
 their row's name (`nwp_pt_br.toml`). `reach`, the share of a locale's devices that the task can use,
-is not published: each locale has one value, fitted by `fedray fit --rounds-between` on its NWP row,
-or on its OTF row where there is no other; 1 where the availability model alone comes near.
+is not published: each locale has one value, fitted by `fedray fit --rounds-between` on the row that
+`FITTED_ROWS` names; 1 where the availability model alone comes near.
+
+Rows of a user's own come from a CSV file with the columns of `gboard/published.csv`.
 """
 
 import csv
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fedray.errors import InputError
 from fedray.mechanisms.participation import gap_of
+from fedray.scenario import Scenario
 
 FOLDER = Path(__file__).resolve().parent / "gboard"
+FITTED_ROWS = (
+    "nwp-de-DE",
+    "nwp-pt-PT",
+    "nwp-en-US",
+    "nwp-pt-BR",
+    "nwp-en-IN",
+    "nwp-es-AR",
+    "otf-es-ES",
+)
+"""Rows whose own min-sep gave the reach of their locale. The min-seps of all other rows are
+predictions: nothing was fitted on them."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 @dataclass(frozen=True)
@@ -44,6 +64,13 @@ class PublishedRun:
     """The printed zCDP of online tree aggregation at the noise multiplier."""
     epsilon: float | None
     """The printed epsilon of the same at delta 1e-10; None where it is not printed."""
+    is_users: bool = False
+    """Whether the row is of a user's file, so that no scenario ships for it."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the reach was fitted on this row's own min-sep."""
+        return not self.is_users and self.name in FITTED_ROWS
 
     @property
     def name(self) -> str:
@@ -82,6 +109,33 @@ class PublishedRun:
         """The scenario file of this run, named by its row."""
         return FOLDER / f"{self.name.lower().replace('-', '_')}.toml"
 
+    def scenario(self, overrides: Sequence[str] = ()) -> Scenario:
+        """The run's scenario: the one that ships, or of a user's row the defaults with what the row
+        says, so with reach 1.
+
+        Args:
+            overrides: keys that are set in it, as "table.key=value".
+
+        Raises:
+            ScenarioError: if a value makes no scenario.
+        """
+        if not self.is_users:
+            return Scenario.from_toml(self.file, overrides)
+        tables = {
+            "name": self.name,
+            "seed": 2023,
+            "population": {"devices": self.population},
+            "participation": {"timer_hours": self.timer_hours},
+            "rounds": {"count": self.rounds, "report_goal": self.report_goal},
+            "training": {"enabled": False},
+            "privacy": {
+                "noise_multiplier": self.noise_multiplier,
+                "delta": 1e-10,
+                "mechanism": {"kind": "tree"},
+            },
+        }
+        return Scenario.from_tables(tables).with_overrides(*overrides)
+
 
 def relative_pace(rounds: int, days: float, timer_hours: float, min_sep: int) -> float:
     """The mean pace of a run, relative to that of its slowest days: `rounds` in a timer's length on
@@ -93,19 +147,21 @@ def relative_pace(rounds: int, days: float, timer_hours: float, min_sep: int) ->
 def published_runs() -> list[PublishedRun]:
     """All rows of `gboard/published.csv`, in the tables' order: what Xu et al. 2023 print, and
     nothing that is ours."""
-    with (FOLDER / "published.csv").open(newline="", encoding="utf-8") as file:
-        return [_published_run(row) for row in csv.DictReader(file)]
+    return _runs_in(FOLDER / "published.csv", is_users=False)
 
 
 def select(names: str | None) -> list[PublishedRun]:
-    """The published runs that are asked for, in the tables' order.
+    """The runs that are asked for, in their tables' order.
 
     Args:
-        names: names or locales, separated by commas, in any case of letters; None for all.
+        names: names or locales, separated by commas, in any case of letters; or a CSV file of the
+            user's own, by a name that ends in .csv; None for all published runs.
 
     Raises:
-        InputError: a name is neither, or there is none.
+        InputError: a name is neither, or there is none; or the file is no table of runs.
     """
+    if names is not None and names.lower().endswith(".csv"):
+        return _runs_in(Path(names), is_users=True)
     runs = published_runs()
     if names is None:
         return runs
@@ -130,18 +186,103 @@ def _is_called(run: PublishedRun, name: str) -> bool:
     return name.lower() in (run.name.lower(), run.locale.lower())
 
 
-def _published_run(row: dict[str, str]) -> PublishedRun:
-    epsilon = row["epsilon_at_delta_1e-10"]
+def _runs_in(path: Path, is_users: bool) -> list[PublishedRun]:
+    """The rows of a table of runs. Raises InputError: one line with the cell and its rule."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(
+            f"rows {str(path)!r} cannot be read ({error.strerror or error}); name a CSV file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"rows {str(path)!r} is not UTF-8; save it as a CSV file in UTF-8"
+        ) from None
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        rows = list(reader)
+    except csv.Error as error:
+        raise InputError(f"rows {str(path)!r} is no CSV file ({error}); correct it") from None
+    columns = [*_KINDS, _EPSILON]
+    missing = [column for column in columns if column not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(
+            f"rows {str(path)!r} has no column {missing[0]}; it needs {', '.join(columns)}"
+        )
+    if not rows:
+        raise InputError(f"rows {str(path)!r} has no rows; add a line for each run")
+    runs = [
+        _run_of(row, f"rows {str(path)!r}, row {place}", is_users)
+        for place, row in enumerate(rows, start=1)
+    ]
+    names = [run.name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(
+                f"rows {str(path)!r} has {name} more than once; a task and locale names one row"
+            )
+    return runs
+
+
+def _text(cell: str) -> str:
+    if _NAME.fullmatch(cell) is None:
+        raise ValueError
+    return cell
+
+
+def _count(cell: str) -> int:
+    if not 1 <= (count := int(cell)) < 2**31:
+        raise ValueError
+    return count
+
+
+def _number(cell: str) -> float:
+    if not 0 < (number := float(cell)) < math.inf:
+        raise ValueError
+    return number
+
+
+_RULES = {
+    _text: "at most 40 letters, digits, - and _",
+    _count: "a whole number from 1 to 2^31 - 1",
+    _number: "a number above 0",
+}
+_KINDS = {
+    "task": _text,
+    "locale": _text,
+    "population": _count,
+    "rounds": _count,
+    "report_goal": _count,
+    "timer_hours": _number,
+    "rounds_between": _count,
+    "max_participations": _count,
+    "noise_multiplier": _number,
+    "zcdp": _number,
+}
+_EPSILON = "epsilon_at_delta_1e-10"
+"""The one column whose cells may be empty."""
+
+
+def _run_of(row: dict[str, str | None], where: str, is_users: bool) -> PublishedRun:
+    def value(column: str, kind: Callable[[str], Any]) -> Any:
+        cell = (row[column] or "").strip()
+        try:
+            return kind(cell)
+        except ValueError:
+            raise InputError(
+                f"{where}: {column}={cell!r} must be {_RULES[kind]}; correct the cell"
+            ) from None
+
+    values = {column: value(column, kind) for column, kind in _KINDS.items()}
+    if values["max_participations"] < 2 or values["rounds_between"] >= values["rounds"] - 1:
+        raise InputError(
+            f"{where}: max_participations={values['max_participations']} and rounds_between="
+            f"{values['rounds_between']} must be of a run in which a device took part twice; leave "
+            "the row out"
+        )
     return PublishedRun(
-        task=row["task"],
-        locale=row["locale"],
-        population=int(row["population"]),
-        rounds=int(row["rounds"]),
-        report_goal=int(row["report_goal"]),
-        timer_hours=float(row["timer_hours"]),
-        rounds_between=int(row["rounds_between"]),
-        max_participations=int(row["max_participations"]),
-        noise_multiplier=float(row["noise_multiplier"]),
-        rho=float(row["zcdp"]),
-        epsilon=float(epsilon) if epsilon else None,
+        rho=values.pop("zcdp"),
+        epsilon=value(_EPSILON, _number) if (row[_EPSILON] or "").strip() else None,
+        is_users=is_users,
+        **values,
     )

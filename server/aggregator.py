@@ -5,10 +5,10 @@ Round t releases sum_t + z * norm * share * (C^-1 Z)[t], divided by the devices 
 what else the estimator says (server/estimator.py). `norm` is the most that a device can contribute
 to the sum, which the encoding says: the round's clip norm, or more where encoding makes updates
 longer. z is the noise multiplier of the scenario, or what a count of short updates leaves of it.
-`share` is the estimator's: where only a sample of the cohort trains, noise of the sample's share
-keeps the signal-to-noise ratio of the full cohort (the practice of DP-FTRL studies). The privacy
-claimed is that of the full cohort. Where devices add the noise themselves (the encoding says that
-too), the server adds none.
+`share` is the estimator's: where only a sample of the accepted devices trains, noise of the
+sample's share keeps the signal-to-noise ratio of the round's full cohort (the practice of DP-FTRL
+studies). The privacy claimed is that of the full cohort. Where devices add the noise themselves
+(the encoding says that too), the server adds none.
 
 Sums are kept on the CPU whatever the device: they come from there, and are decoded once a round.
 """
@@ -93,7 +93,9 @@ class ModelAggregator:
         self._keep_version(report.round_index)
         # What depends on secrets (the scale) comes before the noise; the divisor comes after it,
         # and is no secret.
-        released_D = self.release(self._estimator.scale(report))
+        released_D = self.release(
+            self._estimator.scale(report), self._estimator.noise_share(report)
+        )
         mean_D = released_D.div_(self._estimator.divisor(report))
         self._optimizer.apply(self._parameters_D, mean_D, report.round_index)
         self._rule.commit(report)
@@ -111,11 +113,12 @@ class ModelAggregator:
         self._older[version] = self._parameters()
         self._older.pop(version - self._max_staleness, None)
 
-    def release(self, scale: float = 1.0) -> torch.Tensor:
+    def release(self, scale: float = 1.0, noise_share: float = 1.0) -> torch.Tensor:
         """The noised sum [D] of the next round; advances the noise and begins another sum.
 
         Args:
             scale: by what the sum is multiplied before noise is added; at most 1.
+            noise_share: of the noise that the norm of a contribution asks for.
         """
         clip_norm = self._rule.clip().norm
         round_index = self._noise.next_round
@@ -128,7 +131,7 @@ class ModelAggregator:
         if self._encoding.adds_noise:
             return released_D
         norm = self._encoding.contribution_norm(clip_norm)
-        deviation = self._noise_multiplier * norm * self._estimator.noise_share
+        deviation = self._noise_multiplier * norm * noise_share
         return released_D.add_(noise_D, alpha=deviation)
 
     def state(self) -> dict[str, NDArray]:

@@ -113,7 +113,7 @@ def find(table, device):
     return slot
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def carry_over(old, new, stays):
     """Copies entries from one table to another.
 

@@ -1,10 +1,9 @@
-"""The privacy budget of a run: whether the next round may be committed."""
+"""The privacy budget of a run: whether the next round may be committed, or who may be in it."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.mechanisms.accounting.calibration import largest_sensitivity
-from fedray.mechanisms.running import RunningSensitivity
+from fedray.mechanisms.running import RunningSensitivity, SensitivityFilter
 from fedray.rounding import up
 from fedray.scenario import Scenario
 
@@ -18,23 +17,17 @@ class Budget:
 
     def __init__(self, scenario: Scenario) -> None:
         privacy = scenario.privacy
-        stop_at = privacy.stop_at
-        assert stop_at is not None
         self._privacy = privacy
-        # One limit for rho and epsilon: both grow with the sensitivity alone, so the stricter one
-        # decides.
-        limit = largest_sensitivity(
-            privacy.noise_multiplier,
-            privacy.budget_delta,
-            rho=stop_at.rho,
-            epsilon=stop_at.epsilon,
-        )
+        limit = privacy.largest_sensitivity
+        assert limit is not None
         self._running = RunningSensitivity(privacy.mechanism, scenario.rounds.count, limit)
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Budget | None":
-        """The budget of a scenario, if it has one."""
-        return cls(scenario) if scenario.privacy.stop_at is not None else None
+        """The budget of a scenario, if it has one that ends the run."""
+        privacy = scenario.privacy
+        ends_the_run = privacy.stop_at is not None and privacy.at_limit == "stop"
+        return cls(scenario) if ends_the_run else None
 
     def add(self, accepted_device_ids: NDArray[np.uint64]) -> None:
         """Takes a round that was committed, with its accepted devices [A]."""
@@ -54,3 +47,33 @@ class Budget:
         return (
             f"round {self._running.rounds - 1} would have brought a device to {', '.join(reached)}"
         )
+
+
+def filter_of(scenario: Scenario) -> SensitivityFilter | None:
+    """The filter of a scenario that excludes devices at their limit (`privacy.at_limit`); None of
+    others.
+
+    It is a privacy filter for each device (Rogers, Roth, Ullman and Vadhan 2016; Feldman and Zrnic
+    2021, individual filters). Row t of the release is sum_i C[t, i] X_i + z N(0, I) with fresh
+    noise (Denisov et al. 2022), so a device with the rounds pi changes it by at most (sum_{i in pi}
+    C[t, i]) clip norms, given all that was released before. The squares of these changes sum up to
+    s_N(pi)^2. The filter keeps that below the limit in every possible run. So the whole release is
+    at worst a Gaussian mechanism of that sensitivity, also if taking part depends on models that
+    were released before (fully adaptive composition; Smith and Thakurta 2022 for Gaussian DP).
+
+    Two things differ from the individual filters of Feldman and Zrnic. There a step costs what a
+    device's own gradient costs, which is secret, and so is who was excluded. Here it costs the clip
+    norm for whoever takes part: exclusion follows from the device's own participations and the
+    round's number alone, and is the same if the device's updates are replaced by zeros. So nothing
+    is learned of data from who was excluded. And noise is correlated here, so a participation costs
+    something in all later rounds: it is charged for all of them at once.
+
+    The server's ledger decides, not the history that devices keep: a device that has lost its
+    history is held to the limit all the same.
+    """
+    privacy = scenario.privacy
+    if privacy.stop_at is None or privacy.at_limit != "exclude":
+        return None
+    limit = privacy.largest_sensitivity
+    assert limit is not None
+    return SensitivityFilter(privacy.mechanism, scenario.rounds.count, limit)

@@ -20,6 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedray.device_classes import class_of
 from fedray.errors import InputError
 from fedray.messages import NO_WINDOW, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Key, address_within, draw
@@ -372,7 +373,7 @@ def _joined(parts: list[NDArray], kind: type) -> NDArray:
     return np.concatenate([np.empty(0, kind), *parts])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _stays(table, window, window_start, round_index):
     """Which entries the lists of a window do not account for."""
     stays = np.zeros(table.size, np.bool_)
@@ -389,7 +390,7 @@ def _stays(table, window, window_start, round_index):
     return stays
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _note(table, device_ids, reopen_times, last_rounds, contributions):
     """Enters what devices remember of an attempt."""
     for settled in range(device_ids.size):
@@ -400,7 +401,7 @@ def _note(table, device_ids, reopen_times, last_rounds, contributions):
         entry.contributions = contributions[settled]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _set_known(table, device_ids, window):
     """The lists from a window on account for devices, unless they have started again."""
     for settled in range(device_ids.size):
@@ -410,7 +411,7 @@ def _set_known(table, device_ids, window):
             entry.known_from = window
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _advance(arrivals, window, round_index, outages, rules, flight, table):
     """See `Buffer.advance`: goes through check-ins and ends of work in order of time."""
     # Arrays are taken out of their tuples once: see server/selection.py.
@@ -431,6 +432,8 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
     free = flight.free
     slots = flight.slots
     ended = flight.ended
+    fate_key, speed_within, classes, failure_probabilities = rules.fates
+    class_key, class_edges = classes
     while True:
         # The next check-in is the list's or the heap's, whichever comes first; at equal times the
         # list's.
@@ -508,8 +511,9 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
                 fixed, training = np.float64(fixed_seconds[row]), np.float64(training_seconds[row])
                 # A device may start several times in a window, so its window alone is no address.
                 address = address_within(time, window.start_time, window.end_time)
-                words = draw(rules.fates.key, device, window.number, address)
-                work_seconds, failure_seconds = fate(rules.fates, words, fixed, training)
+                words = draw(fate_key, device, window.number, address)
+                fails = failure_probabilities[class_of(class_key, class_edges, device)]
+                work_seconds, failure_seconds = fate(speed_within, fails, words, fixed, training)
                 started.upload_time = time + work_seconds - upload_seconds
                 _decide(started, work_seconds, failure_seconds, ends[row], outages)
                 entry.device_id = device

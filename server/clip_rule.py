@@ -74,17 +74,16 @@ class AdaptiveRule:
     """The norm follows a quantile, by counts to which noise was added (Xu et al. 2023, Algorithm
     1); see `fedray.scenario.clipping.AdaptiveClipping`.
 
-    The noise on the counts is that of the run's mechanism, of its own stream of draws. It is scaled
-    by cohort_sample / report_goal, as that on the sums is.
+    The noise on the counts is that of the run's mechanism, of its own stream of draws. In each
+    round it is scaled by the share of the accepted devices that train, as that on the sums is.
     """
 
     def __init__(self, table: AdaptiveClipping, scenario: Scenario) -> None:
         rounds, goal = scenario.rounds.count, scenario.rounds.report_goal
-        share = scenario.training.cohort_sample / scenario.rounds.least_accepted
         mechanism = scenario.privacy.mechanism
         self._table, self._first_norm = table, scenario.privacy.clip_norm
         self._recurrence = mechanism.recurrence(rounds)
-        self._deviation = table.noise_on_count(goal) * share
+        self._deviation = table.noise_on_count(goal)
         seed, cpu = scenario.training_seed, torch.device("cpu")
         self._noise = noise_stream(mechanism, seed, 1, cpu, rounds, stream=Stream.CLIP_COUNT)
         self._shares = 0.0
@@ -99,7 +98,7 @@ class AdaptiveRule:
         """See `ClipRule`. Devices that sent nothing count half, so that one device that is zeroed
         out changes the count by 1/2 at most."""
         silent = report.devices - report.short - report.long
-        noise = self._deviation * float(self._noise.next()[0])
+        noise = report.sampled_share * self._deviation * float(self._noise.next()[0])
         self._shares += (report.short + silent / 2.0 + noise) / report.devices
         next_round = self._noise.next_round
         if self._recurrence.begins_anew(next_round):

@@ -28,11 +28,16 @@ class Closing:
 class ClosingRule(Protocol):
     """When a round closes."""
 
+    @property
+    def report_goal(self) -> int:
+        """Reports without which a round is abandoned."""
+        ...
+
     def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
         """Closes a round.
 
         A round is committed if report_goal reports arrive by the deadline, and keeps at least so
-        many: the noise is measured by the goal.
+        many.
 
         Args:
             report_times: [S]; when each device reports, in order of device id; infinity for those

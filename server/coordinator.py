@@ -28,14 +28,16 @@ from fedray.messages import (
 from fedray.protocols import Shard
 from fedray.rng import Stream, stream_key
 from fedray.scenario import Scenario
-from fedray.server.budget import Budget
+from fedray.server.budget import Budget, filter_of
 from fedray.server.pace import Pace, Samplers
 from fedray.server.records import records_array, records_of
+from fedray.server.reservoir import drawn_cohort
 from fedray.server.rounds import (
     Reporting,
     RoundRules,
     Selected,
     draw_fates,
+    exclusion,
     resolve_reporting,
     withheld,
 )
@@ -56,6 +58,13 @@ class ClosedRound:
     record: RoundRecord
     accepted_device_ids: NDArray[np.uint64]
     settlement: Settlement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """Devices at their limit were sent away for good; `settlement` tells them."""
+
+    settlement: Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +125,13 @@ class RoundLoop:
         present one."""
         self.records: list[RoundRecord] = []
 
-    def _next_attempt(self) -> ClosedRound | None:
-        """Goes on until an attempt at a round has closed; None if the window ends before."""
+    def _next_attempt(self) -> ClosedRound | Excluded | None:
+        """Goes on until an attempt at a round has closed, or devices were excluded; None if the
+        window ends before."""
         raise NotImplementedError
 
-    def events(self) -> Iterator[ClosedRound | WindowOver]:
-        """Yields every attempt as it closes, and the end of every window.
+    def events(self) -> Iterator[ClosedRound | Excluded | WindowOver]:
+        """Yields every attempt as it closes, every exclusion, and the end of every window.
 
         Raises:
             Starved: the simulated days ran out before all rounds were committed.
@@ -139,6 +149,9 @@ class RoundLoop:
             if closed is None:
                 yield WindowOver(self._window.end_time)
                 self._next_window()
+                continue
+            if isinstance(closed, Excluded):
+                yield closed
                 continue
             self._note(closed)
             yield closed
@@ -259,14 +272,17 @@ class RoundLoop:
             return ""
         cap = participation.max_participations
         keys = participation.keys_by_rule
+        limits = [f"participation.max_participations={cap}"] if cap is not None else []
+        if self._scenario.privacy.at_limit == "exclude":
+            limits += ["privacy.stop_at", "privacy.noise_multiplier"]
         remedies = (
             (by_timer, f"lower {keys['time']}"),
             (by_round, f"lower {keys['rounds']}"),
-            (by_cap, f"raise participation.max_participations={cap}"),
+            (by_cap, f"raise {' or '.join(limits)}"),
         )
         _, remedy = max(remedies, key=lambda each: each[0])
         share_of_cap = ""
-        if cap is not None:
+        if limits:
             share_of_cap = f", the cap on participations {100 * by_cap:.0f} %"
         return (
             f"of the eligible devices the timer held back {100 * by_timer:.0f} %, the round "
@@ -339,6 +355,7 @@ class CohortLoop(RoundLoop):
     ) -> None:
         self._rules = rules
         self._gathering = gathering
+        self._reservoir_key = stream_key(scenario.seed, Stream.RESERVOIR)
         super().__init__(scenario, shards, gathering)
 
     def _close(self, status: int, time: float) -> ClosedRound:
@@ -359,6 +376,12 @@ class CohortLoop(RoundLoop):
         self._gathering.open(time, ready_time=self._ready_time(closed.record))
         return closed
 
+    @property
+    def _attempt(self) -> int:
+        """The number of the attempt that is made: shards apply each number once. Abandoned attempts
+        count: a round that is tried again draws other fates."""
+        return len(self.records)
+
     def _ready_time(self, record: RoundRecord) -> float:
         """When the round after this attempt may start, seconds since start: an abandoned one may be
         tried again at once."""
@@ -369,8 +392,8 @@ class CohortLoop(RoundLoop):
 
     def _report(self, time: float) -> ClosedRound:
         """Closes an attempt that has started: who reports, and who is told what."""
-        selected = self._gathering.take()
-        attempt = self._attempt_number
+        attempt = self._attempt
+        selected = self._select(attempt, time)
         fates = draw_fates(selected, attempt, self._rules.fates)
         reporting = resolve_reporting(
             selected, fates, time, attempt, self._round_index, self._rules
@@ -391,12 +414,6 @@ class CohortLoop(RoundLoop):
             eligible_estimate=self._census.eligible,
         )
         return ClosedRound(record, reporting.accepted_device_ids, settlement)
-
-    @property
-    def _attempt_number(self) -> int:
-        """Number of the attempt that selection is open for. Abandoned ones count: a round that is
-        tried again draws other fates."""
-        return len(self.records)
 
     def _settle(self, selected: Selected, reporting: Reporting) -> Settlement:
         """Tells everybody what became of the devices of an attempt; what the shards were told."""
@@ -429,13 +446,28 @@ class CohortLoop(RoundLoop):
 
     def _send_away(self, until: float) -> None:
         """Lets everybody go who waits: they may check in again from a time on."""
-        released = self._gathering.take()
+        self._release(self._gathering.take(), until)
+
+    def _select(self, attempt: int, time: float) -> Selected:
+        """The devices of an attempt. Where more wait than it selects, it draws them, and sends the
+        others away."""
+        waiting, target = self._gathering.take(), self._rules.selection_target
+        if waiting.device_ids.size <= target:
+            return waiting
+        is_drawn = drawn_cohort(self._reservoir_key, waiting.device_ids, attempt, target)
+        self._release(waiting.take(~is_drawn), time)
+        return waiting.take(is_drawn)
+
+    def _release(self, released: Selected, until: float) -> None:
+        """Lets devices go that did nothing in a round, so that no timer starts."""
+        self._let_go(released, until, np.zeros(released.device_ids.size, np.uint32))
+
+    def _let_go(self, released: Selected, until: float, reopen_times: NDArray[np.uint32]) -> None:
+        """Lets devices go that were in no round, which they therefore do not remember."""
         size = released.device_ids.size
         busy_until = np.full(size, until)
-        # They did nothing in a round, so no timer starts and no round is remembered.
-        no_timer = np.zeros(size, np.uint32)
         no_round = np.full(size, -1, np.int32)
-        self._gathering.let_go(released, busy_until, no_timer, no_round, released.contributions)
+        self._gathering.let_go(released, busy_until, reopen_times, no_round, released.contributions)
 
 
 class Coordinator(CohortLoop):
@@ -450,9 +482,32 @@ class Coordinator(CohortLoop):
         rules = RoundRules.of(scenario)
         self._selection = Selection(rules, stream_key(scenario.seed, Stream.RETURN))
         self._selection.open(0.0, ready_time=0.0)
+        self._filter = filter_of(scenario)
+        self._exclusions = 0
+        """Settlements of excluded devices so far; their attempts are in no record."""
+        self._excluded_devices = 0
         super().__init__(scenario, shards, rules, self._selection)
 
-    def _next_attempt(self) -> ClosedRound | None:
+    def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
+        """See `RoundLoop.remember`."""
+        super().remember(accepted_device_ids)
+        if self._filter is not None:
+            self._filter.add(accepted_device_ids)
+
+    def state(self) -> dict[str, NDArray]:
+        """See `RoundLoop.state`."""
+        state = super().state()
+        if self._filter is not None:
+            state["excluded"] = np.array([self._exclusions, self._excluded_devices])
+        return state
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """See `RoundLoop.load`."""
+        super().load(state)
+        if self._filter is not None:
+            self._exclusions, self._excluded_devices = state["excluded"].tolist()
+
+    def _next_attempt(self) -> ClosedRound | Excluded | None:
         while True:
             status, time = self._selection.advance(self._round_index)
             if status == EXHAUSTED:
@@ -461,7 +516,43 @@ class Coordinator(CohortLoop):
             if status == DOWN:
                 self._send_away(self._selection.down_until)
                 continue
+            # Before devices are counted, so that no round is formed of those that may not be in it.
+            excluded = self._exclude(time)
+            if excluded is not None:
+                return excluded
             return self._close(status, time)
+
+    def _report(self, time: float) -> ClosedRound:
+        closed = super()._report(time)
+        if closed.record.is_committed and self._filter is not None:
+            self._filter.add(closed.accepted_device_ids)
+        return closed
+
+    @property
+    def _attempt(self) -> int:
+        return super()._attempt + self._exclusions
+
+    def _exclude(self, time: float) -> Excluded | None:
+        """Lets those waiting devices go for good that would go beyond the budget; None if there are
+        none."""
+        if self._filter is None:
+            return None
+        is_beyond = ~self._filter.admits(self._selection.waiting_device_ids())
+        if not is_beyond.any():
+            return None
+        excluded = self._selection.take(is_beyond)
+        settlement = exclusion(
+            excluded,
+            self._attempt,
+            self._round_index,
+            keeps_losses=self._scenario.participation.history_loss_per_day is not None,
+        )
+        self._exclusions += 1
+        self._excluded_devices += excluded.device_ids.size
+        # The selection hears of it at once, the shards with the next order.
+        self._let_go(excluded, time, settlement.reopen_times)
+        self._shards.tell(settlement)
+        return Excluded(settlement)
 
 
 def _length(seconds: float) -> str:

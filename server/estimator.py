@@ -14,12 +14,12 @@ from fedray.scenario.weighting import ClippedDenominator, FixedDenominator, Mean
 
 
 class Estimator(Protocol):
-    """Of the mean update: (scale * sum + noise) / divisor.
+    """Of the mean update: (scale * sum + noise_share * noise) / divisor."""
 
-    noise_share: of the noise that the norm of a contribution asks for.
-    """
-
-    noise_share: float
+    def noise_share(self, report: TrainReport) -> float:
+        """How much a round takes of the noise that the norm of a contribution asks for; a function
+        of what is no secret."""
+        ...
 
     def scale(self, report: TrainReport) -> float:
         """By what the sum of a round is multiplied, before noise is added."""
@@ -34,20 +34,18 @@ class Mean:
     """The mean over the devices that were asked.
 
     Where only a sample of the cohort trains, noise of the sample's share keeps the signal-to-noise
-    ratio of the full cohort, of the smallest cohort that a round may have.
-
-    Args:
-        noise_share: the sample over that cohort.
+    ratio of the full cohort. That is the round's own, which may have more devices than the goal.
     """
-
-    def __init__(self, noise_share: float) -> None:
-        self.noise_share = noise_share
 
     @classmethod
     def of(cls, table: MeanWeighting, scenario: Scenario) -> "Mean":
         """The estimator of a `table` of a `scenario`."""
-        del table
-        return cls(scenario.training.cohort_sample / scenario.rounds.least_accepted)
+        del table, scenario
+        return cls()
+
+    def noise_share(self, report: TrainReport) -> float:
+        """See `Estimator`."""
+        return report.sampled_share
 
     def scale(self, report: TrainReport) -> float:
         """See `Estimator`."""
@@ -66,7 +64,7 @@ class Fixed:
         denominator: q W.
     """
 
-    noise_share = FixedDenominator.noise_factor
+    noise_factor = FixedDenominator.noise_factor
 
     @classmethod
     def of(cls, table: FixedDenominator | ClippedDenominator, scenario: Scenario) -> Self:
@@ -75,6 +73,10 @@ class Fixed:
 
     def __init__(self, denominator: float) -> None:
         self._denominator = denominator
+
+    def noise_share(self, report: TrainReport) -> float:
+        """See `Estimator`; the same in all rounds, since the number of devices is secret."""
+        return self.noise_factor
 
     def scale(self, report: TrainReport) -> float:
         """See `Estimator`."""
@@ -95,7 +97,7 @@ class ClippedBelow(Fixed):
         denominator: q W_min.
     """
 
-    noise_share = ClippedDenominator.noise_factor
+    noise_factor = ClippedDenominator.noise_factor
 
     def scale(self, report: TrainReport) -> float:
         """See `Estimator`."""

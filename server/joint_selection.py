@@ -88,6 +88,7 @@ class _Rules(NamedTuple):
     """What compiled code needs of the tasks' rules, [T] each.
 
     targets: devices of a task that must wait at once.
+    rooms: devices that may wait for a task at once, at least as many.
     separations: least difference between the numbers of two rounds of a device; 0 for none.
     weights: see `fedray.scenario.several_tasks.FederatedTask.weight`.
     offer_keys: [T, 2]; of the draws that decide between tasks.
@@ -95,6 +96,7 @@ class _Rules(NamedTuple):
     """
 
     targets: NDArray[np.int64]
+    rooms: NDArray[np.int64]
     separations: NDArray[np.int64]
     weights: NDArray[np.float64]
     offer_keys: NDArray[np.uint64]
@@ -136,11 +138,11 @@ class _Waiting(NamedTuple):
     slots: NDArray[np.void]
 
     @classmethod
-    def of(cls, targets: NDArray[np.int64]) -> "_Waiting":
-        """Room for the devices that tasks want at once; nobody waits."""
-        size = int(targets.sum())
+    def of(cls, rooms: NDArray[np.int64]) -> "_Waiting":
+        """Room for so many devices of each task; nobody waits."""
+        size = int(rooms.sum())
         return cls(
-            by_task=np.zeros(targets.size, np.int64),
+            by_task=np.zeros(rooms.size, np.int64),
             counts=np.zeros(2, np.int64),
             ends=np.zeros(size),
             heap=np.zeros(size, np.int64),
@@ -163,6 +165,7 @@ class JointSelection:
         offer_keys = [_offer_key(seed, place) for place in range(count)]
         self._rules = _Rules(
             targets=np.array([each.selection_target for each in rules]),
+            rooms=np.array([each.waiting_room for each in rules]),
             separations=np.array([each.policies.separation for each in rules]),
             weights=np.array([task.weight for task in several.tasks]),
             offer_keys=np.array(offer_keys, np.uint64),
@@ -177,7 +180,7 @@ class JointSelection:
             is_ready=np.zeros(count, np.bool_),
             deadlines=np.zeros(count),
         )
-        self._waiting = _Waiting.of(self._rules.targets)
+        self._waiting = _Waiting.of(self._rules.rooms)
         self._busy = empty_table(64, _BUSY)
         self._memory = _memory_table(64)
         self._arrivals: Arrivals | None = None
@@ -376,7 +379,7 @@ class JointSelection:
         self._clocks = _Clocks(**under("clocks.", state))
         rows = entries_of(under("waiting.", state), _SLOT)
         rows = rows[np.argsort(rows["interval_end"], kind="stable")]
-        self._waiting = waiting = _Waiting.of(self._rules.targets)
+        self._waiting = waiting = _Waiting.of(self._rules.rooms)
         size = rows.size
         waiting.slots[:size] = rows
         # A sorted list is a heap.
@@ -413,7 +416,7 @@ def _key(device, task):
     return (device << np.uint64(_MOST_TASKS_BITS)) | np.uint64(task)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _stays(memory, window, window_start):
     """Which entries the lists of a window do not account for, and which hold a device back."""
     stays = np.zeros(memory.size, np.bool_)
@@ -426,7 +429,7 @@ def _stays(memory, window, window_start):
     return stays
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _note(memory, task, device_ids, reopen_times, remembered_rounds, contributions, known_from):
     for chosen in range(device_ids.size):
         key = _key(device_ids[chosen], task)
@@ -439,7 +442,7 @@ def _note(memory, task, device_ids, reopen_times, remembered_rounds, contributio
             entry.last_round = remembered_rounds[chosen]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _come_again(
     arrivals,
     open_times,
@@ -484,7 +487,7 @@ def _admitted_from(memory, device, task, open_time):
     return open_time
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _advance(
     arrivals,
     open_times,
@@ -511,6 +514,7 @@ def _advance(
     select_from = clocks.select_from
     is_ready = clocks.is_ready
     targets = rules.targets
+    rooms = rules.rooms
     separations = rules.separations
     weights = rules.weights
     offer_keys = rules.offer_keys
@@ -569,7 +573,7 @@ def _advance(
                 if is_noted:
                     opens = max(opens, noted.reopen_time)
                 admitted = min(admitted, opens)
-                if is_busy or opens > time or by_task[task] >= targets[task]:
+                if is_busy or opens > time or by_task[task] >= rooms[task]:
                     continue
                 last_round = last_rounds[row, task]
                 if is_noted:

@@ -7,14 +7,15 @@ reporting is resolved at once.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedray.messages import Outcome, Settlement
+from fedray.device_classes import DeviceClasses, class_of, classes_of
+from fedray.messages import NEVER, Outcome, Settlement
 from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.server.closing import ClosingRule, closing_rule_of
@@ -27,20 +28,25 @@ class FateModel(NamedTuple):
 
     key: of the draws.
     speed_within: log-standard deviation of the training time between rounds of one device.
-    failure_probability: that a device fails for a reason of its own.
+    classes: of the devices.
+    failure_probabilities: [K]; that a device of each class fails for a reason of its own.
     """
 
     key: Key
     speed_within: float
-    failure_probability: float
+    classes: DeviceClasses
+    failure_probabilities: NDArray[np.float64]
 
     @classmethod
     def of(cls, scenario: Scenario) -> "FateModel":
         """The fate model of a scenario."""
+        given = [each.failure_probability for each in classes_of(scenario)]
+        of_all = scenario.latency.failure_probability
         return cls(
             key=stream_key(scenario.seed, Stream.TRAINING_TIME),
             speed_within=scenario.latency.speed_within,
-            failure_probability=scenario.latency.failure_probability,
+            classes=DeviceClasses.of(scenario),
+            failure_probabilities=np.array([of_all if own is None else own for own in given]),
         )
 
 
@@ -57,7 +63,8 @@ def outages_of(scenario: Scenario) -> NDArray[np.float64]:
 class RoundRules:
     """The scenario's rules of a round.
 
-    selection_target: devices that must wait at once for a round to start.
+    selection_target: devices that must wait at once for a round to start, and that it selects.
+    waiting_room: devices that may wait at once.
     least_to_start: devices that must wait for it to start after the selection timeout.
     selection_timeout_seconds: longest wait for them.
     report_timeout_seconds: longest wait for the reports.
@@ -70,6 +77,7 @@ class RoundRules:
     """
 
     selection_target: int
+    waiting_room: int
     least_to_start: int
     selection_timeout_seconds: float
     report_timeout_seconds: float
@@ -85,6 +93,7 @@ class RoundRules:
         rounds = scenario.rounds
         return cls(
             selection_target=rounds.selection_target,
+            waiting_room=rounds.waiting_room,
             least_to_start=rounds.least_to_start,
             selection_timeout_seconds=rounds.selection_timeout_minutes * 60.0,
             report_timeout_seconds=rounds.report_timeout_minutes * 60.0,
@@ -121,6 +130,14 @@ class Selected:
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
     list_rows: NDArray[np.int64]
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Selected":
+        """Some of the devices.
+
+        Args:
+            chosen: [S]; whether each is meant.
+        """
+        return Selected(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,30 +192,37 @@ def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _draw_fates(device_ids, fixed, training, attempt, model):
+    key, speed_within, classes, failure_probabilities = model
+    class_key, class_edges = classes
     work, failure = np.empty(device_ids.size), np.empty(device_ids.size)
     for chosen in range(device_ids.size):
-        words = draw(model.key, device_ids[chosen], attempt, 0)
-        work[chosen], failure[chosen] = fate(model, words, fixed[chosen], training[chosen])
+        device = device_ids[chosen]
+        words = draw(key, device, attempt, 0)
+        fails = failure_probabilities[class_of(class_key, class_edges, device)]
+        work[chosen], failure[chosen] = fate(
+            speed_within, fails, words, fixed[chosen], training[chosen]
+        )
     return work, failure
 
 
 @njit(forceinline=True)
-def fate(model, words, fixed, training):
+def fate(speed_within, failure_probability, words, fixed, training):
     """(seconds until a device reports, seconds until it fails for a reason of its own; infinity if
     it does not).
 
     Args:
-        model: the fate model.
+        speed_within: of the fate model.
+        failure_probability: of the device.
         words: drawn for the device and its attempt.
         fixed: seconds that do not vary between attempts.
         training: seconds of training, which vary.
     """
     w0, w1, w2, _ = words
-    work_seconds = fixed + training * math.exp(model.speed_within * normal(w0))
+    work_seconds = fixed + training * math.exp(speed_within * normal(w0))
     failure_seconds = np.inf
-    if uniform(w1) < model.failure_probability:  # at a uniform share of the work
+    if uniform(w1) < failure_probability:  # at a uniform share of the work
         failure_seconds = work_seconds * uniform(w2)
     return work_seconds, failure_seconds
 
@@ -234,6 +258,10 @@ def resolve_reporting(
     # Who neither reports nor fails is away when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
     closing = rules.closing.close(np.where(reports, report_times, np.inf), started, deadline)
+    if closing.is_committed:
+        arrived = int(np.count_nonzero(closing.has_arrived))
+        # What trains is a sample of at least so many.
+        assert arrived >= rules.closing.report_goal, f"a committed round kept {arrived} reports"
 
     # In this order: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
@@ -299,6 +327,32 @@ def without_commit(settlement: Settlement) -> Settlement:
     # Timers and remembered rounds stay: see `withheld`.
     abandoned = np.where(outcomes == Outcome.ACCEPTED, np.uint8(Outcome.ABANDONED), outcomes)
     return replace(settlement, outcomes=abandoned)
+
+
+def exclusion(
+    excluded: Selected, attempt: int, round_index: int, *, keeps_losses: bool
+) -> Settlement:
+    """What becomes of devices that are not selected, now or later, whatever they remember.
+
+    Args:
+        excluded: [S]; who they are.
+        attempt: number of the attempt, of which there is no other settlement.
+        round_index: the round that is being formed.
+        keeps_losses: whether devices may lose their history.
+    """
+    size = excluded.device_ids.size
+    return Settlement(
+        attempt=attempt,
+        round_index=round_index,
+        device_ids=excluded.device_ids,
+        check_in_times=excluded.check_in_times,
+        report_times=np.full(size, np.nan),
+        outcomes=np.full(size, Outcome.EXCLUDED, np.uint8),
+        reopen_times=np.full(size, NEVER, np.uint32),
+        remembers_round=np.zeros(size, np.bool_),
+        # Nothing is written down that could be lost.
+        forget_times=np.zeros(size if keeps_losses else 0, np.uint32),
+    )
 
 
 def lost_in_outages(

@@ -158,7 +158,7 @@ def _happens(words: NDArray[np.uint64], probability: float) -> NDArray[np.bool_]
     return words < np.uint64(int(probability * 2.0**64))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _words(key, device_ids, address):
     """A word of 64 bits for each device at an address."""
     words = np.empty(device_ids.size, np.uint64)

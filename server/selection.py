@@ -1,9 +1,11 @@
 """Selection: who waits for the next round, compiled. tests/server/test_selection.py holds it to a
 readable twin.
 
-Check-ins come in order of time. A device that checks in while fewer than the target wait, and that
-is free, waits until it is selected or its interval ends. The round starts at the first moment, not
-before the previous one has closed, at which the target waits at once; or selection times out.
+Check-ins come in order of time. A device that checks in while there is room to wait, and that is
+free, waits until it is selected or its interval ends. The round starts at the first moment, not
+before the previous one has closed, at which the target waits at once; or selection times out. There
+is room for the target, or for more where the round draws its devices among the waiting
+(server/reservoir.py).
 
 Devices check in as Poisson processes, which have no memory. The shards list the first check-in of
 each eligible interval. The next one is drawn here, from the time on at which the device could be
@@ -41,7 +43,7 @@ _READY = 4
 
 class _Waiting(NamedTuple):
     """The waiting devices: a heap of slots by the end of their interval, and the slots' columns,
-    which are those of `fedray.server.rounds.Selected`. All arrays but `counts` are [target].
+    which are those of `fedray.server.rounds.Selected`. All arrays but `counts` are [room].
 
     counts: [waiting, free slots].
     heap: slots of those that wait.
@@ -62,21 +64,21 @@ class _Waiting(NamedTuple):
     list_rows: NDArray[np.int64]
 
     @classmethod
-    def of(cls, target: int) -> "_Waiting":
-        """Room for `target` devices; nobody waits."""
+    def of(cls, room: int) -> "_Waiting":
+        """Room for so many devices; nobody waits."""
         return cls(
-            counts=np.array([0, target]),
-            heap=np.zeros(target, np.int64),
-            free=np.arange(target),
-            device_ids=np.zeros(target, np.uint64),
-            check_in_times=np.zeros(target),
-            interval_ends=np.zeros(target),
-            fixed_seconds=np.zeros(target, np.float32),
-            training_seconds=np.zeros(target, np.float32),
-            upload_seconds=np.zeros(target, np.float32),
-            timer_seconds=np.zeros(target),
-            contributions=np.zeros(target, np.uint32),
-            list_rows=np.full(target, -1, np.int64),
+            counts=np.array([0, room]),
+            heap=np.zeros(room, np.int64),
+            free=np.arange(room),
+            device_ids=np.zeros(room, np.uint64),
+            check_in_times=np.zeros(room),
+            interval_ends=np.zeros(room),
+            fixed_seconds=np.zeros(room, np.float32),
+            training_seconds=np.zeros(room, np.float32),
+            upload_seconds=np.zeros(room, np.float32),
+            timer_seconds=np.zeros(room),
+            contributions=np.zeros(room, np.uint32),
+            list_rows=np.full(room, -1, np.int64),
         )
 
     def columns(self) -> dict[str, NDArray]:
@@ -130,12 +132,14 @@ class _Rules(NamedTuple):
     """What compiled code needs of `RoundRules`.
 
     target: devices that must wait at once.
+    room: devices that may wait at once, at least as many.
     timer_seconds: of all devices, where the lists do not say how long each waits.
     separation: least difference between the numbers of two rounds of a device; 0 for none.
     return_key: of the draws of next check-ins.
     """
 
     target: int
+    room: int
     timer_seconds: float
     separation: int
     return_key: Key
@@ -176,13 +180,14 @@ class Selection:
     def __init__(self, rules: RoundRules, return_key: Key) -> None:
         self._rules = _Rules(
             target=rules.selection_target,
+            room=rules.waiting_room,
             timer_seconds=rules.timer_seconds,
             separation=rules.policies.separation,
             return_key=return_key,
         )
         self._timeout_seconds = rules.selection_timeout_seconds
         self._outages = rules.outages
-        self._waiting = _Waiting.of(rules.selection_target)
+        self._waiting = _Waiting.of(rules.waiting_room)
         self._blocked = _blocked_table(64)
         self._arrivals: Arrivals | None = None
         self._window = NO_WINDOW
@@ -263,16 +268,28 @@ class Selection:
         """When the last outage that has begun is over."""
         return self._down_until
 
-    def take(self) -> Selected:
-        """All waiting devices, sorted by id; nobody waits afterwards."""
+    def waiting_device_ids(self) -> NDArray[np.uint64]:
+        """The devices that wait now, in no certain order."""
+        return self._waiting.device_ids[self._waiting.heap[: self.waiting]]
+
+    def take(self, is_taken: NDArray[np.bool_] | None = None) -> Selected:
+        """Waiting devices, sorted by id, who do not wait afterwards.
+
+        Args:
+            is_taken: which of them, in the order of `waiting_device_ids`; None for all.
+        """
         waiting = self._waiting
         in_heap = waiting.heap[: self.waiting].copy()
-        by_id = np.argsort(waiting.device_ids[in_heap])
-        slots = in_heap[by_id]
+        left = in_heap[:0] if is_taken is None else in_heap[~is_taken]
+        taken = in_heap if is_taken is None else in_heap[is_taken]
+        by_id = np.argsort(waiting.device_ids[taken])
+        slots = taken[by_id]
         was_free = waiting.counts[1]
         is_free = was_free + slots.size
         waiting.free[was_free:is_free] = slots
-        waiting.counts[:] = 0, is_free
+        waiting.counts[:] = left.size, is_free
+        # A sorted list is a heap.
+        waiting.heap[: left.size] = left[np.argsort(waiting.interval_ends[left], kind="stable")]
         columns = {name: column[slots] for name, column in waiting.columns().items()}
         return Selected(**columns)
 
@@ -334,7 +351,7 @@ class Selection:
         count = state["waiting.device_ids"].size
         for name, column in waiting.columns().items():
             column[:count] = state[f"waiting.{name}"]
-        size = self._rules.target
+        size = self._rules.room
         waiting.counts[:] = count, size - count
         # A sorted list is a heap.
         waiting.heap[:count] = np.argsort(waiting.interval_ends[:count], kind="stable")
@@ -353,7 +370,7 @@ def _blocked_table(entries: int) -> NDArray[np.void]:
     return table
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _stays(table, window, window_start):
     """Which entries the lists of a window do not account for.
 
@@ -373,7 +390,7 @@ def _stays(table, window, window_start):
     return stays
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _block_all(
     table, device_ids, busy_until, reopen_times, remembered_rounds, contributions, known_from
 ):
@@ -390,7 +407,7 @@ def _block_all(
             entry.last_round = remembered_rounds[chosen]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _come_again(arrivals, rules, window, list_rows, free_times):
     counts, next_times, next_rows = arrivals.counts, arrivals.next_times, arrivals.next_rows
     for chosen in range(list_rows.size):
@@ -405,7 +422,7 @@ def _come_again(arrivals, rules, window, list_rows, free_times):
             push(counts, next_times, next_rows, time, row)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
     """See `Selection.advance`: goes through the window's check-ins in order of time; how it ended,
     whether the round may start, and the time."""
@@ -462,7 +479,7 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
         if free_time < 0.0:
             last_round = last_rounds[row] if last_rounds.size else -1
             is_apart = _is_apart(entry, device, last_round, attempt.round_index, rules)
-            if is_apart and waiting_counts[0] < rules.target:
+            if is_apart and waiting_counts[0] < rules.room:
                 # What the device says counts; where the lists say nothing, all keep the timer,
                 # uploads do not matter and nobody counts.
                 timer_seconds = rules.timer_seconds

@@ -196,7 +196,7 @@ class TaskLoop(CohortLoop):
         self.stopped = str(state["stopped"][0])
 
     @property
-    def _attempt_number(self) -> int:
+    def _attempt(self) -> int:
         return self._next_number()
 
     def _settle(self, selected: Selected, reporting: Reporting) -> Settlement:

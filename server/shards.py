@@ -3,10 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedray.messages import Census, CheckInOrder, CheckIns, Settlement
+from fedray.messages import CheckInOrder, CheckIns, Settlement
 from fedray.protocols import Pending, Shard
 
 MOST_UNSENT_ROWS = 1 << 20
@@ -43,7 +40,7 @@ class Shards:
         for shard in self._shards:
             own = dataclasses.replace(order, settlements=_for_shard(unsent, shard))
             answers.append(shard.check_ins(own))
-        return _merge([pending.result() for pending in answers])
+        return CheckIns.merged([pending.result() for pending in answers])
 
     def tell_if_many(self) -> None:
         """Tells the shards what they have not heard yet if that has become much."""
@@ -67,36 +64,4 @@ def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlem
     return tuple(
         settlement.slice_of_devices(shard.first_device, shard.end_device)
         for settlement in settlements
-    )
-
-
-def _merge(lists: Sequence[CheckIns]) -> CheckIns:
-    """One list in order of (time, device). Shards come in order of device, so a stable sort by time
-    breaks ties by device."""
-    if len(lists) == 1:
-        return lists[0]
-    census = sum((part.census for part in lists), Census(0, 0, 0, 0))
-    times = np.concatenate([part.times for part in lists])
-    order = np.argsort(times, kind="stable")
-
-    def merged(name: str) -> NDArray:
-        column = np.concatenate([getattr(part, name) for part in lists])
-        return column[order] if column.size else column
-
-    return CheckIns(
-        device_ids=merged("device_ids"),
-        times=times[order],
-        interval_ends=merged("interval_ends"),
-        fixed_seconds=merged("fixed_seconds"),
-        training_seconds=merged("training_seconds"),
-        upload_seconds=merged("upload_seconds"),
-        last_rounds=merged("last_rounds"),
-        timer_seconds=merged("timer_seconds"),
-        contributions=merged("contributions"),
-        census=census,
-        open_times=merged("open_times"),
-        task_censuses=tuple(
-            sum(parts, Census(0, 0, 0, 0))
-            for parts in zip(*(part.task_censuses for part in lists), strict=True)
-        ),
     )

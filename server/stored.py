@@ -216,7 +216,7 @@ class StoredCoordinator:
             self._shards.prepare(self._pace.order(number + 1, self._census, 0))
         upload_window = number // self._ahead_per_window
         settlement = self._settle(check_ins, (upload_window + 1) * self._uploads.seconds)
-        counts = np.bincount(settlement.outcomes, minlength=len(Outcome))
+        counts = np.bincount(settlement.outcomes, minlength=self._outcomes.shape[1])
         self._outcomes[upload_window] += counts
         accepted = settlement.has_arrived
         more = Stored(

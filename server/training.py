@@ -48,10 +48,12 @@ class Cohort(NamedTuple):
 
     device_ids: [cohort_sample], sorted.
     versions: of the model that each was sent, [cohort_sample]; None where all have the newest.
+    accepted: devices that the round accepted; None where all of them train.
     """
 
     device_ids: NDArray[np.uint64]
     versions: NDArray[np.uint32] | None = None
+    accepted: int | None = None
 
 
 class _Group(NamedTuple):
@@ -216,7 +218,10 @@ class TrainingLoop:
             added.append(self._aggregator.add(total))
         for answer in added:
             answer.result()
-        report, clip = TrainReport.of(round_index, reports), self._clip
+        clip = self._clip
+        asked = TrainReport.of(round_index, reports)
+        accepted = asked.devices if cohort.accepted is None else cohort.accepted
+        report = dataclasses.replace(asked, accepted=accepted)
         self._clip, newest = self._aggregator.commit(report).result()
         self._versions[round_index + 1] = newest
         # A device that starts from the newest version may be used up to max_staleness versions

@@ -7,6 +7,11 @@ function and needs no storage.
 Day d of a device is its local day, [24 d, 24 (d + 1)) hours after the local midnight that starts
 day 0, a Monday. Sessions of day d lie within local hours 24 d + [first_hour, last_hour]: the night
 of day d may start on the evening before.
+
+Two pieces of code find the intervals: `intervals_between`, device by device, which is short and
+readable, and `_intervals_of_many`, which takes the same steps for many devices at once, so that
+their draws are made by vector instructions. tests/clients/test_availability.py holds the second to
+the first.
 """
 
 import math
@@ -27,13 +32,14 @@ from fedray.clients.availability.intervals import (
     keep_touching,
     merge,
 )
-from fedray.clients.population import Zones, zone_of
+from fedray.clients.population import Zones, zone_at
 from fedray.errors import ScenarioError
 from fedray.rng import (
     MAX_NORMAL,
     Key,
     Stream,
     draw,
+    draw_many,
     exponential,
     normal,
     poisson,
@@ -43,7 +49,7 @@ from fedray.rng import (
     uniform,
 )
 from fedray.scenario import Scenario
-from fedray.scenario.availability import HabitAvailability
+from fedray.scenario.availability import HabitAvailability, Habits
 
 MAX_SESSIONS = 512
 LONGEST_DAYS = 60
@@ -55,6 +61,10 @@ _STATIC = 0
 # Addresses b within Stream.SESSIONS at (device, a = day): the night and count, then day sessions,
 # then interruptions.
 _NIGHT, _DAY_SESSION, _INTERRUPTION = 0, 1, 1000
+CHUNK = 256
+"""Devices whose draws are made together: what they need then stays in the cache."""
+ROOM = 16 * CHUNK
+"""Room for their draws of local days, of nights and of sessions, each."""
 _MOST = 0.9
 """Share of the day sessions that are no longer than `most_lengths`: a test that spares their
 lengths' computation."""
@@ -62,7 +72,7 @@ lengths' computation."""
 
 class HabitModel(NamedTuple):
     """What compiled code needs of a scenario's habit table, numbers only. Hours are local; their
-    spreads and rates are those of `fedray.scenario.availability.HabitAvailability`.
+    spreads and rates are those of `fedray.scenario.availability.Habits`.
 
     habit_key: of the draws of static habits.
     session_key: of the draws of sessions.
@@ -110,12 +120,20 @@ class HabitModel(NamedTuple):
     last_hour: float
 
     @classmethod
-    def of(cls, scenario: Scenario, table: HabitAvailability) -> "HabitModel":
+    def of(
+        cls,
+        scenario: Scenario,
+        table: Habits,
+        habit_stream: Stream = Stream.HABIT,
+        session_stream: Stream = Stream.SESSIONS,
+    ) -> "HabitModel":
         """The compiled form of a scenario's habit table.
 
         Args:
             scenario: says the seed.
-            table: its availability.
+            table: its availability, or the habits of one condition.
+            habit_stream: of the draws of static habits.
+            session_stream: of the draws of sessions.
         """
         # No normal draw exceeds MAX_NORMAL, so the sessions of a day have hard limits.
         center_deviations = table.night_center_between_hours + table.night_center_within_hours
@@ -129,8 +147,8 @@ class HabitModel(NamedTuple):
         most_sigmas = table.day_length_sigma * float(special.ndtri(_MOST)) + 1e-6
         day_length = table.day_length_minutes / 60.0
         return cls(
-            habit_key=stream_key(scenario.seed, Stream.HABIT),
-            session_key=stream_key(scenario.seed, Stream.SESSIONS),
+            habit_key=stream_key(scenario.seed, habit_stream),
+            session_key=stream_key(scenario.seed, session_stream),
             mean_propensity=alpha / (alpha + beta),
             center=table.night_center_hours,
             center_between=table.night_center_between_hours,
@@ -169,7 +187,7 @@ class HabitTables(NamedTuple):
     zones: Zones
 
     @classmethod
-    def of(cls, scenario: Scenario, table: HabitAvailability) -> "HabitTables":
+    def of(cls, scenario: Scenario, table: Habits) -> "HabitTables":
         """The tables of a scenario's habit model.
 
         Propensities have a beta distribution. The part of the day rate that does not follow them
@@ -217,7 +235,7 @@ class Habit(NamedTuple):
     offset: float
 
 
-class Habits(NamedTuple):
+class KnownHabits(NamedTuple):
     """Static habits of devices [N], in 36 bytes each; empty arrays where they are not known.
 
     propensity, center, length, day_rate: see `Habit`.
@@ -231,7 +249,7 @@ class Habits(NamedTuple):
     zone: NDArray[np.int32]
 
 
-_UNKNOWN = Habits(
+_UNKNOWN = KnownHabits(
     propensity=np.empty(0),
     center=np.empty(0),
     length=np.empty(0),
@@ -246,15 +264,18 @@ class HabitAvailabilityModel:
     Args:
         scenario: says seed and zones.
         table: its availability.
+        tables: the arrays of the model, for callers that have them; those of the table otherwise.
     """
 
     bytes_to_know = 36
 
-    def __init__(self, scenario: Scenario, table: HabitAvailability) -> None:
+    def __init__(
+        self, scenario: Scenario, table: HabitAvailability, tables: HabitTables | None = None
+    ) -> None:
         self.model = HabitModel.of(scenario, table)
-        self.tables = HabitTables.of(scenario, table)
+        self.tables = tables or HabitTables.of(scenario, table)
 
-    def known_of(self, device_ids: NDArray[np.uint64]) -> Habits:
+    def known_of(self, device_ids: NDArray[np.uint64]) -> KnownHabits:
         """The habits of `device_ids`, which `list_intervals` would draw anew at every call."""
         return _habits_of(self.model, self.tables, device_ids)
 
@@ -264,7 +285,7 @@ class HabitAvailabilityModel:
         open_times: NDArray[np.float64],
         from_time: float,
         until_time: float,
-        known: Habits | None = None,
+        known: KnownHabits | None = None,
     ) -> Intervals:
         """The intervals of `device_ids` that touch a time, from each one's `open_times` on.
 
@@ -314,7 +335,14 @@ def habit_of(model, propensities, free_rates, offset, device):
     Propensity and day rate are drawn by tabulated inversion (fedray/rng.py) from the tables
     propensities and free_rates.
     """
-    w0, w1, w2, w3 = draw(model.habit_key, device, 0, _STATIC)
+    words = draw(model.habit_key, device, 0, _STATIC)
+    return habit_from(model, propensities, free_rates, offset, words)
+
+
+@njit(forceinline=True)
+def habit_from(model, propensities, free_rates, offset, words):
+    """The habits that follow from what is drawn for a device; see `habit_of`."""
+    w0, w1, w2, w3 = words
     center = model.center + model.center_between * normal(w0)
     length = model.length * math.exp(model.length_between * normal(w1))
     propensity = tabulated(propensities, w2)
@@ -338,21 +366,90 @@ def _append(starts, ends, count, start_hour, end_hour):
 
 
 @njit(forceinline=True)
-def _append_night(model, device, day, start, end, starts, ends, count):
+def _append_night(model, device, day, start, end, starts, ends, count, v0, v1):
     """A night from start to end (hours UTC), cut by interruptions: eligible for Exp(on) hours, away
-    for Exp(off), and so on."""
+    for Exp(off), and so on; v0 and v1 are the first two words at _INTERRUPTION."""
     if model.interruption_off == 0.0:
         return _append(starts, ends, count, start, end)
     interruption = 0
     while start < end:
-        v0, v1, _, _ = draw(model.session_key, device, day, _INTERRUPTION + interruption)
         interruption += 1
         until = min(end, start + model.interruption_on * exponential(v0))
         count = _append(starts, ends, count, start, until)
         if until >= end:
             break
         start = until + model.interruption_off * exponential(v1)
+        v0, v1, _, _ = draw(model.session_key, device, day, _INTERRUPTION + interruption)
     return count
+
+
+@njit(forceinline=True)
+def _days_between(model, offset, from_hour, until_hour):
+    """The first and the last local day whose sessions may touch [from_hour, until_hour] (UTC)."""
+    # Day d has all of its sessions within local hours 24 d + [first_hour, last_hour].
+    local_from = from_hour + offset
+    local_until = until_hour + offset
+    first_day = math.floor((local_from - model.last_hour) / 24.0) + 1
+    last_day = math.ceil((local_until - model.first_hour) / 24.0) - 1
+    return first_day, last_day
+
+
+@njit(forceinline=True)
+def _night_reach(model, habit_length):
+    """Hours by which no night of a device begins before, or ends after, its usual middle."""
+    longest_night = min(model.session_max, habit_length * model.length_within_reach)
+    return model.center_within_reach + 0.5 * longest_night
+
+
+@njit(forceinline=True)
+def _what_may_be(model, midnight, center, night_reach, from_hour, until_hour):
+    """Whether a night, and whether a session by day, may touch [from_hour, until_hour], by hard
+    limits: what is out of reach is passed over without a draw."""
+    may_be_night = center + night_reach >= from_hour and center - night_reach <= until_hour
+    last_end_by_day = midnight + model.day_end + model.session_max
+    first_start_by_day = midnight + model.day_start
+    may_be_day = last_end_by_day >= from_hour and first_start_by_day <= until_hour
+    return may_be_night, may_be_day
+
+
+@njit(inline="always")
+def _weekend(model, day):
+    # Day 0 is a Monday.
+    return model.weekend_factor if day % 7 >= 5 else 1.0
+
+
+@njit(forceinline=True)
+def _night(model, habit_length, center, w1, w2):
+    """Start and end of a night, before it is cut by interruptions; hours."""
+    drawn_length = habit_length * math.exp(model.length_within * normal(w2))
+    length = min(model.session_max, drawn_length)
+    start = center + model.center_within * normal(w1) - 0.5 * length
+    return start, start + length
+
+
+@njit(forceinline=True)
+def _count_by_day(rate, w3):
+    """How many sessions a day has."""
+    # Else the count is 0, since exp(-rate) > 1 - rate: most exponentials are spared.
+    if uniform(w3) > 1.0 - rate:
+        return poisson(rate, math.exp(-rate), w3)
+    return 0
+
+
+@njit(forceinline=True)
+def _start_by_day(model, midnight, v0, v1):
+    """Start of a session by day, and a length that it does not exceed; hours."""
+    within = (model.day_end - model.day_start) * uniform(v0)
+    # The length grows with v1, so that a test of v1 bounds it without its exponential.
+    longest = model.most_lengths if uniform(v1) < _MOST else model.session_max
+    return midnight + model.day_start + within, longest
+
+
+@njit(forceinline=True)
+def _length_by_day(model, v1):
+    """Hours of a session by day."""
+    drawn_length = model.day_length * math.exp(model.day_length_sigma * normal(v1))
+    return min(model.session_max, drawn_length)
 
 
 @njit(forceinline=True)
@@ -363,56 +460,45 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
     """
     from_hour = from_time / HOUR - JOIN_SECONDS / HOUR
     until_hour = until_time / HOUR
-    # Day d has all of its sessions within local hours 24 d + [first_hour, last_hour].
-    local_from = from_hour + habit.offset
-    local_until = until_hour + habit.offset
-    first_day = math.floor((local_from - model.last_hour) / 24.0) + 1
-    last_day = math.ceil((local_until - model.first_hour) / 24.0) - 1
-    # What is out of reach by hard limits is passed over without a draw.
-    longest_night = min(model.session_max, habit.length * model.length_within_reach)
-    night_reach = model.center_within_reach + 0.5 * longest_night
+    first_day, last_day = _days_between(model, habit.offset, from_hour, until_hour)
+    night_reach = _night_reach(model, habit.length)
+    key = model.session_key
     count = 0
     for day in range(first_day, last_day + 1):
         midnight = 24.0 * day - habit.offset
         center = midnight + habit.center
-        may_be_night = center + night_reach >= from_hour and center - night_reach <= until_hour
-        last_end_by_day = midnight + model.day_end + model.session_max
-        first_start_by_day = midnight + model.day_start
-        may_be_day = last_end_by_day >= from_hour and first_start_by_day <= until_hour
+        may_be_night, may_be_day = _what_may_be(
+            model, midnight, center, night_reach, from_hour, until_hour
+        )
         if not (may_be_night or may_be_day):
             continue
-        # Day 0 is a Monday.
-        weekend = model.weekend_factor if day % 7 >= 5 else 1.0
-        w0, w1, w2, w3 = draw(model.session_key, device, day, _NIGHT)
+        weekend = _weekend(model, day)
+        w0, w1, w2, w3 = draw(key, device, day, _NIGHT)
         if may_be_night and uniform(w0) < habit.propensity * weekend:
-            drawn_length = habit.length * math.exp(model.length_within * normal(w2))
-            length = min(model.session_max, drawn_length)
-            start = center + model.center_within * normal(w1) - 0.5 * length
-            end = start + length
+            start, end = _night(model, habit.length, center, w1, w2)
             if end >= from_hour and start <= until_hour:
-                count = _append_night(model, device, day, start, end, starts, ends, count)
-        rate = habit.day_rate * weekend
-        # Else the count is 0, since exp(-rate) > 1 - rate: most exponentials are spared.
-        if may_be_day and uniform(w3) > 1.0 - rate:
-            sessions = poisson(rate, math.exp(-rate), w3)
-            for session in range(sessions):
-                v0, v1, _, _ = draw(model.session_key, device, day, _DAY_SESSION + session)
-                within = (model.day_end - model.day_start) * uniform(v0)
-                start = midnight + model.day_start + within
-                # The length grows with v1, so that a test of v1 bounds it without its exponential.
-                longest = model.most_lengths if uniform(v1) < _MOST else model.session_max
+                v0, v1, _, _ = draw(key, device, day, _INTERRUPTION)
+                count = _append_night(model, device, day, start, end, starts, ends, count, v0, v1)
+        if may_be_day:
+            for session in range(_count_by_day(habit.day_rate * weekend, w3)):
+                v0, v1, _, _ = draw(key, device, day, _DAY_SESSION + session)
+                start, longest = _start_by_day(model, midnight, v0, v1)
                 if start > until_hour or start + longest < from_hour:
                     continue
-                drawn_length = model.day_length * math.exp(model.day_length_sigma * normal(v1))
-                length = min(model.session_max, drawn_length)
-                if start + length >= from_hour:
-                    count = _append(starts, ends, count, start, start + length)
+                end = start + _length_by_day(model, v1)
+                if end >= from_hour:
+                    count = _append(starts, ends, count, start, end)
+    _check_count(count)
+    return count
+
+
+@njit(inline="always")
+def _check_count(count):
     if count == MAX_SESSIONS:
         raise ValueError(
             "a device has too many sessions in a day; lower availability.day_sessions, raise "
             "day_habit_shape"
         )
-    return count
 
 
 @njit(forceinline=True)
@@ -423,6 +509,12 @@ def intervals_between(model, habit, device, from_time, until_time, starts, ends)
     # than the time asked for is looked at.
     until = until_time + 2.0 * JOIN_SECONDS
     sessions = _gather(model, habit, device, from_time, until, starts, ends)
+    return _joined_sessions(model, habit, device, from_time, until_time, starts, ends, sessions)
+
+
+@njit(forceinline=True)
+def _joined_sessions(model, habit, device, from_time, until_time, starts, ends, sessions):
+    """Makes intervals of the gathered sessions, in place; how many touch the time."""
     intervals = merge(starts, ends, sessions)
     kept = keep_touching(starts, ends, intervals, from_time, until_time)
     if kept == 0:
@@ -450,68 +542,339 @@ def intervals_between(model, habit, device, from_time, until_time, starts, ends)
 # wherever it reaches into a tuple, which costs up to half of their time.
 
 
+class _Asked(NamedTuple):
+    """Devices that are looked at together, [CHUNK], of which the first few are there.
+
+    local: their positions among those that were asked for.
+    device_ids: who they are.
+    from_times, until_times: the time that their intervals are to touch, seconds since start.
+    habits: theirs.
+    """
+
+    local: NDArray[np.int64]
+    device_ids: NDArray[np.uint64]
+    from_times: NDArray[np.float64]
+    until_times: NDArray[np.float64]
+    habits: KnownHabits
+
+
+class _Draws(NamedTuple):
+    """Draws that are made together: of local days, of nights, or of sessions by day. Rows of a
+    device lie together, in the order of `_Asked`.
+
+    slots: [R]; of the devices in `_Asked`.
+    device_ids, days, numbers: [R]; addresses.
+    words: [4, R]; what was drawn.
+    starts, ends: [R]; hours of a session or night. Of a local day: 1 where a night, and where
+        sessions by day, may touch the time, else 0.
+    """
+
+    slots: NDArray[np.int64]
+    device_ids: NDArray[np.uint64]
+    days: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    words: NDArray[np.uint32]
+    starts: NDArray[np.float64]
+    ends: NDArray[np.float64]
+
+
+class _Room(NamedTuple):
+    """Where a chunk is worked on; everything is overwritten by the next one.
+
+    asked: the devices.
+    days, nights, sessions: draws.
+    """
+
+    asked: _Asked
+    days: _Draws
+    nights: _Draws
+    sessions: _Draws
+
+
+@njit(cache=True, nogil=True)
+def _room_for_draws(size):
+    return _Draws(
+        np.empty(size, np.int64),
+        np.empty(size, np.uint64),
+        np.empty(size, np.int64),
+        np.zeros(size, np.int64),
+        np.empty((4, size), np.uint32),
+        np.empty(size),
+        np.empty(size),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _room_for_chunk():
+    habits = KnownHabits(
+        np.empty(CHUNK),
+        np.empty(CHUNK),
+        np.empty(CHUNK),
+        np.empty(CHUNK),
+        np.empty(CHUNK, np.int32),
+    )
+    asked = _Asked(
+        np.empty(CHUNK, np.int64),
+        np.empty(CHUNK, np.uint64),
+        np.empty(CHUNK),
+        np.empty(CHUNK),
+        habits,
+    )
+    return _Room(asked, _room_for_draws(ROOM), _room_for_draws(ROOM), _room_for_draws(ROOM))
+
+
+@njit(cache=True, nogil=True)
+def _draw_habits(model, tables, device_ids, words, out):
+    """Fills the habits of at most CHUNK devices."""
+    propensities, free_rates, zones = tables
+    zone_key, edges, offsets = zones
+    propensity, center, length, day_rate, zone = out
+    size = device_ids.size
+    static = np.full(size, _STATIC)
+    zone[:size] = 0
+    if edges.size > 1:
+        draw_many(zone_key, device_ids, static, static, size, words)
+        for asked in range(size):
+            zone[asked] = zone_at(edges, words[1, asked])
+    draw_many(model.habit_key, device_ids, static, static, size, words)
+    for asked in range(size):
+        habit = habit_from(
+            model,
+            propensities,
+            free_rates,
+            offsets[zone[asked]],
+            (words[0, asked], words[1, asked], words[2, asked], words[3, asked]),
+        )
+        propensity[asked], center[asked] = habit.propensity, habit.center
+        length[asked], day_rate[asked] = habit.length, habit.day_rate
+
+
 @njit(cache=True, nogil=True)
 def _habits_of(model, tables, device_ids):
     size = device_ids.size
     propensity, center, length = np.empty(size), np.empty(size), np.empty(size)
     day_rate, zone = np.empty(size), np.empty(size, np.int32)
-    propensities, free_rates, zones = tables
-    zone_key, edges, offsets = zones
-    for asked in range(size):
-        device = device_ids[asked]
-        zone[asked] = zone_of(zone_key, edges, device)
-        habit = habit_of(model, propensities, free_rates, offsets[zone[asked]], device)
-        propensity[asked], center[asked] = habit.propensity, habit.center
-        length[asked], day_rate[asked] = habit.length, habit.day_rate
-    return Habits(propensity, center, length, day_rate, zone)
+    words = np.empty((4, CHUNK), np.uint32)
+    for begin in range(0, size, CHUNK):
+        end = min(begin + CHUNK, size)
+        out = KnownHabits(
+            propensity[begin:end],
+            center[begin:end],
+            length[begin:end],
+            day_rate[begin:end],
+            zone[begin:end],
+        )
+        _draw_habits(model, tables, device_ids[begin:end], words, out)
+    return KnownHabits(propensity, center, length, day_rate, zone)
 
 
 @njit(cache=True, nogil=True)
-def _list_intervals(model, tables, habits, device_ids, open_times, from_time, until_time, room):
-    starts, ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
-    propensities, free_rates, zones = tables
-    zone_key, edges, offsets = zones
-    out_local, out_starts, out_ends = room
+def _list_intervals(model, tables, known, device_ids, open_times, from_time, until_time, out):
+    room = _room_for_chunk()
+    local, ids, from_times, until_times, habits = room.asked
     propensity, center, length, day_rate, zone = habits
+    known_propensity, known_center, known_length, known_day_rate, known_zone = known
+    offsets, words = tables.zones.offsets, room.days.words
+    total, size = 0, 0
+    for place in range(device_ids.size):
+        # It is written in any case, and overwritten by the next one whose timer opens in time.
+        local[size], ids[size] = place, device_ids[place]
+        from_times[size], until_times[size] = max(from_time, open_times[place]), until_time
+        if known_zone.size:
+            propensity[size], center[size] = known_propensity[place], known_center[place]
+            length[size], day_rate[size] = known_length[place], known_day_rate[place]
+            zone[size] = known_zone[place]
+        size += open_times[place] < until_time
+        if size == CHUNK or (size > 0 and place == device_ids.size - 1):
+            if not known_zone.size:
+                _draw_habits(model, tables, ids[:size], words, habits)
+            total = _intervals_of_many(model, offsets, room, size, out, total)
+            size = 0
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _interval_ends(model, tables, device_ids, times):
+    room = _room_for_chunk()
+    local, ids, from_times, until_times, habits = room.asked
+    offsets, words = tables.zones.offsets, room.days.words
+    wanted = device_ids.size
+    found = Intervals(np.empty(wanted, np.uint32), np.empty(wanted), np.empty(wanted))
     total = 0
-    for local in range(device_ids.size):
-        if open_times[local] >= until_time:
-            continue
-        device = device_ids[local]
-        if zone.size:
-            habit = Habit(
-                propensity[local],
-                center[local],
-                length[local],
-                day_rate[local],
-                offsets[zone[local]],
+    for begin in range(0, wanted, CHUNK):
+        size = min(CHUNK, wanted - begin)
+        for slot in range(size):
+            local[slot], ids[slot] = begin + slot, device_ids[begin + slot]
+            from_times[slot] = times[begin + slot]
+            # The shortest time that holds the moment: at most one interval touches it.
+            until_times[slot] = np.nextafter(from_times[slot], np.inf)
+        _draw_habits(model, tables, ids[:size], words, habits)
+        total = _intervals_of_many(model, offsets, room, size, found, total)
+    out = np.full(wanted, -np.inf)
+    for interval in range(total):
+        out[found.local[interval]] = found.end_times[interval]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _intervals_of_many(model, offsets, room, size, out, total):
+    """Adds the intervals of the devices in a room, as `intervals_between` gives them, to `total`
+    others as far as `out` has room; how many there are.
+
+    What most devices do not have (a second session, an end beyond the time) is looked at last, and
+    rows are written before it is known whether they count: a branch that cannot be foretold takes
+    longer than a draw.
+    """
+    asked, days, nights, sessions = room
+    count_of_days = _draw_days(model, offsets, asked, size, days)
+    count_of_nights, count_of_sessions = -1, -1
+    if count_of_days >= 0:
+        count_of_nights = _draw_nights(model, offsets, asked, days, count_of_days, nights)
+        count_of_sessions = _draw_sessions(model, offsets, asked, days, count_of_days, sessions)
+    has_room = count_of_nights >= 0 and count_of_sessions >= 0
+    local, ids, from_times, until_times, habits = asked
+    propensity, center, length, day_rate, zone = habits
+    night_slots, _, night_days, _, night_words, night_starts, night_ends = nights
+    session_slots, _, _, _, _, session_starts, session_ends = sessions
+    starts, ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
+    out_local, out_starts, out_ends = out
+    night, session = 0, 0
+    for slot in range(size):
+        count = 0
+        if has_room:
+            while night < count_of_nights and night_slots[night] == slot:
+                v0, v1 = night_words[0, night], night_words[1, night]
+                start, end, day = night_starts[night], night_ends[night], night_days[night]
+                count = _append_night(
+                    model, ids[slot], day, start, end, starts, ends, count, v0, v1
+                )
+                night += 1
+            while session < count_of_sessions and session_slots[session] == slot:
+                start, end = session_starts[session], session_ends[session]
+                count = _append(starts, ends, count, start, end)
+                session += 1
+            if count == 0:
+                continue
+            _check_count(count)
+        habit = Habit(
+            propensity[slot], center[slot], length[slot], day_rate[slot], offsets[zone[slot]]
+        )
+        device, from_time, until_time = ids[slot], from_times[slot], until_times[slot]
+        if has_room:
+            count = _joined_sessions(
+                model, habit, device, from_time, until_time, starts, ends, count
             )
         else:
-            offset = offsets[zone_of(zone_key, edges, device)]
-            habit = habit_of(model, propensities, free_rates, offset, device)
-        begin = max(from_time, open_times[local])
-        count = intervals_between(model, habit, device, begin, until_time, starts, ends)
+            count = intervals_between(model, habit, device, from_time, until_time, starts, ends)
         for interval in range(count):
             if total < out_local.size:
-                out_local[total] = local
+                out_local[total] = local[slot]
                 out_starts[total] = starts[interval]
                 out_ends[total] = ends[interval]
             total += 1
     return total
 
 
+@njit(inline="always")
+def _hours_looked_at(from_time, until_time):
+    return from_time / HOUR - JOIN_SECONDS / HOUR, (until_time + 2.0 * JOIN_SECONDS) / HOUR
+
+
 @njit(cache=True, nogil=True)
-def _interval_ends(model, tables, device_ids, times):
-    starts, ends = np.empty(2 * MAX_SESSIONS), np.empty(2 * MAX_SESSIONS)
-    propensities, free_rates, zones = tables
-    zone_key, edges, offsets = zones
-    out = np.full(device_ids.size, -np.inf)
-    for asked in range(device_ids.size):
-        device, time = device_ids[asked], times[asked]
-        offset = offsets[zone_of(zone_key, edges, device)]
-        habit = habit_of(model, propensities, free_rates, offset, device)
-        # The shortest time that holds the moment: at most one interval touches it.
-        after = np.nextafter(time, np.inf)
-        if intervals_between(model, habit, device, time, after, starts, ends) > 0:
-            out[asked] = ends[0]
-    return out
+def _draw_days(model, offsets, asked, size, drawn):
+    """Draws of the local days of devices that may touch the time; how many, -1 for too many."""
+    _, ids, from_times, until_times, habits = asked
+    _, center, length, _, zone = habits
+    slots, device_ids, days, numbers, words, may_have_night, may_have_sessions = drawn
+    total = 0
+    for slot in range(size):
+        from_hour, until_hour = _hours_looked_at(from_times[slot], until_times[slot])
+        offset = offsets[zone[slot]]
+        first_day, last_day = _days_between(model, offset, from_hour, until_hour)
+        night_reach = _night_reach(model, length[slot])
+        if total + last_day - first_day >= ROOM - 1:
+            return -1
+        for day in range(first_day, last_day + 1):
+            midnight = 24.0 * day - offset
+            may_be_night, may_be_day = _what_may_be(
+                model, midnight, midnight + center[slot], night_reach, from_hour, until_hour
+            )
+            slots[total], device_ids[total], days[total] = slot, ids[slot], day
+            may_have_night[total], may_have_sessions[total] = may_be_night, may_be_day
+            total += may_be_night | may_be_day
+    draw_many(model.session_key, device_ids, days, numbers, total, words)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _draw_nights(model, offsets, asked, days, count_of_days, nights):
+    """The nights of days that touch the time, and their first interruptions; how many."""
+    _, ids, from_times, until_times, habits = asked
+    propensity, center, length, _, zone = habits
+    day_slots, _, day_numbers, _, words, may_have_night, _ = days
+    slots, device_ids, night_days, numbers, night_words, starts, ends = nights
+    candidates = 0
+    for place in range(count_of_days):
+        probability = propensity[day_slots[place]] * _weekend(model, day_numbers[place])
+        numbers[candidates] = place
+        candidates += (may_have_night[place] > 0.0) & (uniform(words[0, place]) < probability)
+    total = 0
+    for candidate in range(candidates):
+        place = numbers[candidate]
+        slot, day = day_slots[place], day_numbers[place]
+        from_hour, until_hour = _hours_looked_at(from_times[slot], until_times[slot])
+        midnight = 24.0 * day - offsets[zone[slot]]
+        start, end = _night(
+            model, length[slot], midnight + center[slot], words[1, place], words[2, place]
+        )
+        slots[total], device_ids[total], night_days[total] = slot, ids[slot], day
+        starts[total], ends[total] = start, end
+        total += (end >= from_hour) & (start <= until_hour)
+    numbers[:total] = _INTERRUPTION
+    draw_many(model.session_key, device_ids, night_days, numbers, total, night_words)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _draw_sessions(model, offsets, asked, days, count_of_days, sessions):
+    """The sessions by day that touch the time; how many, -1 for too many."""
+    _, ids, from_times, until_times, habits = asked
+    _, _, _, day_rate, zone = habits
+    day_slots, _, day_numbers, _, day_words, _, may_have_sessions = days
+    slots, device_ids, session_days, numbers, words, starts, ends = sessions
+    drawn = 0
+    for place in range(count_of_days):
+        if may_have_sessions[place] == 0.0:
+            continue
+        slot, day = day_slots[place], day_numbers[place]
+        count = _count_by_day(day_rate[slot] * _weekend(model, day), day_words[3, place])
+        if drawn + count >= ROOM - 1:
+            return -1
+        # The first one is written in any case.
+        slots[drawn], device_ids[drawn] = slot, ids[slot]
+        session_days[drawn], numbers[drawn] = day, _DAY_SESSION
+        for session in range(1, count):
+            slots[drawn + session], device_ids[drawn + session] = slot, ids[slot]
+            session_days[drawn + session] = day
+            numbers[drawn + session] = _DAY_SESSION + session
+        drawn += count
+    draw_many(model.session_key, device_ids, session_days, numbers, drawn, words)
+    total = 0
+    for place in range(drawn):
+        slot = slots[place]
+        from_hour, until_hour = _hours_looked_at(from_times[slot], until_times[slot])
+        midnight = 24.0 * session_days[place] - offsets[zone[slot]]
+        v1 = words[1, place]
+        start, longest = _start_by_day(model, midnight, words[0, place], v1)
+        # Rows move up: `total` is never beyond `place`.
+        slots[total], starts[total], words[1, total] = slot, start, v1
+        total += (start <= until_hour) & (start + longest >= from_hour)
+    reached = total
+    total = 0
+    for place in range(reached):
+        slot, start = slots[place], starts[place]
+        from_hour, _ = _hours_looked_at(from_times[slot], until_times[slot])
+        end = start + _length_by_day(model, words[1, place])
+        slots[total], starts[total], ends[total] = slot, start, end
+        total += end >= from_hour
+    return total

@@ -137,7 +137,7 @@ def _joined(table: ReplayAvailability) -> Intervals:
     return sessions.take(slice(total))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _join(devices, starts, ends, period):
     """Joins the sessions [S] to intervals, in place; how many. Sorted by (device, start), before
     and after."""
@@ -200,6 +200,9 @@ def _list_intervals(record, device_ids, open_times, from_time, until_time, room)
         offset = offsets[zone_of(zone_key, edges, device)]
         shift = _shift_of(shifts, offset, device)
         begin = max(from_time, open_times[local])
+        # A device that was recorded without a session has none to look at.
+        if first[recorded] == first[recorded + 1]:
+            continue
         if ends[first[recorded]] == np.inf:
             if total < out_local.size:
                 out_local[total] = local
@@ -233,6 +236,8 @@ def _interval_ends(record, device_ids, times):
         device, time = device_ids[asked], times[asked]
         recorded = np.int64(device % np.uint64(first.size - 1))
         begin, after_last = first[recorded], first[recorded + 1]
+        if begin == after_last:
+            continue
         offset = offsets[zone_of(zone_key, edges, device)]
         shift = _shift_of(shifts, offset, device)
         if ends[begin] == np.inf:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedray.clients.availability.habit import HabitAvailabilityModel
 from fedray.clients.data.source import FIRST_HELD_OUT
 from fedray.clients.population import DeviceModel, Zones, speed_of, zones_on
+from fedray.device_classes import DeviceClasses, classes_of, classes_on
 from fedray.errors import ScenarioError
 from fedray.rng import Key, Stream, draw, stream_generator, stream_key, uniform
 from fedray.scenario import Scenario
@@ -137,6 +138,15 @@ class _Traits:
         self._devices = DeviceModel.of(scenario)
         self._zones = Zones.of(scenario)
         self._habit = None
+        self._classes = DeviceClasses.of(scenario)
+        each_class = classes_of(scenario)
+        self._train_factors = np.array([each.train_time_factor for each in each_class])
+        has_own = any(each.availability or each.time_zones for each in each_class)
+        if table.tie in ("hour", "zone") and has_own:
+            raise ScenarioError(
+                f"data.tie={table.tie!r}: classes have an availability or time zones of their own, "
+                "so that hours and zones of devices are not in one order; take another tie"
+            )
         if table.tie == "hour":
             if not isinstance(scenario.availability, HabitAvailability):
                 raise ScenarioError(
@@ -157,10 +167,11 @@ class _Traits:
             return utc_hours % 24.0
         if self._tie == "zone":
             return zones_on(self._zones, device_ids).astype(np.float64)
-        return _speeds_on(self._devices, device_ids)
+        own_class = classes_on(self._classes, device_ids)
+        return self._train_factors[own_class] * _speeds_on(self._devices, device_ids)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
     found = np.empty(device_ids.size)
     for index in range(device_ids.size):
@@ -169,7 +180,7 @@ def _speeds_on(model: DeviceModel, device_ids: NDArray[np.uint64]) -> NDArray[np
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _uniforms(key: Key, device_ids: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Addresses: (device, 0, 0)."""
     found = np.empty((device_ids.size, 2))

@@ -106,7 +106,7 @@ def _means(table: ClassesData, generator: np.random.Generator) -> NDArray[np.flo
     return (length * directions.T).astype(np.float32)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _classes_of(key, device_ids, positions, classes, skew):
     """Addresses: (device, 0, b) for the shares, (device, 1 + position, 0) for the class."""
     found = np.empty(positions.shape, np.int64)
@@ -135,7 +135,7 @@ def _classes_of(key, device_ids, positions, classes, skew):
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _inputs_of(key, device_ids, positions, targets, means):
     """Addresses: (device, 1 + position, from 1 on)."""
     inputs = np.empty((*positions.shape, means.shape[1]), np.float32)

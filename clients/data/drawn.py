@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.clients.data.source import FIRST_HELD_OUT
-from fedray.clients.population import DeviceModel, examples_on
+from fedray.clients.population import ExampleModel, examples_on
 from fedray.scenario import Scenario
 
 
@@ -20,8 +20,8 @@ class DrawnCounts:
     held_out_devices: int = int(FIRST_HELD_OUT)
 
     def __init__(self, scenario: Scenario) -> None:
-        self._devices = DeviceModel.of(scenario)
+        self._drawn = ExampleModel.of(scenario)
 
     def examples_on(self, device_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
         """How many examples each of `device_ids` has, [G], as the trace records them."""
-        return examples_on(self._devices, device_ids).astype(np.int64)
+        return examples_on(self._drawn, device_ids).astype(np.int64)

@@ -65,7 +65,7 @@ class Language(DrawnCounts):
         return {"tokens": tokens}
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _sentences(key, device_ids, positions, ranked, successor, zipf_edges):
     """Addresses: (device, 0, b) for the topic mixture, (device, 1 + sentence, position) for the
     words."""

@@ -65,7 +65,7 @@ class Points(DrawnCounts):
         return {"inputs": points}
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _normals_of(key, device_ids, size):
     """Addresses: (device, 0, from 1 on)."""
     found = np.empty((device_ids.size, size))
@@ -74,7 +74,7 @@ def _normals_of(key, device_ids, size):
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _points_of(key, device_ids, positions, centers, within):
     """Addresses: (device, 1 + position, from 1 on)."""
     size = centers.shape[1]

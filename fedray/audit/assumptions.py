@@ -45,9 +45,9 @@ SCALED_NOISE = (
 
 SCALED_NOISE_OF_SURPLUS = (
     "Rounds accepted {goal} devices or more, of which {sample} really trained, and the noise on "
-    "their sum was scaled by {sample} / {goal}. That is the signal-to-noise ratio of a cohort of "
-    "{goal}, and less than that of a larger one. The privacy stated is that of the full cohort "
-    "with full noise; this simulation's own model has no such guarantee."
+    "their sum was scaled by {sample} / the number that the round accepted, so that the "
+    "signal-to-noise ratio is that of the round's full cohort. The privacy stated is that of the "
+    "full cohort with full noise; this simulation's own model has no such guarantee."
 )
 """Where rounds keep more reports than the goal."""
 
@@ -84,6 +84,19 @@ STOPPED = (
     "The observed figures are within it by construction. When the run ended tells of these rounds, "
     "which are not protected; the enforced figures do not rest on the budget."
 )
+STOPPED_BUFFERED = (
+    "It counted every report with weight 1, whatever its staleness, so the run may have ended "
+    "earlier than the observed figures ask for."
+)
+
+
+FILTERED = (
+    "privacy.stop_at was kept by a filter: a device was excluded, for good, before the round that "
+    "would have brought it beyond the budget, as counted over all {rounds:,} rounds of the run. "
+    "The observed figures are within it by construction, and the filtered ones hold in every run, "
+    "also if taking part depends on released models. Exclusion follows from a device's own "
+    "participations and the round alone, never from updates."
+)
 
 
 def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tuple[str, ...]:
@@ -111,7 +124,7 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     encoding = scenario.privacy.encoding.assumption
     replaced = _OF_DEVICES if scenario.privacy.encoding.adds_noise else {}
     general = (replaced.get(text, text) for text in OF_EVERY_AUDIT)
-    budget = STOPPED if scenario.privacy.stop_at is not None else ""
+    budget = _budget(scenario)
     stored = STORED if scenario.rounds.uploads is not None else ""
     texts = (encoding, *_counted(scenario), budget, stored, _buffered(scenario))
     own = [text for text in texts if text]
@@ -131,6 +144,14 @@ def assumptions_of(scenario: Scenario | None, trace: ImportedTrace | None) -> tu
     text = SCALED_NOISE_OF_SURPLUS if scenario.rounds.keeps_surplus else SCALED_NOISE
     scaled = text.format(sample=training.cohort_sample, goal=goal)
     return (*every, metrics, scaled)
+
+
+def _budget(scenario: Scenario) -> str:
+    if scenario.privacy.stop_at is None:
+        return ""
+    if scenario.privacy.at_limit == "exclude":
+        return FILTERED.format(rounds=scenario.rounds.count)
+    return f"{STOPPED} {STOPPED_BUFFERED}" if scenario.rounds.buffer is not None else STOPPED
 
 
 def _buffered(scenario: Scenario) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from fedray.audit.assumptions import assumptions_of
 from fedray.audit.claims import Claim
 from fedray.audit.distribution import DevicePrivacy, Frontier, device_sensitivities, frontier
+from fedray.audit.filtered import Exclusions, exclusions_of, filtered
 from fedray.audit.findings import (
     NOISE_STATEMENTS,
     PRIVACY_STATEMENTS,
@@ -90,6 +91,8 @@ class MechanismAudit:
     claimed: Guarantee
     sampled: Guarantee | None = None
     """What Poisson samples of stored uploads add; None of a trace that was not sampled so."""
+    filtered: Guarantee | None = None
+    """What a filter adds that excludes devices at their budget; None of a run without one."""
 
     @property
     def name(self) -> str:
@@ -122,6 +125,7 @@ class MechanismAudit:
             "binding_rounds": list(self.trace.rounds),
             "observed_limits": self.observed_limits.to_json(),
             "sampled": self.sampled.to_json() if self.sampled is not None else None,
+            "filtered": self.filtered.to_json() if self.filtered is not None else None,
             "guarantees": [each.to_json() for each in self.guarantees],
         }
 
@@ -151,6 +155,8 @@ class Audit:
     violations: Violations | None
     """Participations of a run that its own rules exclude; None where all devices keep the rules,
     and of a log, which has none."""
+    exclusions: Exclusions | None
+    """Devices that a filter excluded; None of a run without one, and of a log."""
     scenario: Scenario | None
     """What was run; None for an imported log."""
     claim: Claim | None
@@ -303,6 +309,7 @@ class Audit:
                 ("enforced", mechanism.enforced),
                 ("claimed", mechanism.claimed),
                 ("sampled", mechanism.sampled),
+                ("filtered", mechanism.filtered),
             )
             if guarantee is not None
         ]
@@ -351,6 +358,7 @@ class Audit:
                 str(k): v for k, v in self.participation_histogram().items()
             },
             "violations": self.violations.to_json() if self.violations is not None else None,
+            "exclusions": self.exclusions.to_json() if self.exclusions is not None else None,
             "left_out": [asdict(each) for each in self.left_out],
             "filtered_rows": self.filtered_rows,
             "incompleteness": self.incompleteness,
@@ -524,8 +532,13 @@ def audit_trace(
             )
             for strategy in used.strategies
         ]
+        exclusions = None
         if scenario is not None and isinstance(opened, Trace):
-            mechanisms = [_with_sampling(each, opened, scenario, used.delta) for each in mechanisms]
+            exclusions = exclusions_of(opened, scenario, patterns)
+            mechanisms = [
+                _with_server_rules(each, opened, scenario, patterns, exclusions, used.delta)
+                for each in mechanisms
+            ]
         findings: tuple[Finding, ...] = ()
         if claim is not None:
             privacy = scenario.privacy if scenario is not None else None
@@ -542,7 +555,7 @@ def audit_trace(
                 enforced,
                 noise,
                 names.of,
-                mechanisms[0].sampled,
+                (mechanisms[0].sampled, mechanisms[0].filtered),
             )
     except ValueError as error:  # what no guarantee can be computed for
         raise InputError(str(error)) from None
@@ -570,6 +583,7 @@ def audit_trace(
         left_out=tuple(imported.left_out) if imported is not None else (),
         filtered_rows=imported.filtered_rows if imported is not None else 0,
         violations=_violations(opened, scenario),
+        exclusions=exclusions,
         scenario=scenario,
         claim=claim,
         assumptions=(*_assumptions(scenario, imported, mechanisms), *_other_tasks(opened)),
@@ -588,6 +602,8 @@ def _assumptions(
     own = [f"Enforced: {text}" for text in mechanisms[0].enforced.assumptions] if mechanisms else []
     by_sampling = mechanisms[0].sampled if mechanisms else None
     own += [f"Sampled: {text}" for text in by_sampling.assumptions] if by_sampling else []
+    by_filter = mechanisms[0].filtered if mechanisms else None
+    own += [f"Filtered: {text}" for text in by_filter.assumptions] if by_filter else []
     own += [each.noise.sentence for each in mechanisms if isinstance(each.noise, DeviceNoise)]
     return (*assumptions_of(scenario, imported), *own)
 
@@ -743,12 +759,19 @@ def _audit_mechanism(
     )
 
 
-def _with_sampling(
-    mechanism: MechanismAudit, trace: Trace, scenario: Scenario, delta: float
+def _with_server_rules(
+    mechanism: MechanismAudit,
+    trace: Trace,
+    scenario: Scenario,
+    patterns: Patterns,
+    exclusions: Exclusions | None,
+    delta: float,
 ) -> MechanismAudit:
-    """With what sampling by the server adds, where the trace was sampled so."""
-    found = sampled(trace, scenario, mechanism.strategy, mechanism.noise, delta)
-    return replace(mechanism, sampled=found)
+    """With what sampling by the server adds, where the trace was sampled so, and its filter."""
+    strategy, noise = mechanism.strategy, mechanism.noise
+    by_sampling = sampled(trace, scenario, strategy, noise, delta)
+    by_filter = filtered(scenario, patterns, exclusions, strategy, noise, delta)
+    return replace(mechanism, sampled=by_sampling, filtered=by_filter)
 
 
 def _refuted(mechanism: MechanismAudit, broken: Sequence[str]) -> MechanismAudit:
@@ -774,13 +797,14 @@ def _conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudi
 def _not_this_run(mechanism: MechanismAudit) -> MechanismAudit:
     """The figures of a claim whose mechanism or noise was not that of the run."""
     said = "the run did not add the noise that is claimed, so this is no statement about it"
-    enforced, claimed, by_sampling = (
-        replace(each, may_rest_on=False, reason=said) if each is not None else None
-        for each in (mechanism.enforced, mechanism.claimed, mechanism.sampled)
-    )
-    assert enforced is not None
-    assert claimed is not None
-    return replace(mechanism, is_own=False, enforced=enforced, claimed=claimed, sampled=by_sampling)
+    named = ("enforced", "claimed", "sampled", "filtered")
+    guarantees = {name: getattr(mechanism, name) for name in named}
+    refuted = {
+        name: replace(each, may_rest_on=False, reason=said)
+        for name, each in guarantees.items()
+        if each is not None
+    }
+    return replace(mechanism, is_own=False, **refuted)
 
 
 def _is_ensured(claimed: Limits, enforced: Limits) -> bool:

@@ -180,7 +180,7 @@ def check_claim(
     limits: Limits,
     noise: Noise,
     name_of: Callable[[int], str],
-    sampled: Guarantee | None = None,
+    ensured: Sequence[Guarantee | None] = (),
 ) -> tuple[Finding, ...]:
     """Finds out what becomes of everything that is claimed.
 
@@ -197,7 +197,8 @@ def check_claim(
         limits: what was enforced.
         noise: with the claimed multiplier.
         name_of: how a device is shown.
-        sampled: what Poisson samples of stored uploads give; a claimed epsilon may follow from it.
+        ensured: what the server's sampling or its filter ensures; a claimed rho or epsilon may
+            follow from it.
 
     Raises:
         ValueError: if the claim is impossible.
@@ -229,7 +230,8 @@ def check_claim(
     ):
         if claimed is not None:
             finding = _check_spent(what, claimed, figure, found, basis, evidence)
-            finding = _by_sampling(finding, sampled)
+            for guarantee in ensured:
+                finding = _by_server(finding, guarantee)
             spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
     return tuple(_without_advice(finding) for finding in (*noise_findings, *participation, *spent))
 
@@ -482,16 +484,19 @@ def _check_spent(
     return Finding(what, verdict, claimed, shown, should_say, text, 0, evidence)
 
 
-def _by_sampling(finding: Finding, sampled: Guarantee | None) -> Finding:
-    """A claimed epsilon that follows from the samples of stored uploads holds."""
-    if finding.statement != "epsilon" or sampled is None or sampled.epsilon is None:
+def _by_server(finding: Finding, ensured: Guarantee | None) -> Finding:
+    """A claimed rho or epsilon holds that follows from what the server ensures."""
+    if ensured is None:
+        return finding
+    spent = ensured.rho if finding.statement == "rho" else ensured.epsilon
+    if spent is None:
         return finding
     assert isinstance(finding.claimed, float)
-    spent = sampled.epsilon
-    text = f"{sampled.reason}, which gives {_plain(up(spent))}"
-    # Sampling can only help a claim: what holds without it stays, and what it does not cover keeps
-    # its reasons.
-    if finding.verdict is Verdict.HOLDS or spent > finding.claimed * (1 + ROUNDED["epsilon"]):
+    text = f"{ensured.reason}, which gives {_plain(up(spent))}"
+    # It can only help a claim: what holds without it stays, and what it does not cover keeps its
+    # reasons.
+    most = finding.claimed * (1 + ROUNDED[finding.statement])
+    if finding.verdict is Verdict.HOLDS or spent > most:
         return finding
     return replace(finding, verdict=Verdict.HOLDS, found=spent, explanation=text, evidence=())
 

@@ -42,6 +42,8 @@ SCOPES = {
     "claimed": "every run with the participation that is claimed, whether or not it was enforced",
     "sampled": "every run whose rounds draw each stored upload with this probability, "
     "independently and in secret",
+    "filtered": "every run in which the server excludes devices at their budget in this way, "
+    "whichever devices take part",
 }
 
 OBSERVED_CANNOT_BE_RESTED_ON = (
@@ -72,10 +74,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """One of the three guarantees for one mechanism, or that of Poisson samples.
+    """One of the three guarantees for one mechanism, that of Poisson samples, or that of a filter.
 
-    name: "observed", "enforced", "claimed" or "sampled"; `SCOPES` says what each is a statement
-        about.
+    name: "observed", "enforced", "claimed", "sampled" or "filtered"; `SCOPES` says what each is a
+        statement about.
     participation: (b, k); of the observed guarantee, the one that the trace obeys.
     sensitivity: at clip norm 1; None where it is not known, and `reason` says why.
     event: what was released, for the accountants; None where the sensitivity is not known, or the
@@ -185,7 +187,7 @@ def observed(
         "observed",
         participation,
         sensitivity,
-        _release(strategy, rounds, sensitivity, None, noise),
+        event_of(strategy, rounds, sensitivity, None, noise),
         delta,
         False,
         OBSERVED_CANNOT_BE_RESTED_ON,
@@ -216,7 +218,7 @@ def of_limits(
         try:
             strategy.check_rounds(participation.rounds)
             sensitivity = strategy.participation_sensitivity(participation)
-            event = _release(strategy, participation.rounds, sensitivity, participation, noise)
+            event = event_of(strategy, participation.rounds, sensitivity, participation, noise)
         except ValueError as error:  # what nothing is proven for
             reason = f"{limits.reason}; {error}"
     return Guarantee(
@@ -231,14 +233,22 @@ def of_limits(
     )
 
 
-def _release(
+def event_of(
     strategy: Strategy,
     rounds: int,
     sensitivity: Sensitivity,
     participation: MinSep | None,
     noise: Noise | None,
 ) -> Event | None:
-    """What was released of the rounds; None where the noise is not known."""
+    """What was released of the rounds; None where the noise is not known.
+
+    Args:
+        strategy: the mechanism.
+        rounds: that were released.
+        sensitivity: of what is accounted for.
+        participation: for which it holds; None where it is that of single patterns.
+        noise: that was added.
+    """
     if noise is None:
         return None
     if isinstance(noise, DeviceNoise):

@@ -2,7 +2,8 @@
 the participations of its trace that broke them.
 
 Rules are kept by devices. A rule ensures nothing where the scenario says that devices may not keep
-it: because they ignore it, or because they lose the history that it rests on.
+it: because they ignore it, because they lose the history that it rests on, or because their
+clocks are set to another time.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from fedray.trace.reader import Trace
 ROUND_TIMES = ", and the times at which rounds started"
 """Ends the names of rules whose limits rest on these times."""
 LOST = "devices may lose their history"
+SET_CLOCKS = "clocks of devices may be set to another time"
 WRONG_TIMERS = "some devices ignore it or have wrong clocks"
 _RESET = {
     "accepted": "accepted report",
@@ -68,12 +70,17 @@ class Violations:
     participations: those that came too soon after an earlier one, or were too many.
     after_loss: of these, those before which the device lost its history, after the earlier one.
     losses: of history, that the trace records.
+    after_clock_change: of the participations, those before which the device's clock was set
+        forward, after the earlier one.
+    clock_changes: that the trace records, forward or back.
     """
 
     devices: int
     participations: int
     after_loss: int
     losses: int
+    after_clock_change: int
+    clock_changes: int
 
     def to_json(self) -> dict[str, int]:
         """The figures by name."""
@@ -104,7 +111,11 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
     del policy
     if given.timer_hours == 0.0:
         return
-    is_ignored = given.timer_violators > 0.0 or given.clock_skew_hours > 0.0
+    is_ignored = (
+        given.timer_violators > 0.0
+        or given.clock_skew_hours > 0.0
+        or given.clock_changes_per_day is not None
+    )
     # A rule that devices ignore anyway has a short name, which the reason for that follows.
     long_name = (
         f"a timer of {given.timer_hours:g} h from each {_RESET[given.timer_resets_on]}{ROUND_TIMES}"
@@ -119,10 +130,12 @@ def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rul
 
 def _period(policy: WithoutReplacementPolicy, given: Participation, lost: str) -> Iterator[Rule]:
     # A device that knows that its history was cleared waits one whole period from then.
+    reasons = [lost] if lost and given.history_loss == "corrupted" else []
+    reasons += [SET_CLOCKS] if given.clock_changes_per_day is not None else []
     yield Rule(
         name=f"a period of more than {policy.period_hours:g} h from each start of an "
         f"upload{ROUND_TIMES}",
-        unkept=lost if given.history_loss == "corrupted" else "",
+        unkept=", and ".join(reasons),
         seconds=3600.0 * policy.period_hours,
     )
 
@@ -167,26 +180,39 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
     if not any(rule.unkept for rule in rules):
         return None
     started = trace.rounds["started"][trace.rounds["state"] == 0]
-    losses = trace.losses
-    devices, participations, after_loss = 0, 0, 0
+    losses, clocks = trace.losses, trace.clock_changes
+    # A clock that is set back makes nobody come too soon.
+    forward = None if clocks is None else _rows(clocks, clocks["seconds"] > 0.0)
+    devices, participations, after_loss, after_change = 0, 0, 0, 0
     for part in range(len(trace.run["parts"])):
         columns = trace.columns(part)
         rows = _Participations.of(columns, None if trace.is_buffered else started)
-        is_broken, is_explained = np.zeros((2, rows.device_ids.size), np.bool_)
+        is_broken, is_after_loss, is_after_change = np.zeros((3, rows.device_ids.size), np.bool_)
         for rule in rules:
             broken, begins = rows.breaking(rule)
             is_broken[broken] = True
+            between = rows.device_ids[broken], begins, rows.check_in_times[broken]
             if losses is not None:
-                lost = _lost_between(
-                    losses, rows.device_ids[broken], begins, rows.check_in_times[broken]
-                )
-                is_explained[broken] |= lost
+                is_after_loss[broken] |= _happened_between(losses, *between)
+            if forward is not None:
+                is_after_change[broken] |= _happened_between(forward, *between)
         devices += np.unique(rows.device_ids[is_broken]).size
         # A participation counts once, however many rules it breaks.
         participations += int(is_broken.sum())
-        after_loss += int(is_explained.sum())
-    recorded = 0 if losses is None else int(losses["time"].size)
-    return Violations(devices, participations, after_loss, recorded)
+        after_loss += int(is_after_loss.sum())
+        after_change += int(is_after_change.sum())
+    return Violations(
+        devices,
+        participations,
+        after_loss,
+        losses=0 if losses is None else int(losses["time"].size),
+        after_clock_change=after_change,
+        clock_changes=0 if clocks is None else int(clocks["time"].size),
+    )
+
+
+def _rows(columns: dict[str, NDArray], chosen: NDArray[np.bool_]) -> dict[str, NDArray]:
+    return {name: column[chosen] for name, column in columns.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,26 +262,26 @@ class _Participations:
         return later, self.started[earlier]
 
 
-def _lost_between(
-    losses: dict[str, NDArray],
+def _happened_between(
+    events: dict[str, NDArray],
     device_ids: NDArray[np.uint64],
     begins: NDArray[np.float64],
     ends: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Whether devices [B] lost their history after one time [B] and up to another [B]."""
-    return _lost_until(losses, device_ids, ends) > _lost_until(losses, device_ids, begins)
+    """Whether something happened to devices [B] after one time [B] and up to another [B]."""
+    return _count_until(events, device_ids, ends) > _count_until(events, device_ids, begins)
 
 
-def _lost_until(
-    losses: dict[str, NDArray], device_ids: NDArray[np.uint64], times: NDArray[np.float64]
+def _count_until(
+    events: dict[str, NDArray], device_ids: NDArray[np.uint64], times: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """How many losses come before devices at times [B], in order of device and time."""
-    count = losses["time"].size
+    """How many events come before devices at times [B], in order of device and time."""
+    count = events["time"].size
     order = np.lexsort(
         (
-            np.arange(count + times.size),  # a loss at that very time comes first
-            np.concatenate([losses["time"], times]),
-            np.concatenate([losses["device_id"], device_ids]),
+            np.arange(count + times.size),  # an event at that very time comes first
+            np.concatenate([events["time"], times]),
+            np.concatenate([events["device_id"], device_ids]),
         )
     )
     before = np.cumsum(order < count)

@@ -161,7 +161,21 @@ def _participation(audit: Audit, mechanism: MechanismAudit, stated: Guarantee) -
         Line(f"Participation ({stated.name})", limits, rests),
         Line("Other participation", "; ".join(others), "the trace, the rules and the claim"),
         _sampling(audit),
+        *_filter(mechanism),
     ]
+
+
+def _filter(mechanism: MechanismAudit) -> list[Line]:
+    filtered = mechanism.filtered
+    if filtered is None:
+        return []
+    said = filtered.reason
+    if filtered.rho is not None and filtered.epsilon is not None:
+        said += (
+            f"; that gives rho {up(filtered.rho, 6)}, epsilon {up(filtered.epsilon)} at delta "
+            f"{filtered.delta:g}, in every run"
+        )
+    return [Line("Filter", said, "the scenario's budget, and every device's rounds")]
 
 
 def _sampling(audit: Audit) -> Line:

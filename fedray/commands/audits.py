@@ -9,12 +9,13 @@ from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
     PageOption,
+    QuietFlag,
     TraceArgument,
     TrustFlag,
     print_json,
     print_pieces,
+    progress_line,
     scenario_argument,
-    status_line,
 )
 from fedray.errors import InputError
 
@@ -74,6 +75,7 @@ def audit(
     ] = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Audit a trace: what was observed, what was enforced, what is claimed; or a claim, statement
@@ -99,8 +101,9 @@ def audit(
         }
         audit_run_of_tasks(trace, refused, delta, page, figures, verify, as_json)
         return
-    opened = _opened(trace, verify)
-    result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
+    with progress_line("auditing", quiet):
+        opened = _opened(trace, verify)
+        result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
     written = {}
     if page is not None:
         from fedray.report.page import write_report
@@ -196,6 +199,7 @@ def report(
     figures: FiguresOption = None,
     show_devices: ShowDevicesFlag = False,
     verify: VerifyFlag = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Write the self-contained HTML page of a trace's audit, or of a trained run.
@@ -231,8 +235,9 @@ def report(
         }
         _print_written(pages_of_tasks(trace, refused, delta, out, figures, verify), as_json)
         return
-    opened = _opened(trace, verify)
-    result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
+    with progress_line("auditing", quiet):
+        opened = _opened(trace, verify)
+        result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
     written = {"page": str(write_report(opened, result, out or opened.path / REPORT_FILE))}
     if figures is not None:
         written["figures"] = _write_figures(opened, result, figures)
@@ -299,6 +304,7 @@ def statement(
         ),
     ] = None,
     verify: VerifyFlag = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a privacy statement that can be published, as Markdown and JSON: every line with its
@@ -310,8 +316,9 @@ def statement(
     """
     from fedray.audit.statement import privacy_statement
 
-    opened = _opened(trace, verify)
-    result = _audited(opened, claim, mechanism, noise_multiplier, delta, False)
+    with progress_line("auditing", quiet):
+        opened = _opened(trace, verify)
+        result = _audited(opened, claim, mechanism, noise_multiplier, delta, False)
     found = privacy_statement(opened, result)
     folder = out or opened.path
     _write_statement(found, folder)
@@ -365,6 +372,7 @@ def canary(
     ] = None,
     verify: VerifyFlag = None,
     trust_code: TrustFlag = False,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Check by experiment that the aggregator's noise is what is claimed: canaries in the real
@@ -379,8 +387,8 @@ def canary(
         )
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     opened = _opened(trace, verify) if trace is not None else None
-    with status_line("running canaries"):
-        result = run_canary(value, opened, coordinates)
+    with progress_line("running canaries", quiet) as on_status:
+        result = run_canary(value, opened, coordinates, on_progress=on_status)
     if as_json:
         print_json(result.to_json())
     else:

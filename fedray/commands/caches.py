@@ -1,12 +1,13 @@
-"""What recorded data leaves in the cache: cache."""
+"""What is kept in the user's cache: cache."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedray.commands.output import JsonFlag, print_json, print_table
 from fedray.errors import InputError
+from fedray.kept import SORTS, cache_folder, kept_entries
 
 
 def cache(
@@ -20,9 +21,10 @@ def cache(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the indexes and copies that were made of data files, and delete old ones.
+    """List what is kept, and delete what is old: indexes and copies of data files, optimised
+    mechanisms, cells of sweeps, digests of files.
 
-    They are made again when the data is opened again.
+    All of it is made again when it is needed again.
     """
     from fedray.clients.data.cache import cached_contents, delete_content
     from fedray.report.text import TextTable
@@ -35,8 +37,9 @@ def cache(
         row = {"folder": str(each.folder), "mebibytes": each.bytes / 2**20, "unused_days": days}
         is_old = unused_for is not None and days >= unused_for
         (deleted if is_old and delete_content(each.folder) else kept).append(row)
+    entries = [_entries(sort, unused_for, now) for sort in SORTS]
     if as_json:
-        print_json({"kept": kept, "deleted": deleted})
+        print_json({"kept": kept, "deleted": deleted, "entries": entries})
         return
     for title, rows in (("Deleted", deleted), ("Kept", kept)):
         cells = [
@@ -48,3 +51,31 @@ def cache(
         if rows or word == "kept":
             size = sum(row["mebibytes"] for row in rows)
             typer.echo(f"{size:,.1f} MiB of {len(rows)} data files {word}")
+    for row in entries:
+        for word in ("deleted", "kept"):
+            if row[word]:
+                size = f"{row[f'{word}_mebibytes']:,.1f} MiB"
+                typer.echo(
+                    f"{size} of {row[word]:,} {SORTS[row['sort']]} {word} in {row['folder']}"
+                )
+
+
+def _entries(sort: str, unused_for: float | None, now: float) -> dict[str, Any]:
+    """How many entries of a sort are kept and deleted; deletes the old ones."""
+    row = {"sort": sort, "folder": str(cache_folder(sort))}
+    counts = {"kept": 0, "kept_mebibytes": 0.0, "deleted": 0, "deleted_mebibytes": 0.0}
+    try:
+        for each in kept_entries(sort):
+            is_old = unused_for is not None and now - each.used_time >= 86_400 * unused_for
+            if is_old:
+                for file in each.files:
+                    file.unlink(missing_ok=True)
+            word = "deleted" if is_old else "kept"
+            counts[word] += 1
+            counts[f"{word}_mebibytes"] += each.bytes / 2**20
+    except OSError as error:
+        raise InputError(
+            f"the cache {row['folder']!r} cannot be read or cleared ({error.strerror or error}); "
+            "see who may write there"
+        ) from None
+    return row | counts

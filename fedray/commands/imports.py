@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.commands.output import JsonFlag, print_json, print_rows, status_line
+from fedray.commands.output import JsonFlag, QuietFlag, print_json, print_rows, progress_line
 
 _ROUNDS = "Which rounds released a model (one of the three)"
 _ROWS = "Which rows are participations"
@@ -133,6 +133,7 @@ def import_(
             help="Memory of the sort; more than that goes to disk.",
         ),
     ] = 576,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Make a trace of a log of participations, to be audited.
@@ -148,7 +149,7 @@ def import_(
     """
     from fedray.trace.importer import import_log
 
-    with status_line("importing") as on_status:
+    with progress_line("importing", quiet) as on_status:
         trace = import_log(
             log,
             device_column,

@@ -12,12 +12,13 @@ from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
     PageOption,
+    QuietFlag,
     TrustFlag,
     print_json,
     print_pieces,
     print_table,
+    progress_line,
     scenario_argument,
-    status_line,
 )
 
 InProcessFlag = Annotated[
@@ -107,6 +108,7 @@ def train(
     trust_code: TrustFlag = False,
     aggregator_gpus: AggregatorGpusOption = 0.0,
     tensorboard: TensorboardOption = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a model on a trace: another mechanism, task or seed, with the same participations.
@@ -141,7 +143,7 @@ def train(
     else:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
     with (
-        run_progress(is_shown=not as_json) as show,
+        run_progress(is_shown=not quiet) as show,
         event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
     ):
@@ -191,6 +193,7 @@ def pretrain(
     ],
     overrides: SetOption = None,
     trust_code: TrustFlag = False,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a scenario's model on public data, without devices, clipping and noise.
@@ -206,7 +209,7 @@ def pretrain(
 
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     table = read_table_file(Pretraining, public, "public data")
-    with status_line("pretraining") as on_status:
+    with progress_line("pretraining", quiet) as on_status:
         found = pretrain_on(value, table, out, on_status, trust_code=trust_code)
     document = found.to_json()
     if as_json:
@@ -300,6 +303,7 @@ def evaluate(
     page: PageOption = None,
     figures: FiguresOption = None,
     trust_code: TrustFlag = False,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Evaluate a trained model on the population's devices: by how often they took part, and by
@@ -313,7 +317,7 @@ def evaluate(
     from fedray.studies.on_devices import evaluate_on_devices
     from fedray.studies.on_devices_page import on_devices_figures, on_devices_page
 
-    with status_line("evaluating"):
+    with progress_line("evaluating", quiet):
         result = evaluate_on_devices(trained, trace, sample, examples, trust_code=trust_code)
     written = _write_shown(
         page, lambda: on_devices_page(result), figures, lambda: on_devices_figures(result)

@@ -1,8 +1,10 @@
 """Mechanisms: optimize, mechanism."""
 
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -12,10 +14,11 @@ from fedray.commands.output import (
     MaxParticipationsOption,
     MinSepOption,
     NoiseMultiplierOption,
+    QuietFlag,
     RoundsOption,
     print_figures,
     print_json,
-    status_line,
+    progress_line,
 )
 
 
@@ -71,26 +74,64 @@ def optimize(
         bool,
         typer.Option("--cache/--no-cache", help="Keep and reuse results under ~/.cache/fedray."),
     ] = True,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Optimise a noise mechanism for (rounds, min-sep, max participations), or for weighted
-    outcomes; or build one."""
+    outcomes; or build one.
+
+    Ctrl-C ends the search with the best mechanism so far, which is written
+    and validated as any other; it is not the optimum, and is not cached.
+    """
     from fedray.design import find_mechanism, read_request
 
     request = read_request(
         kind, rounds, min_sep, max_participations, buffers, bands, objective, targets
     )
     started = time.perf_counter()
-    with status_line(f"optimising {kind}") as on_progress:
-        found = find_mechanism(request, noise_multiplier, delta, out, has_cache, on_progress)
+    with progress_line(f"optimising {kind}", quiet) as on_status, _Search(on_status) as search:
+        found = find_mechanism(request, noise_multiplier, delta, out, has_cache, search)
     if as_json:
-        print_json({**found.to_json(), "seconds": round(time.perf_counter() - started, 3)})
-        return
-    print_figures(found.figures.to_json())
-    for other in found.others:
-        print_figures(other.to_json())
-    if out is not None:
-        typer.echo(f"mechanism  {out}")
+        seconds = round(time.perf_counter() - started, 3)
+        document = {**found.to_json(), "seconds": seconds, "interrupted": search.is_interrupted}
+        print_json(document)
+    else:
+        print_figures(found.figures.to_json())
+        for other in found.others:
+            print_figures(other.to_json())
+        if out is not None:
+            typer.echo(f"mechanism  {out}")
+    if search.is_interrupted:
+        raise KeyboardInterrupt("interrupted; the mechanism is the best that was found so far")
+
+
+class _Search:
+    """Within: listens to a search, and ends it with what was found so far at the first interrupt.
+
+    The search ends when it next tells how far it is. A second interrupt does not wait for that.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.is_interrupted = False
+        self._tell = tell
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        del number, frame
+        self.is_interrupted = True
+        signal.signal(signal.SIGINT, self._before)
+
+    def __call__(self, line: str) -> None:
+        self._tell(line)
+        if self.is_interrupted:
+            raise StopIteration
 
 
 FileArgument = Annotated[

@@ -14,6 +14,10 @@ from fedray.report.text import Paragraph, Piece, TextTable
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")
 ]
+QuietFlag = Annotated[
+    bool,
+    typer.Option("--quiet", help="Show no progress; errors are told all the same."),
+]
 FiguresOption = Annotated[
     Path | None,
     typer.Option(
@@ -212,12 +216,10 @@ def print_figures(figures: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def status_line(title: str) -> Iterator[Callable[[str], None]]:
-    """A line on standard error that says how far a long computation is, where somebody may be
-    watching."""
-    from rich.console import Console
-    from rich.text import Text
+def progress_line(title: str, is_quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says how far a long computation is, unless it is to be
+    quiet."""
+    from fedray.report.progress import study_progress
 
-    console = Console(stderr=True)
-    with console.status(Text(title)) as status:
-        yield lambda text: status.update(Text(f"{title}: {text}"))
+    with study_progress(title, is_shown=not is_quiet) as tell:
+        yield tell

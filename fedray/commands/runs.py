@@ -1,6 +1,7 @@
 """Runs and scenarios: run, reproduce, fit, scenarios."""
 
 import contextlib
+import itertools
 import json
 import sys
 from functools import partial
@@ -23,17 +24,21 @@ from fedray.commands.learning import (
 from fedray.commands.output import (
     FiguresOption,
     JsonFlag,
+    QuietFlag,
     TrustFlag,
     print_json,
     print_pieces,
     print_table,
+    progress_line,
     scenario_argument,
     scenarios_option,
-    status_line,
 )
+from fedray.commands.populations import fit_log
+from fedray.commands.predictions import predict_published, refuse_existing, vary_published
 from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_tasks
 from fedray.commands.studies import reproduce_learning
 from fedray.errors import CheckpointError, InputError, RunFailed
+from fedray.part_done import PartDone
 
 
 def run(
@@ -65,6 +70,7 @@ def run(
     worker_timeout: WorkerTimeoutOption = 600.0,
     aggregator_gpus: AggregatorGpusOption = 0.0,
     tensorboard: TensorboardOption = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, train its model, write its trace, audit it, and write its report."""
@@ -109,7 +115,7 @@ def run(
             "SCENARIO is given too"
         )
     with (
-        run_progress(is_shown=not as_json) as show,
+        run_progress(is_shown=not quiet) as show,
         event_files(tensorboard) as write,
         contextlib.redirect_stdout(sys.stderr),  # Ray tells of dead workers there
     ):
@@ -125,7 +131,7 @@ def run(
             trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
         else:
             assert value is not None
-            on_start = None if as_json else partial(_say_supply, value)
+            on_start = None if quiet else partial(_say_supply, value)
             start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
             trace = start(value, placement, out, on_progress, on_start)
     if isinstance(trace, TasksRun):
@@ -199,7 +205,9 @@ def reproduce(
     rows: Annotated[
         str | None,
         typer.Option(
-            metavar="LIST", help="Locales or rows, comma-separated: en-GB,otf-de-DE; default: all."
+            metavar="LIST",
+            help="Locales or rows, comma-separated: en-GB,otf-de-DE; or a CSV file with rows of "
+            "your own and the columns of scenarios/gboard/published.csv; default: all.",
         ),
     ] = None,
     overrides: Annotated[
@@ -228,7 +236,34 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of learning: models of each mechanism; default: 5."),
+        typer.Option(
+            metavar="N",
+            help="Of learning: models of each mechanism; default: 5. With --predict: runs of each "
+            "case; default: 2.",
+        ),
+    ] = None,
+    predicts: Annotated[
+        bool,
+        typer.Option(
+            "--predict",
+            help="Of gboard: predict every row from the runs of other locales alone, at a fraction "
+            "of the size, beside baselines, with scores (260 runs).",
+        ),
+    ] = False,
+    varies: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Of gboard: how much rules and habits move min-sep, participations and days of "
+            "the rows; default: nwp-en-GB,nwp-pt-BR (50 runs).",
+        ),
+    ] = False,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="With --predict or --sensitivity: size of the simulations; default: 0.01.",
+        ),
     ] = None,
     guesses: Annotated[
         str | None,
@@ -239,6 +274,7 @@ def reproduce(
         ),
     ] = None,
     in_process: InProcessFlag = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate published runs at full size: observed beside published min-sep, participations, rho
@@ -249,19 +285,43 @@ def reproduce(
     from fedray.report.text import TextTable
     from fedray.report.text.studies import reproduction_rows
     from fedray.rounding import shown_min_sep
-    from fedray.studies.reproduce import GAP_NOTE, PACE_NOTE, reproduce_gboard
+    from fedray.scenarios.gboard import select
+    from fedray.studies.reproduce import FIT_NOTE, GAP_NOTE, PACE_NOTE, reproduce_gboard
 
     if what == "learning":
         if (rows, shards, address) != (None, None, None):
             raise InputError(
                 "learning has no published rows: leave out --rows, --shards and --address"
             )
-        reproduce_learning(scenario, seeds, guesses, overrides, out, figures, in_process, as_json)
+        if predicts or varies or scale is not None:
+            raise InputError(
+                "--predict, --sensitivity and --scale are of `fedray reproduce gboard`; leave them "
+                "out"
+            )
+        reproduce_learning(
+            scenario, seeds, guesses, overrides, out, figures, in_process, quiet, as_json
+        )
         return
-    if (scenario, seeds, guesses, in_process) != (None, None, None, None):
+    if predicts or varies:
+        others = (scenario, guesses, figures, shards)
+        if what != "gboard" or (predicts and varies) or others != (None, None, None, None):
+            raise InputError(
+                "--predict and --sensitivity are of `fedray reproduce gboard`, one at a time, and "
+                "take no --scenario, --guesses, --figures or --shards; leave these out"
+            )
+        placement = Placement(address=address, backend=backend_of(in_process))
+        given = (rows, overrides or (), scale)
+        if predicts:
+            predict_published(*given, seeds, out, placement, quiet, as_json)
+        elif seeds is not None:
+            raise InputError("--seeds is of --predict; --sensitivity has one seed, so leave it out")
+        else:
+            vary_published(*given, out, placement, quiet, as_json)
+        return
+    if (scenario, seeds, guesses, in_process, scale) != (None, None, None, None, None):
         raise InputError(
             "--scenario, --seeds, --guesses, --in-process and --ray are of `fedray reproduce "
-            "learning`; leave them out"
+            "learning`, and --scale of --predict or --sensitivity; leave them out"
         )
     if what == "gboard-privacy":
         if (overrides, out, figures, shards, address) != (None, None, None, None, None):
@@ -276,20 +336,18 @@ def reproduce(
             f"{what!r} is nothing that can be reproduced; there are gboard, gboard-privacy and "
             "learning"
         )
-    if out is not None and out.exists():
-        raise InputError(
-            f"output {str(out)!r} exists already; name a new directory, or remove it first"
-        )
+    refuse_existing(out)
     placement = Placement(shards=shards, address=address)
+    count = len(select(rows))
     documents: list[dict[str, Any]] = []
     table: list[list[str]] = []
-    with status_line("simulating") as on_status, contextlib.redirect_stdout(sys.stderr):
+    with progress_line("simulating", quiet) as on_status, contextlib.redirect_stdout(sys.stderr):
 
         def keep(results: list[Any]) -> None:
             """After every row, so that what took long is not lost with what comes after."""
-            on_status(
-                f"{results[-1].name} done, min-sep {shown_min_sep(results[-1].min_sep.observed)}"
-            )
+            last = results[-1]
+            text = f"{last.name} done, min-sep {shown_min_sep(last.min_sep.observed)}"
+            on_status(PartDone(text, len(results), count))
             documents[:] = [result.to_json() for result in results]
             table[:] = reproduction_rows(documents)
             if out is not None:
@@ -297,7 +355,7 @@ def reproduce(
                     "Full-size simulations of the published federated runs of Gboard's "
                     "language models; one reach per locale. "
                 )
-                note += f"{GAP_NOTE} {PACE_NOTE}"
+                note += f"{FIT_NOTE} {GAP_NOTE} {PACE_NOTE}"
                 write_page(
                     render_reproduction("Gboard runs, reproduced", note, table, documents),
                     out / "report.html",
@@ -311,7 +369,7 @@ def reproduce(
         print_json({"runs": documents})
     else:
         print_table(TextTable("Observed / published (Xu et al. 2023)", table))
-        typer.echo(f"{GAP_NOTE}\n{PACE_NOTE}")
+        typer.echo(f"{FIT_NOTE}\n{GAP_NOTE}\n{PACE_NOTE}")
         if out is not None:
             typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
 
@@ -334,13 +392,109 @@ def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+_LOG = "Of a log of your own system"
+
+
 def fit(
-    scenario: Annotated[
+    file: Annotated[
         Path | None,
-        scenario_argument(
-            "A scenario, by file or name; else give --population, --timer, --rounds.", "[SCENARIO]"
+        typer.Argument(
+            metavar="[LOG|SCENARIO]",
+            help="A log: a CSV or Parquet file, or a directory of them. With an observed min-sep: "
+            "a scenario, by file or name; else give --population, --timer, --rounds.",
         ),
     ] = None,
+    device_column: Annotated[
+        str | None,
+        typer.Option(metavar="D", rich_help_panel=_LOG, help="Its device; default: device."),
+    ] = None,
+    start_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S",
+            rich_help_panel=_LOG,
+            help="Of intervals of eligibility: when one starts; default: start.",
+        ),
+    ] = None,
+    end_column: Annotated[
+        str | None,
+        typer.Option(metavar="E", rich_help_panel=_LOG, help="When it ends; default: end."),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T",
+            rich_help_panel=_LOG,
+            help="Of check-ins, or with --timer of participations: when one was.",
+        ),
+    ] = None,
+    round_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R",
+            rich_help_panel=_LOG,
+            help="Of participations without times: the round. Give --timer and --days.",
+        ),
+    ] = None,
+    days: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DAYS",
+            rich_help_panel=_LOG,
+            help="That all rounds of --round-column together took; they are taken as evenly "
+            "spaced.",
+        ),
+    ] = None,
+    time_unit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UNIT",
+            rich_help_panel=_LOG,
+            help="Of times that are numbers which do not count from 1970, but from the midnight "
+            "before a Monday: seconds, milliseconds, microseconds or nanoseconds.",
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C", rich_help_panel=_LOG, help="Between columns of CSV; default: a comma."
+        ),
+    ] = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="csv|parquet",
+            rich_help_panel=_LOG,
+            help="Default: by the suffix.",
+        ),
+    ] = None,
+    utc_offset: Annotated[
+        str,
+        typer.Option(
+            metavar="HOURS|unknown",
+            rich_help_panel=_LOG,
+            help="The devices' local time minus the log's clock; unknown: it is fitted.",
+        ),
+    ] = "0",
+    seed: Annotated[
+        int, typer.Option(metavar="N", rich_help_panel=_LOG, help="Of the simulated devices.")
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_LOG,
+            help="Write the fitted tables as TOML, ready for a scenario.",
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=_LOG, help="A page: measured beside simulated."
+        ),
+    ] = None,
+    figures: FiguresOption = None,
     min_sep: Annotated[
         int | None,
         typer.Option(
@@ -360,7 +514,11 @@ def fit(
         int | None, typer.Option(metavar="P", help="Devices in the population.")
     ] = None,
     timer: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Participation timer, hours.")
+        float | None,
+        typer.Option(
+            metavar="HOURS",
+            help="Participation timer, hours; of a log: it is one of participations.",
+        ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N", help="Committed rounds.")] = None,
     report_goal: Annotated[
@@ -383,34 +541,102 @@ def fit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find the reach (or check-in rate) at which simulated runs have an observed min-sep."""
+    """Fit availability to a log of your devices, or reach to an observed min-sep.
+
+    A log has intervals of eligibility (device, start, end), check-ins (device,
+    time) or participations (device, time or round). The habits of its devices
+    are found by simulated moments, with 95 % intervals. With --min-sep or
+    --rounds-between the reach (or check-in rate) is found at which simulated
+    runs have it.
+
+    Example: fedray fit log.csv --start-column since --end-column until --out
+    habits.toml --page fit.html
+    """
+    if min_sep is None and rounds_between is None and file is not None:
+        if file.suffix.lower() == ".toml":
+            raise InputError(
+                f"{str(file)!r} is a scenario; give what was observed, by --min-sep B or "
+                "--rounds-between M, or name a log"
+            )
+        if (population, rounds, report_goal) != (None, None, None):
+            raise InputError(
+                "--population, --rounds and --report-goal are for an observed min-sep; give "
+                "--min-sep B or --rounds-between M, or leave them out"
+            )
+        columns = {
+            "device": device_column,
+            "start": start_column,
+            "end": end_column,
+            "time": time_column,
+            "round": round_column,
+            "time_unit": time_unit,
+            "delimiter": delimiter,
+            "file_format": file_format,
+        }
+        fit_log(
+            file,
+            columns,
+            utc_offset=utc_offset,
+            timer=timer,
+            days=days,
+            seed=seed,
+            overrides=overrides or [],
+            out=out,
+            page=page,
+            figures=figures,
+            quiet=quiet,
+            as_json=as_json,
+        )
+        return
+    of_log = {
+        "--device-column": device_column,
+        "--start-column": start_column,
+        "--end-column": end_column,
+        "--time-column": time_column,
+        "--round-column": round_column,
+        "--days": days,
+        "--out": out,
+        "--page": page,
+        "--figures": figures,
+    }
+    stray = [name for name, value in of_log.items() if value is not None]
+    if stray:
+        raise InputError(f"{', '.join(stray)}: only a log has these; leave them out")
     from fedray.mechanisms.participation import gap_of
     from fedray.report.text import TextTable
     from fedray.report.text.studies import fit_rows, fitted_min_sep
-    from fedray.studies.fit import fit_min_sep, scenario_to_fit
+    from fedray.studies.fit import MOST_RUNS, fit_min_sep, scenario_to_fit
 
     if (min_sep is None) == (rounds_between is None):
         raise InputError(
-            "give what was observed: either --min-sep B, the gap, or --rounds-between M, as "
-            "published"
+            "give what was observed: a log, or either --min-sep B, the gap, or --rounds-between "
+            "M, as published"
         )
     gap = min_sep if min_sep is not None else gap_of(rounds_between or 0)
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
         raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
+    from fedray.scenario import find_scenario
+
+    scenario = None if file is None else find_scenario(file)
     value = scenario_to_fit(scenario, population, timer, rounds, report_goal, overrides or ())
-    with status_line(f"fitting {vary}") as on_status:
+    with progress_line(f"fitting {vary}", quiet) as on_status:
+        counted = itertools.count(1)
+
+        def tell_run(run: Any) -> None:
+            text = f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
+            on_status(PartDone(text, next(counted), MOST_RUNS, is_least=True))
+
         found = fit_min_sep(
             value,
             gap,
             keys[vary],
             scale,
             tolerance,
-            on_run=lambda run: on_status(
-                f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
-            ),
+            on_run=tell_run,
         )
     document = {**found.to_json(), "scale": scale}
     if as_json:

@@ -15,11 +15,12 @@ from fedray.commands.output import (
     DeltaOption,
     FiguresOption,
     JsonFlag,
+    QuietFlag,
     print_json,
     print_pieces,
     print_table,
+    progress_line,
     scenario_argument,
-    status_line,
 )
 from fedray.errors import InputError
 
@@ -55,6 +56,7 @@ def stress(
             "--cache/--no-cache", help="Keep and reuse cells and mechanisms under ~/.cache/fedray."
         ),
     ] = True,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Sweep settings or simulated runs, and compare in each how well mechanisms do. An
@@ -84,7 +86,10 @@ def stress(
     from fedray.studies.sweep.page import sweep_figures, sweep_notes, sweep_page
     from fedray.studies.sweep.run import run_sweep, write_results
 
-    with status_line(f"sweeping {value.name}") as on_status, contextlib.redirect_stdout(sys.stderr):
+    with (
+        progress_line(f"sweeping {value.name}", quiet) as on_status,
+        contextlib.redirect_stdout(sys.stderr),
+    ):
         result = run_sweep(value, scenario, Placement(address=address), has_cache, on_status)
     for warning in result.warnings:
         typer.echo(f"fedray: warning: {warning}", err=True)
@@ -164,6 +169,7 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
+    quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1
@@ -207,7 +213,7 @@ def plan(
         [*pace, *(overrides or ())],
     )
     target = PlanTarget(epsilon, delta, noise_per_report, buffers)
-    with status_line("planning") as on_status, contextlib.redirect_stdout(sys.stderr):
+    with progress_line("planning", quiet) as on_status, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(value, target, hours, seeds, scale, on_progress=on_status)
     if out is not None:
         write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
@@ -235,6 +241,7 @@ def reproduce_learning(
     out: Path | None,
     figures: Path | None,
     in_process: bool | None,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """`fedray reproduce learning`.
@@ -247,6 +254,7 @@ def reproduce_learning(
         out: directory for a folder per scenario, with a page; None keeps nothing.
         figures: directory for a folder of figures per scenario; None for none.
         in_process: whether models are trained here or in Ray; None for Ray.
+        quiet: whether to show no progress.
         as_json: whether to print JSON.
     """
     from fedray.placement import Placement
@@ -272,7 +280,7 @@ def reproduce_learning(
     placement, documents = Placement(backend=backend_of(in_process)), []
     with (
         tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder,
-        status_line("learning") as on_status,
+        progress_line("learning", quiet) as on_status,
         contextlib.redirect_stdout(sys.stderr),
     ):
         for each in scenarios:

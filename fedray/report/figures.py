@@ -27,8 +27,10 @@ def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
         eligible_devices,
         eligible_by_hour,
         round_durations,
+        stored_uploads,
+        staleness,
     ]
-    of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps]
+    of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps, exclusions]
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
     figures: list[Figure | None] = []
@@ -39,11 +41,82 @@ def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def eligible_devices(trace: Trace) -> Figure:
+def _stores_uploads(trace: Trace) -> bool:
+    """Whether rounds were drawn from stored uploads: they have no times and no waiting devices."""
+    return "uploads" in trace.scenario["rounds"]
+
+
+def stored_uploads(trace: Trace) -> Figure | None:
+    """Stored uploads that were eligible in each committed round; None of a `trace` whose devices
+    take part themselves."""
+    if not _stores_uploads(trace):
+        return None
+    is_committed = trace.rounds["state"] == 0
+    held = trace.rounds["eligible_estimate"][is_committed].astype(np.float64)
+    rounds = np.arange(held.size, dtype=np.float64)
+    return Figure(
+        "uploads",
+        "Stored uploads",
+        "Uploads from which the server could draw each round: those of the group whose turn it "
+        "was, or all of the window.",
+        Axis("Round"),
+        Axis("Uploads", needs_log([held])),
+        (Series("uploads", "steps", rounds, held, rounds + 1.0),),
+    )
+
+
+def staleness(trace: Trace) -> Figure | None:
+    """Accepted reports by how many versions the model from which they were trained was behind; None
+    unless the rounds of the `trace` are buffered."""
+    if not trace.is_buffered:
+        return None
+    counts = np.zeros(0, np.int64)
+    for part in trace.accepted():
+        assert part.versions is not None
+        found = np.bincount(part.rounds - part.versions, minlength=counts.size)
+        found[: counts.size] += counts
+        counts = found
+    behind = np.flatnonzero(counts).astype(np.float64)
+    y = counts[counts > 0].astype(np.float64)
+    return Figure(
+        "staleness",
+        "Staleness of reports",
+        "Accepted reports by how many newer versions of the model had been released when they "
+        "were used. Devices that still trained when the last buffer was released are in no row.",
+        Axis("Versions behind"),
+        Axis("Reports", needs_log([y], LOG_BARS)),
+        (Series("reports", "bars", behind, y, behind + 1.0),),
+    )
+
+
+def exclusions(audit: Audit) -> Figure | None:
+    """Devices that had been excluded at their budget before each round; None where none was."""
+    found = audit.exclusions
+    if found is None or not found.devices:
+        return None
+    rounds, counts = np.unique(found.rounds, return_counts=True)
+    x = rounds.astype(np.float64)
+    until = np.append(x[1:], np.maximum(x[-1], float(audit.rounds)))
+    return Figure(
+        "excluded",
+        "Excluded devices",
+        "Devices that had not been selected, for good, because one more participation would have "
+        "brought them beyond privacy.stop_at. Excluded devices took part "
+        f"{found.participations:.2f} times on average, the others {found.of_others:.2f} times.",
+        Axis("Round"),
+        Axis("Devices"),
+        (Series("excluded", "steps", x, np.cumsum(counts).astype(np.float64), until),),
+    )
+
+
+def eligible_devices(trace: Trace) -> Figure | None:
     """Eligible devices over simulated time, at the windows in which they were counted.
 
-    A `trace` has a count only of windows in which a round started; between them is a gap.
+    A `trace` has a count only of windows in which a round started; between them is a gap. None
+    where uploads are stored.
     """
+    if _stores_uploads(trace):
+        return None
     start, end, counts = _censuses(trace)
     x, unit = _time_axis(float(end.max(initial=0.0)))
     return Figure(
@@ -58,9 +131,11 @@ def eligible_devices(trace: Trace) -> Figure:
     )
 
 
-def eligible_by_hour(trace: Trace) -> Figure:
+def eligible_by_hour(trace: Trace) -> Figure | None:
     """Mean number of eligible devices by hour of the day, UTC; each hour of each day of the `trace`
-    weighs the same."""
+    weighs the same. None where uploads are stored."""
+    if _stores_uploads(trace):
+        return None
     start, _, counts = _censuses(trace)
     # First the mean of each hour of each day, or hours with many rounds would weigh more.
     each_hour, place = np.unique((start // HOUR).astype(np.int64), return_inverse=True)
@@ -94,9 +169,11 @@ def _censuses(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], N
     return numbers * window_seconds, (numbers + 1) * window_seconds, devices
 
 
-def round_durations(trace: Trace) -> Figure:
+def round_durations(trace: Trace) -> Figure | None:
     """Minutes from one commit of the `trace` to the next, over time: what sets the pace, and so the
-    min-sep."""
+    min-sep. None where uploads are stored, as the server's program takes no simulated time."""
+    if _stores_uploads(trace):
+        return None
     # State 0 is a committed round. Time in abandoned ones counts towards the next commit.
     closed = trace.rounds["closed"][trace.rounds["state"] == 0]
     before = np.concatenate([[0.0], closed])[:-1]

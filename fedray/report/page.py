@@ -98,6 +98,8 @@ class About:
     """The scenario as TOML; None for a log."""
     integrity: str
     """What protects the trace against damage, a sentence."""
+    classes: Sequence[dict[str, Any]] = ()
+    """Classes of devices, as run.json has them; empty where there are none."""
 
 
 def _about(trace: Trace | ImportedTrace) -> About:
@@ -125,7 +127,16 @@ def _about(trace: Trace | ImportedTrace) -> About:
     seed = trace.run["seed"]
     outcomes = trace.outcome_counts()
     return About(
-        scenario["name"], description, seed, written, packages, run, outcomes, toml, trace.integrity
+        scenario["name"],
+        description,
+        seed,
+        written,
+        packages,
+        run,
+        outcomes,
+        toml,
+        trace.integrity,
+        trace.run.get("classes", ()),
     )
 
 
@@ -167,6 +178,8 @@ def render_audit(
         shown.append(tables.devices_table(audit["device_privacy"]))
     if audit["frontier"] is not None:
         shown.append(tables.frontier_table(audit["frontier"]))
+    if about.classes:
+        shown.append(tables.classes_table(about.classes))
     mechanism = None
     mechanism_note = ""
     if used is not None:

@@ -1,9 +1,10 @@
-"""The progress bar of a run, on stderr."""
+"""How far a run or a study is, on stderr."""
 
 import contextlib
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import (
@@ -24,10 +25,15 @@ from fedray.messages import (
     TrainingProgress,
 )
 from fedray.messages import Progress as HowFar
+from fedray.part_done import PartDone
 
 BAR, WIDE = 24, 120
 """Characters of the bar itself, and of the least terminal in which it leaves room for what is
 told."""
+
+
+SECONDS_BETWEEN_LINES = 15.0
+"""Where there is no terminal."""
 
 
 @contextlib.contextmanager
@@ -70,6 +76,66 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
             # After an error its one line is all that shall be left on the terminal.
             bar.live.transient = True
             raise
+
+
+@contextlib.contextmanager
+def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]]:
+    """Within: gives the listener of a study, which is told lines.
+
+    Where somebody may be watching, the last one stands beside the time that has passed, and is gone
+    at the end. Elsewhere a line is printed every fifteen seconds. The time left is told of those
+    that are a `PartDone`. Nothing is shown if not `is_shown`.
+    """
+    console = Console(stderr=True)
+    if not is_shown:
+        yield lambda text: None
+        return
+    pace = _Pace()
+    if not console.is_terminal:
+        yield _StudyLines(title, pace)
+        return
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda text: bar.update(task, description=f"{title}: {pace.told(text)}")
+
+
+class _Pace:
+    """How long the rest of a study takes, by the time that its parts have taken."""
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+        self._first = 0.0
+        self._last = math.inf
+
+    def told(self, text: str) -> str:
+        """A line, with the time left where it is known."""
+        if not isinstance(text, PartDone):
+            return text
+        now = time.monotonic()
+        # What was done before the first word, such as what is kept, took no time that counts.
+        if text.share < self._last:  # the first word, or that of another part
+            self._begun, self._first = now, text.share
+        self._last = text.share
+        done = text.share - self._first
+        if done <= 0.0 or text.share >= 1.0:
+            return text
+        seconds = (1.0 - text.share) * (now - self._begun) / done
+        return f"{text}  {'at most ' if text.is_least else ''}{_duration(seconds)} left"
+
+
+class _StudyLines:
+    """A line every fifteen seconds, for logs."""
+
+    def __init__(self, title: str, pace: _Pace) -> None:
+        self._title, self._pace = title, pace
+        self._last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        told = self._pace.told(text)
+        if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            print(f"{self._title}: {told}", file=sys.stderr)
 
 
 def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:
@@ -179,8 +245,6 @@ def _duration(seconds: float) -> str:
 class _PlainLines:
     """A line every fifteen seconds, and one at the end, for logs."""
 
-    SECONDS = 15.0
-
     def __init__(self, state: _State) -> None:
         self._state = state
         self._last = time.monotonic()
@@ -189,7 +253,7 @@ class _PlainLines:
         if isinstance(progress, TrainingEstimate):
             print(estimate_text(progress), file=sys.stderr)
             return
-        is_due = time.monotonic() - self._last >= self.SECONDS
+        is_due = time.monotonic() - self._last >= SECONDS_BETWEEN_LINES
         if isinstance(progress, DataProgress):
             if is_due:
                 self._last = time.monotonic()

@@ -2,11 +2,12 @@
 given noise down."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedray.report.figure import Plane
+from fedray.report.text.audits import further_guarantees
 from fedray.rounding import down, shown_min_sep, up
 
 EPSILON_DECIMALS = 4
@@ -103,8 +104,7 @@ def guarantees_table(mechanisms: Sequence[dict[str, Any]]) -> PageTable:
             ("observed limits", mechanism["observed_limits"]),
             *((each["name"], each) for each in others),
         ]
-        if mechanism.get("sampled") is not None:
-            named.append(("sampled", mechanism["sampled"]))
+        named += [(each["name"], each) for each in further_guarantees(mechanism)]
         for name, each in named:
             if name == "claimed" and each["max_participations"] is None:
                 # This mechanism has no claim, so its row would be empty.
@@ -344,8 +344,50 @@ def outcomes_table(counts: dict[str, int]) -> PageTable:
         counts: by outcome.
     """
     total = max(1, sum(counts.values()))
-    rows = [[name, f"{count:,}", f"{100 * count / total:.1f} %"] for name, count in counts.items()]
+    rows = [
+        [name, f"{count:,}", f"{100 * count / total:.1f} %"]
+        for name, count in counts.items()
+        # Most runs have no filter.
+        if count or name != "excluded"
+    ]
     return PageTable("Selected devices", [["outcome", "devices", "share"], *rows])
+
+
+def classes_table(classes: Sequence[Mapping[str, Any]]) -> PageTable:
+    """Which devices took part, a row per class of devices.
+
+    Args:
+        classes: `classes` of a trace's run.json.
+    """
+    selected = max(1, sum(each["selected"] for each in classes))
+    heading = [
+        "class",
+        "share",
+        "eligible at once",
+        "of the selected",
+        "participations",
+        "devices",
+        "min-sep",
+        "most of a device",
+    ]
+    rows = [
+        [
+            each["name"],
+            f"{100 * each['share']:.1f} %",
+            f"{100 * each['eligible_share']:.1f} %",
+            f"{100 * each['selected'] / selected:.1f} %",
+            f"{each['participations']:,}",
+            f"{each['devices']:,}",
+            f"{each['least_gap']:,}" if each["least_gap"] else "-",
+            f"{each['most']:,}",
+        ]
+        for each in classes
+    ]
+    note = (
+        "Eligible at once is the mean of the first week, whatever timers say, as estimated from a "
+        "sample. Min-sep is the least between two participations of one device of the class."
+    )
+    return PageTable("Classes of devices", [heading, *rows], note)
 
 
 @dataclass(frozen=True, slots=True)

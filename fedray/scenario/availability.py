@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from fedray.scenario.content import ContentFile, PythonFile
-from fedray.table import Shape, Share, Spread, Table
+from fedray.table import PositiveShare, Shape, Share, Spread, Table
 
 DAY = 86_400.0
 FIRST_UNIX_TIME = 1e8
@@ -19,20 +19,37 @@ FIRST_UNIX_TIME = 1e8
 first midnight."""
 
 
+class SlowDays(Table):
+    """Days on which all devices of the population are eligible less often, such as holidays."""
+
+    share: PositiveShare
+    """Share of the days that are slow (each spell independently)."""
+    factor: Annotated[float, Field(ge=0, lt=1)]
+    """Share of the intervals of a slow day that is left; 0.5 halves the supply."""
+    days: Annotated[int, Field(ge=1, le=366)] = 1
+    """Days of a spell: so many days on end are all slow, or none of them; the first spell starts
+    with the run."""
+
+
 class AvailabilityTable(Table):
     """The table of an availability model; its `model` says which."""
 
+    slow_days: SlowDays | None = None
+    """Table: days on which all devices are eligible less often; an interval counts for the day on
+    which it ends (UTC). None: all days are alike."""
     can_be_thinned: ClassVar[bool] = True
     """Whether the model tells for any moment whether a device is eligible, so that check-ins can be
     drawn by thinning."""
+    has_propensities: ClassVar[bool] = False
+    """Whether devices have propensities to be eligible that rise with the third word of their draw
+    at (0, 0) of `fedray.rng.Stream.HABIT`, so that other attributes can be correlated with
+    them."""
 
 
-class HabitAvailability(AvailabilityTable):
-    """Nights on the charger and short sessions by day, the habits of each device; see
+class Habits(Table):
+    """Sessions by night and by day, with habits of each device; see
     clients/availability/habit.py."""
 
-    model: Literal["habit"] = "habit"
-    """Which availability model."""
     night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.78, 1.85)
     """Beta parameters (alpha, beta) of a device's probability that a night has an eligible
     session."""
@@ -85,11 +102,135 @@ class HabitAvailability(AvailabilityTable):
         return self
 
 
+class HabitAvailability(Habits, AvailabilityTable):
+    """Nights on the charger and short sessions by day, the habits of each device; see
+    clients/availability/habit.py."""
+
+    model: Literal["habit"] = "habit"
+    """Which availability model."""
+    has_propensities: ClassVar[bool] = True
+
+
+class ChargingHabits(Habits):
+    """When a device is on the charger. What `Uses` interrupts is no interruption of charging."""
+
+    night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (0.6, 1.3)
+    """Beta parameters (alpha, beta) of a device's probability that it charges in a night."""
+    night_center_between_hours: Annotated[float, Field(ge=0, le=6)] = 2.4
+    """Standard deviation of the middle of the night between devices, hours."""
+    interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.0
+    """Mean length of an interruption, hours (exponential)."""
+    day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.7
+    """Mean number of times that a device is put on the charger by day (Poisson, per day)."""
+    day_habit_shape: Shape = 0.25
+    """Shape of the Gamma (mean 1) part of the day rate."""
+    day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 45.0
+    """Median length of charging by day, minutes."""
+
+
+class WifiHabits(Habits):
+    """When a device is on unmetered wifi: at home from the evening to the morning, and elsewhere
+    by day."""
+
+    night_propensity: Annotated[tuple[Shape, Shape], Field(strict=False)] = (4.0, 0.6)
+    """Beta parameters (alpha, beta) of a device's probability that a night is on wifi."""
+    night_center_hours: float = 1.5
+    """Mean middle of the night on wifi, hours after local midnight."""
+    night_center_between_hours: Annotated[float, Field(ge=0, le=6)] = 1.5
+    """Standard deviation of the middle between devices, hours."""
+    night_center_within_hours: Annotated[float, Field(ge=0, le=3)] = 0.75
+    """Standard deviation of the middle between the nights of one device, hours."""
+    night_length_hours: Annotated[float, Field(gt=0, le=24)] = 13.0
+    """Median length of a night on wifi, hours."""
+    night_length_between: Spread = 0.25
+    """Log-standard deviation of the night length between devices."""
+    night_length_within: Spread = 0.1
+    """Log-standard deviation of the night length between the nights of one device."""
+    session_max_hours: Annotated[float, Field(gt=0, le=24)] = 20.0
+    """Longest time on wifi of either kind, hours."""
+    interruption_off_hours: Annotated[float, Field(ge=0, le=24)] = 0.0
+    """Mean length of an interruption, hours (exponential)."""
+    day_sessions: Annotated[float, Field(ge=0, le=4)] = 1.5
+    """Mean number of times on wifi by day (Poisson, per day)."""
+    day_start_hours: Annotated[tuple[float, float], Field(strict=False)] = (5.0, 16.0)
+    """Earliest and latest local start of a time on wifi by day, hours (uniform)."""
+    day_length_minutes: Annotated[float, Field(gt=0, le=1440)] = 480.0
+    """Median length of a time on wifi by day, minutes."""
+
+
+class Uses(Table):
+    """When somebody uses a device, which is then not idle: a Poisson process, the same for all
+    devices, with a rate by day and one by night."""
+
+    per_hour_by_day: Annotated[float, Field(ge=0, le=6)] = 0.2
+    """Mean number of uses that begin in an hour of the day."""
+    per_hour_by_night: Annotated[float, Field(ge=0, le=6)] = 0.125
+    """Mean number of uses that begin in an hour of the night."""
+    minutes: Annotated[float, Field(gt=0, le=240)] = 24.0
+    """Mean length of a use, minutes (exponential, and two seconds)."""
+    day_hours: Annotated[tuple[float, float], Field(strict=False)] = (7.5, 23.5)
+    """First and last local hour of the day; the others are night."""
+
+    @model_validator(mode="after")
+    def _hours_fit_the_day(self) -> Self:
+        first, last = self.day_hours
+        if not 0 <= first < last <= 24:
+            raise ValueError(
+                f"day_hours={list(self.day_hours)}: must be two rising hours within 0 to 24"
+            )
+        return self
+
+
+class ConditionsAvailability(AvailabilityTable):
+    """A device is eligible while it charges, is on unmetered wifi and is idle: three processes,
+    each with habits of its own; see clients/availability/conditions.py."""
+
+    model: Literal["conditions"] = "conditions"
+    """Which availability model."""
+    needs_charging: bool = True
+    """Whether a device must charge."""
+    needs_wifi: bool = True
+    """Whether it must be on unmetered wifi."""
+    needs_idle: bool = True
+    """Whether it must be idle."""
+    charging: ChargingHabits = ChargingHabits()
+    """Table: when devices charge; keys as of the habit model, with other defaults."""
+    wifi: WifiHabits = WifiHabits()
+    """Table: when they are on unmetered wifi; keys as of the habit model, with other defaults."""
+    uses: Uses = Uses()
+    """Table: when they are used, so that they are not idle."""
+    has_propensities: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _something_ends_intervals(self) -> Self:
+        if not (self.needs_charging or self.needs_wifi or self.needs_idle):
+            raise ValueError(
+                "needs_charging, needs_wifi and needs_idle are all false, so that devices are "
+                "always eligible; take model = 'always_on'"
+            )
+        least = min(self.uses.per_hour_by_day, self.uses.per_hour_by_night)
+        if not (self.needs_charging or self.needs_wifi) and least == 0.0:
+            raise ValueError(
+                "uses: devices that need to be idle alone must be used at any hour, else they are "
+                "eligible without end; raise per_hour_by_day and per_hour_by_night"
+            )
+        return self
+
+
 class AlwaysOn(AvailabilityTable):
     """Every device is eligible at all times: what studies assume that sample clients."""
 
     model: Literal["always_on"] = "always_on"
     """Which availability model."""
+
+    @model_validator(mode="after")
+    def _has_no_slow_days(self) -> Self:
+        if self.slow_days is not None:
+            raise ValueError(
+                "slow_days leaves out intervals, and devices of model always_on have one that "
+                "never ends; leave it out, or take another model"
+            )
+        return self
 
 
 class PoissonAvailability(AvailabilityTable):
@@ -126,14 +267,15 @@ class Recording:
     numbered from 0."""
 
     def __init__(
-        self, device: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
+        self,
+        device: NDArray[np.int64],
+        start: NDArray[np.float64],
+        end: NDArray[np.float64],
+        devices: int | None = None,
     ) -> None:
         self.device, self.start, self.end = device, start, end
-
-    @property
-    def devices(self) -> int:
-        """How many devices were recorded (those with a session at all)."""
-        return int(self.device[-1]) + 1
+        self.devices = devices or int(device[-1]) + 1
+        """How many devices were recorded: those with a session at all, unless a number is given."""
 
 
 class ReplayAvailability(ContentFile, AvailabilityTable):
@@ -157,13 +299,16 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
     jitter_minutes: Annotated[float, Field(gt=0, le=1440)] | None = None
     """Each device replays its record later by a time of its own, drawn uniformly below this,
     minutes; none: devices that share a record come and go in the same second."""
+    recorded_devices: Annotated[int, Field(ge=1, lt=2**32)] | None = None
+    """How many devices were recorded, named 0, 1, 2, ... in the file, where some of them never had
+    a session and so have no row; default: the devices of the file, of which each has one."""
     suffix: ClassVar[str] = ".npy"
 
     @cached_property
     def recording(self) -> Recording:
         """The sessions; seconds since local midnight of the first day."""
         device, start, end = np.load(io.BytesIO(self._content), allow_pickle=False).T
-        return Recording(device.astype(np.int64), start, end)
+        return Recording(device.astype(np.int64), start, end, self.recorded_devices)
 
     @property
     def period_seconds(self) -> float:
@@ -172,13 +317,23 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
         return days * DAY
 
     def _canonical(self, path: Path) -> bytes:
-        device, start, end = _read_sessions(path, self.file)
+        device, start, end = _read_sessions(path, self.file, self.recorded_devices)
         order = _in_order(device, start)
         buffer = io.BytesIO()
         np.save(
             buffer, np.stack([device[order].astype(np.float64), start[order], end[order]], axis=1)
         )
         return buffer.getvalue()
+
+    @model_validator(mode="after")
+    def _has_its_devices(self) -> Self:
+        highest = int(self.recording.device.max())
+        if self.recorded_devices is not None and highest >= self.recorded_devices:
+            raise ValueError(
+                f"recorded_devices={self.recorded_devices}: the recording has device {highest}; "
+                "raise the number"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits_its_period(self) -> Self:
@@ -218,6 +373,7 @@ def _model_name(value: Any) -> Any:
 
 Availability = Annotated[
     Annotated[HabitAvailability, Tag("habit")]
+    | Annotated[ConditionsAvailability, Tag("conditions")]
     | Annotated[AlwaysOn, Tag("always_on")]
     | Annotated[PoissonAvailability, Tag("poisson")]
     | Annotated[ReplayAvailability, Tag("replay")]
@@ -228,10 +384,10 @@ Availability = Annotated[
 
 
 def _read_sessions(
-    path: Path, name: str
+    path: Path, name: str, recorded_devices: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels.
-    Raises ValueError."""
+    """(device, start, end) of a CSV or Parquet file, devices numbered in order of their labels, or
+    as they are where their number is told. Raises ValueError."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
@@ -256,6 +412,16 @@ def _read_sessions(
             f"file={name!r}: row {row} runs from {start[row]:g} to {end[row]:g}; a session starts "
             "at 0 or later, and before it ends"
         )
+    if recorded_devices is not None:
+        if not pa.types.is_integer(columns[0].type):
+            raise ValueError(
+                f"recorded_devices={recorded_devices}: devices of file={name!r} are no whole "
+                "numbers 0, 1, 2, ...; leave the key out, or number them"
+            )
+        devices = columns[0].cast(pa.int64()).to_numpy()
+        if devices.min() < 0:
+            raise ValueError(f"file={name!r} has device {devices.min()}; they count from 0")
+        return devices, start, end
     encoded = columns[0].dictionary_encode()
     # In order of the labels, of which there are few, not of the rows, of which there may be
     # millions.

@@ -37,7 +37,7 @@ def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) ->
     """The lines of a table's own keys, then those of the tables within it."""
     is_whole_default = bool(path) and _default_at(scenario, path) == table
     if path:
-        about = type(_at(scenario, path[:-1])).model_fields[path[-1]]
+        about = type(_at(scenario, path[:-1]))
         yield ""
         yield from _prose(first_sentence(key_of(path[-1], about).meaning))
         is_out = is_whole_default and not _may_be_empty(scenario, path)
@@ -45,7 +45,7 @@ def _table_lines(path: tuple[str, ...], table: BaseModel, scenario: Scenario) ->
     inner = []
     for name, field in type(table).model_fields.items():
         value = getattr(table, name)
-        key = key_of(name, field)
+        key = key_of(name, type(table))
         if isinstance(value, BaseModel):
             inner.append((*path, name))
             continue

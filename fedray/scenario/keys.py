@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedray.descriptions import descriptions_of
 from fedray.mistakes import classes_in
 from fedray.scenario.literals import literal
 from fedray.scenario.scenario import Scenario
@@ -63,7 +64,7 @@ class KeyTable:
     @property
     def keys(self) -> list[Key]:
         """Its keys, in order of the class."""
-        return [key_of(name, field) for name, field in self.table.model_fields.items()]
+        return [key_of(name, self.table) for name in self.table.model_fields]
 
 
 def tables_of(root: type[BaseModel] = Scenario) -> list[KeyTable]:
@@ -96,14 +97,15 @@ def _kind_of(table: type[BaseModel]) -> str:
     return ""
 
 
-def key_of(name: str, field: FieldInfo) -> Key:
+def key_of(name: str, table: type[BaseModel]) -> Key:
     """A field of a table as a row."""
+    field = table.model_fields[name]
     if field.is_required():
         default = "required"
     else:
         default = _default_text(field.get_default(call_default_factory=True))
     unit = next((unit for end, unit in _UNITS.items() if f"_{name}".endswith(end)), "")
-    meaning = " ".join((field.description or "").split())
+    meaning = " ".join(descriptions_of(table).get(name, "").split())
     return Key(name, _type_text(field.annotation, tuple(field.metadata)), unit, default, meaning)
 
 

@@ -37,6 +37,11 @@ class PolicyTable(Table):
         return False
 
     @property
+    def reads_clock(self) -> bool:
+        """Whether devices wait by their own clocks."""
+        return False
+
+    @property
     def keys_by_rule(self) -> dict[str, str]:
         """The keys, with their values, that make devices wait ("time") or keep rounds apart
         ("rounds"), for messages."""
@@ -48,6 +53,10 @@ class TimerPolicy(PolicyTable):
 
     kind: Literal["timer"] = "timer"
     """The timer of the table `participation`."""
+
+    @property
+    def reads_clock(self) -> bool:
+        return True
 
 
 class WithoutReplacementPolicy(PolicyTable):
@@ -69,6 +78,10 @@ class WithoutReplacementPolicy(PolicyTable):
 
     @property
     def counts_uploads(self) -> bool:
+        return True
+
+    @property
+    def reads_clock(self) -> bool:
         return True
 
     @property
@@ -162,6 +175,13 @@ class Participation(Table):
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
     """Stress: standard deviation of the error of a device's timer, hours (normal, the same in all
     rounds of a device)."""
+    clock_changes_per_day: Annotated[float, Field(gt=0, le=24)] | None = None
+    """Stress: mean number of times a day that the clock of a device is set to another time, so that
+    a timer or a period that runs ends too early or too late; none: never. How long a history lasts
+    is not affected."""
+    clock_change_hours: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Standard deviation of the time by which it is set forward (or, if negative, back), hours
+    (normal with mean 0); needed where clocks change."""
 
     @property
     def has_timer(self) -> bool:
@@ -207,6 +227,11 @@ class Participation(Table):
         return by_timer or any(each.counts_uploads for each in self.policies or ())
 
     @property
+    def reads_clock(self) -> bool:
+        """Whether devices wait by their own clocks for some policy."""
+        return self.policies is None or any(each.reads_clock for each in self.policies)
+
+    @property
     def forgets_noticeably(self) -> bool:
         """Whether devices that forget know since when they have a history."""
         return self.history_loss_per_day is not None and self.history_loss != "corrupted"
@@ -236,6 +261,17 @@ class Participation(Table):
                     f'{name}={value}: policies have no timer; add {{kind = "timer"}} to them, '
                     f"or leave {name} out"
                 )
+        if (self.clock_changes_per_day is None) != (self.clock_change_hours is None):
+            raise ValueError(
+                f"clock_changes_per_day={self.clock_changes_per_day}, "
+                f"clock_change_hours={self.clock_change_hours}: clocks change only where both are "
+                "given; set both, or leave both out"
+            )
+        if self.clock_changes_per_day is not None and not self.reads_clock:
+            raise ValueError(
+                f"clock_changes_per_day={self.clock_changes_per_day:g}: no policy waits by a "
+                "device's clock; add the kind timer or swor to policies, or leave it out"
+            )
         if self.history_loss is not None and self.history_loss_per_day is None:
             raise ValueError(
                 f"history_loss={self.history_loss!r}: no history is lost; set "

@@ -1,8 +1,12 @@
-"""The tables `population` and `population.time_zones`: who the devices are."""
+"""The table `population` and those below it: who the devices are."""
 
+import collections
 import math
-from typing import Annotated, Self
+from collections.abc import Iterable
+from typing import Annotated, Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedray.table import PositiveShare, Spread, Table
@@ -14,7 +18,112 @@ class TimeZone(Table):
     utc_offset_hours: Annotated[float, Field(ge=-12, le=14)] = 0.0
     """Local time minus UTC, hours."""
     share: PositiveShare = 1.0
-    """Share of the population; the shares of all zones sum to 1."""
+    """Share of the population, or of the class that has the zone; the shares of all zones sum
+    to 1."""
+
+
+Factor = Annotated[float, Field(ge=0.01, le=100)]
+TimeZones = Annotated[tuple[TimeZone, ...], Field(strict=False, min_length=1)]
+
+
+class DeviceClass(Table):
+    """A class of devices, such as old phones or a region. Which class a device is of is drawn by
+    the shares; what the class does not say is that of all devices."""
+
+    name: Annotated[str, Field(min_length=1, max_length=40)]
+    """Name of the class, in reports."""
+    share: PositiveShare
+    """Share of the population; the shares of all classes sum to 1."""
+    train_time_factor: Factor = 1.0
+    """Factor on the training time of `latency`."""
+    downlink_factor: Factor = 1.0
+    """Factor on the download rate of `latency`."""
+    uplink_factor: Factor = 1.0
+    """Factor on the upload rate of `latency`."""
+    setup_seconds: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """Fixed time before training starts, seconds; none: that of `latency`."""
+    failure_probability: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Probability that a selected device fails for a reason of its own; none: that of
+    `latency`."""
+    examples_factor: Factor = 1.0
+    """Factor on `examples_median`; `examples_max` stays as it is."""
+    availability: dict[str, Any] | None = None
+    """Keys of the table `availability` that differ in this class, such as night_length_hours."""
+    time_zones: TimeZones | None = None
+    """Where the devices of this class live; none: in the population's zones."""
+
+    @model_validator(mode="after")
+    def _zones_sum_to_one(self) -> Self:
+        _demand_whole("time_zones", (zone.share for zone in self.time_zones or (TimeZone(),)))
+        return self
+
+
+RankCorrelation = Annotated[float, Field(gt=-1, lt=1)]
+
+
+class Correlation(Table):
+    """Rank correlations (Spearman's) of what devices are like, within a class.
+
+    They are those of a Gaussian copula: the distribution of each attribute stays as it is. `habit`
+    stands for the propensity of a device to have an eligible night, `speed` is high where training
+    takes little time, and `bandwidth` stands for the rates of download and of upload alike.
+    """
+
+    habit_speed: RankCorrelation = 0.0
+    """Between habit and speed."""
+    habit_bandwidth: RankCorrelation = 0.0
+    """Between habit and each rate."""
+    habit_examples: RankCorrelation = 0.0
+    """Between habit and examples."""
+    speed_bandwidth: RankCorrelation = 0.0
+    """Between speed and each rate."""
+    speed_examples: RankCorrelation = 0.0
+    """Between speed and examples."""
+    bandwidth_examples: RankCorrelation = 0.0
+    """Between each rate and examples."""
+    downlink_uplink: RankCorrelation = 0.0
+    """Between the two rates; high values of the others need one."""
+
+    @property
+    def is_of_habit(self) -> bool:
+        """Whether something is correlated with habits."""
+        return any((self.habit_speed, self.habit_bandwidth, self.habit_examples))
+
+    @property
+    def is_of_examples(self) -> bool:
+        """Whether something is correlated with the number of examples."""
+        return any((self.habit_examples, self.speed_examples, self.bandwidth_examples))
+
+    def factor(self) -> NDArray[np.float64]:
+        """L [5, 5], lower triangular with rows of length 1: L e are the normal scores of (habit,
+        speed, download rate, upload rate, examples) of independent normals e.
+
+        The Pearson correlation of normal scores with the rank correlation rho is 2 sin(pi rho / 6)
+        (Kruskal 1958, "Ordinal measures of association", section 6).
+
+        Raises:
+            numpy.linalg.LinAlgError: no five variables have these correlations.
+        """
+        ranks = np.eye(5)
+        ranks[1, 0] = self.habit_speed
+        ranks[2, :2] = ranks[3, :2] = self.habit_bandwidth, self.speed_bandwidth
+        ranks[3, 2] = self.downlink_uplink
+        bandwidth = self.bandwidth_examples
+        ranks[4, :4] = self.habit_examples, self.speed_examples, bandwidth, bandwidth
+        return np.linalg.cholesky(2.0 * np.sin(np.pi / 6.0 * ranks)).astype(np.float64)
+
+    @model_validator(mode="after")
+    def _some_variables_have_them(self) -> Self:
+        try:
+            self.factor()
+        except np.linalg.LinAlgError:
+            given = {name: value for name, value in self.model_dump().items() if value}
+            told = ", ".join(f"{name}={value:g}" for name, value in given.items())
+            raise ValueError(
+                f"{told}: no variables have these correlations together; move them towards 0, or "
+                "raise downlink_uplink"
+            ) from None
+        return self
 
 
 class Population(Table):
@@ -22,7 +131,7 @@ class Population(Table):
 
     devices: Annotated[int, Field(gt=0, lt=2**40)]
     """Devices in the population."""
-    time_zones: Annotated[tuple[TimeZone, ...], Field(strict=False, min_length=1)] = (TimeZone(),)
+    time_zones: TimeZones = (TimeZone(),)
     """Where the devices live."""
     reach: PositiveShare = 1.0
     """Share of the population that the task can use at all (wifi, competing tasks, caps)."""
@@ -41,9 +150,32 @@ class Population(Table):
     examples_max: Annotated[int, Field(gt=0, lt=2**32)] = 400
     """Most examples that a device holds; the rest of the log-normal's tail is cut."""
 
+    classes: (
+        Annotated[tuple[DeviceClass, ...], Field(strict=False, min_length=1, max_length=100)] | None
+    ) = None
+    """Classes of devices, each a table `[[population.classes]]`; none: all devices are alike but
+    for chance."""
+    correlation: Correlation | None = None
+    """Table: rank correlations of speed, bandwidth, habit and examples; none: they are
+    independent."""
+
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:
-        total = math.fsum(zone.share for zone in self.time_zones)
-        if abs(total - 1.0) > 1e-9:
-            raise ValueError(f"time_zones: the shares sum to {total:g}, not 1; scale them")
+        _demand_whole("time_zones", (zone.share for zone in self.time_zones))
+        if self.classes is not None:
+            _demand_whole("classes", (each.share for each in self.classes))
         return self
+
+    @model_validator(mode="after")
+    def _classes_have_names_of_their_own(self) -> Self:
+        names = collections.Counter(each.name for each in self.classes or ())
+        for name, count in names.items():
+            if count > 1:
+                raise ValueError(f"classes: {count} have the name {name!r}; give each its own")
+        return self
+
+
+def _demand_whole(key: str, shares: Iterable[float]) -> None:
+    total = math.fsum(shares)
+    if abs(total - 1.0) > 1e-9:
+        raise ValueError(f"{key}: the shares sum to {total:g}, not 1; scale them")

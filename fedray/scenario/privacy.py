@@ -1,10 +1,11 @@
 """The table `privacy`: the noise mechanism and what it claims."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedray.encoding.tables import AnyEncoding, FixedPoint
+from fedray.mechanisms.accounting.calibration import largest_sensitivity
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -73,6 +74,29 @@ class Privacy(Table):
     stop_at: StopAt | None = None
     """Table: a budget at which a simulation ends early; none: it commits all rounds. A training
     takes the rounds of its trace."""
+    at_limit: Annotated[
+        Literal["stop", "exclude"],
+        # Scenarios that were written before there was a choice keep their digest.
+        Field(exclude_if=lambda at_limit: at_limit == "stop"),
+    ] = "stop"
+    """What happens where a device would go beyond `stop_at`. `stop` ends the run. `exclude` lets it
+    go on without the device: one whose participation in the round that is being formed would bring
+    it beyond the budget, as counted over all rounds.count rounds, is not selected, then or later;
+    only with rounds.mode on-device, and mechanisms without negative entries."""
+
+    @property
+    def largest_sensitivity(self) -> float | None:
+        """The largest sensitivity that `stop_at` allows, at clip norm 1; None without a budget."""
+        if self.stop_at is None:
+            return None
+        # One limit for rho and epsilon: both grow with the sensitivity alone, so the stricter one
+        # decides.
+        return largest_sensitivity(
+            self.noise_multiplier,
+            self.budget_delta,
+            rho=self.stop_at.rho,
+            epsilon=self.stop_at.epsilon,
+        )
 
     @property
     def budget_delta(self) -> float:
@@ -117,6 +141,15 @@ class Privacy(Table):
             raise ValueError(
                 f"encoding.kind={self.encoding.kind!r} with stop_at: the budget counts noise of "
                 "the server; leave stop_at out, or take the encoding secagg"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_limit_is_one_of_a_budget(self) -> Self:
+        if self.at_limit == "exclude" and self.stop_at is None:
+            raise ValueError(
+                "at_limit='exclude' without stop_at: there is no limit; give a budget, as "
+                "stop_at = {epsilon = 3.0}, or leave at_limit out"
             )
         return self
 

@@ -43,6 +43,8 @@ AnyClosing = Annotated[GoalClosing | AtLeastClosing, Field(discriminator="kind")
 
 _OF_SELECTED_COHORTS = (
     "over_selection",
+    "selection",
+    "waiting_multiple",
     "selection_timeout_minutes",
     "start_share",
     "report_timeout_minutes",
@@ -84,6 +86,17 @@ class Rounds(Table):
     selection_timeout_minutes: Annotated[float, Field(ge=1)] = 1440.0
     """Longest wait for enough devices; then the round goes on if at least report_goal wait, and
     `start_share` of those wanted, else it is abandoned."""
+    selection: Annotated[
+        Literal["first", "reservoir"],
+        # As of `mode`: scenarios that were written before there was a choice keep their digest.
+        Field(exclude_if=lambda selection: selection == "first"),
+    ] = "first"
+    """Who is selected. `first`: who comes first waits, and all who wait are selected. `reservoir`:
+    more devices may wait, and when the round can start, it draws those that it selects among them
+    at random; the others are sent away and may check in again."""
+    waiting_multiple: Annotated[float, Field(ge=1, le=100)] | None = None
+    """Devices that may wait at once per device to select, only with selection = "reservoir"; none:
+    3."""
     start_share: PositiveShare | None = None
     """Least share of the devices to select that must wait for a round to start after the selection
     timeout; none: report_goal devices are enough."""
@@ -125,6 +138,13 @@ class Rounds(Table):
         if self.uploads is not None:
             return self.report_goal
         return math.ceil(round(self.report_goal * self.over_selection, 9))
+
+    @property
+    def waiting_room(self) -> int:
+        """Devices that may wait at once."""
+        if self.selection == "first":
+            return self.selection_target
+        return math.ceil(round(self.selection_target * (self.waiting_multiple or 3.0), 9))
 
     @property
     def least_to_start(self) -> int:
@@ -196,6 +216,7 @@ class Rounds(Table):
             return self
         keys = ("closing", "start_share", "min_minutes_between")
         given = [key for key in keys if getattr(self, key) is not None]
+        given += ["selection"] if self.selection != "first" else []
         if given:
             raise ValueError(
                 f"{given[0]}: it is a rule for devices that wait and report, and "
@@ -230,6 +251,15 @@ class Rounds(Table):
                     f"{key} is given with mode='buffered', where no devices are selected together "
                     "and a buffer is released as soon as it is full; leave it out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_reservoir_has_room(self) -> Self:
+        if self.waiting_multiple is not None and self.selection == "first":
+            raise ValueError(
+                f"waiting_multiple={self.waiting_multiple:g}: with selection='first' as many wait "
+                "as are selected; take selection='reservoir', or leave it out"
+            )
         return self
 
     @model_validator(mode="after")

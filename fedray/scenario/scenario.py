@@ -15,10 +15,11 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedray.encoding.encoding import SumSetting
 from fedray.encoding.tables import FixedPoint
-from fedray.errors import ScenarioError
+from fedray.errors import InputError, ScenarioError
 from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
+from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.mistakes import refused
+from fedray.mistakes import explain, refused
 from fedray.parsing import parse_toml
 from fedray.scenario.availability import Availability, HabitAvailability
 from fedray.scenario.clipping import AdaptiveClipping
@@ -28,7 +29,7 @@ from fedray.scenario.data_file import PLACES
 from fedray.scenario.latency import Latency
 from fedray.scenario.overrides import apply_override
 from fedray.scenario.participation import Participation
-from fedray.scenario.population import Population
+from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
 from fedray.scenario.training import Training, with_task_as_table
@@ -85,6 +86,20 @@ class Scenario(Table):
         return self.population.devices + math.ceil(
             self.population.joins_per_day * self.rounds.max_days
         )
+
+    @property
+    def of_classes(self) -> tuple[Self, ...]:
+        """A scenario for each class of devices, in which all are of it: it has their availability
+        and time zones. Itself alone where there are no classes."""
+        return tuple(self._of_class(each) for each in self.population.classes or ()) or (self,)
+
+    def _of_class(self, each: DeviceClass) -> Self:
+        zones = each.time_zones or self.population.time_zones
+        population = self.population.model_copy(update={"time_zones": zones, "classes": None})
+        availability = self.availability
+        if each.availability:
+            availability = _with_keys(availability, each)
+        return self.model_copy(update={"population": population, "availability": availability})
 
     @property
     def training_seed(self) -> int:
@@ -237,6 +252,25 @@ class Scenario(Table):
         return self
 
     @model_validator(mode="after")
+    def _classes_and_correlations_have_what_they_speak_of(self) -> Self:
+        # Keys that the availability does not have are refused here.
+        _ = self.of_classes
+        correlation = self.population.correlation
+        if correlation is None:
+            return self
+        if correlation.is_of_habit and not self.availability.has_propensities:
+            raise ValueError(
+                "population.correlation: habits are those of the habit model, and "
+                f"availability.model={self.availability.model!r}; leave the keys of habit out"
+            )
+        if correlation.is_of_examples and not self.data.draws_counts:
+            raise ValueError(
+                f"population.correlation: data.kind={self.data.kind!r} says itself how many "
+                "examples a device has; leave the keys of examples out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rounds_fit_the_population(self) -> Self:
         usable = self.device_ids * self.usable_share
         if not self.availability.can_be_thinned and self.rounds.sampler == "thinning":
@@ -359,6 +393,30 @@ class Scenario(Table):
                 "so nothing would be committed; raise it, or privacy.noise_multiplier="
                 f"{self.privacy.noise_multiplier:g}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _devices_can_be_excluded(self) -> Self:
+        privacy = self.privacy
+        if privacy.at_limit != "exclude":
+            return self
+        if self.rounds.mode != "on-device":
+            unknown = (
+                "a device starts before it is known which buffer takes its report"
+                if self.rounds.mode == "buffered"
+                else "the schedule draws who takes part, and to leave devices out would change its "
+                "probabilities"
+            )
+            raise ValueError(
+                f"privacy.at_limit='exclude' with rounds.mode={self.rounds.mode!r}: {unknown}; "
+                "take 'stop', or rounds.mode='on-device'"
+            )
+        limit = privacy.largest_sensitivity
+        assert limit is not None
+        try:
+            check_can_be_filtered(privacy.mechanism, self.rounds.count, limit)
+        except InputError as error:
+            raise ValueError(f"privacy.at_limit='exclude': {error}") from None
         return self
 
     @property
@@ -507,6 +565,32 @@ def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     for override in [overrides] if isinstance(overrides, str) else overrides:
         apply_override(tables, override)
     return tables
+
+
+def _with_keys(availability: Availability, device_class: DeviceClass) -> Availability:
+    """An availability with the keys of a class. Raises ValueError, in one line."""
+    kind, keys = type(availability), device_class.availability or {}
+    told = f"population.classes, class {device_class.name!r}: availability"
+    if isinstance(availability, ContentFile) or "model" in keys:
+        raise ValueError(
+            f"{told}: a class has keys of the population's model alone, and none of a model with a "
+            f"file (availability.model={availability.model!r}); leave it out"
+        )
+    tables = _merged(availability.model_dump(), keys)
+    try:
+        return kind.model_validate(tables)
+    except ValidationError as error:
+        raise ValueError(f"{told}: {explain(error, kind, tables)}") from None
+
+
+def _merged(table: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """A table with other values of some keys, and so the tables in it."""
+    both = {
+        key: _merged(table[key], value)
+        for key, value in keys.items()
+        if isinstance(value, dict) and isinstance(table.get(key), dict)
+    }
+    return {**table, **keys, **both}
 
 
 def _without_content(table: BaseModel) -> BaseModel:

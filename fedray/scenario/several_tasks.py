@@ -33,7 +33,14 @@ _COMMON = {
     "participation": ("history_loss_per_day", "history_loss"),
 }
 """Keys of these tables that speak of the server or of the devices, not of a task."""
-_TIME_RULES = ("timer_hours", "timer_resets_on", "timer_violators", "clock_skew_hours")
+_TIME_RULES = (
+    "timer_hours",
+    "timer_resets_on",
+    "timer_violators",
+    "clock_skew_hours",
+    "clock_changes_per_day",
+    "clock_change_hours",
+)
 
 
 class FederatedTask(Table):
@@ -332,6 +339,12 @@ def _check(several: SeveralTasks, source: str) -> None:
             raise ScenarioError(
                 f"{source}, task {task.name}: rounds.mode={mode!r}: tasks share devices only where "
                 "rounds select their devices together; take 'on-device', or run the task alone"
+            )
+        if task.scenario.privacy.at_limit == "exclude":
+            raise ScenarioError(
+                f"{source}, task {task.name}: privacy.at_limit='exclude': a device has one limit "
+                "over all tasks, and this would keep one of each; leave it out, or run the task "
+                "alone"
             )
         if task.starts_days >= task.scenario.rounds.max_days:
             raise ScenarioError(

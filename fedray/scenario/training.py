@@ -202,7 +202,7 @@ class Training(Table):
     """Parameters to start from; none: drawn, as the task says."""
     cohort_sample: Annotated[int, Field(gt=0, le=100_000)] = 64
     """Accepted devices of a round that really train; the noise is scaled by cohort_sample /
-    report_goal. Of a Poisson sample all train, and this is not read."""
+    the number of accepted devices. Of a Poisson sample all train, and this is not read."""
     client: AnyWork = FedAvg()
     """What a device does."""
     devices_at_once: Annotated[int, Field(gt=0, le=4096)] | None = 16

@@ -44,6 +44,7 @@ from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.mechanisms.strategy import Strategy
 from fedray.messages import Clip, TrainReport
+from fedray.part_done import PartDone
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.buffer import PolynomialWeighting
@@ -243,6 +244,7 @@ def run_canary(
     coordinates: int | None = None,
     aggregator: Aggregator | None = None,
     trainer: Trainer | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
     """Sends canaries through the training of a scenario, and compares what comes out with theory.
 
@@ -254,6 +256,7 @@ def run_canary(
             layers. More of them narrow the interval. None: 8,192, or 256 where devices add noise.
         aggregator: what is tested; the real one unless given.
         trainer: what is tested; the real one unless given.
+        on_progress: hears how many rounds are trained.
 
     Raises:
         InputError: if there are more rounds, values or draws than a machine can take.
@@ -285,7 +288,7 @@ def run_canary(
             f"{rounds} rounds of coordinates={coordinates}: devices that add noise would draw more "
             f"than {MOST_DRAWS:,} numbers; {remedy}"
         )
-    return check_training(scenario, recorded, coordinates, aggregator, trainer)
+    return check_training(scenario, recorded, coordinates, aggregator, trainer, on_progress)
 
 
 class Recorded(NamedTuple):
@@ -311,6 +314,7 @@ def check_aggregator(
     coordinates: int,
     aggregator: Aggregator | None = None,
     trainer: Trainer | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
     """Does what `run_canary` does, for a given pattern of rounds.
 
@@ -331,6 +335,7 @@ def check_training(
     coordinates: int,
     aggregator: Aggregator | None = None,
     trainer: Trainer | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> CanaryResult:
     """Does what `run_canary` does, for what is given of a trace.
 
@@ -340,6 +345,7 @@ def check_training(
         coordinates: parameters D of the model; rounded down to whole canaries.
         aggregator: what is tested; the real one unless given.
         trainer: what is tested; the real one unless given.
+        on_progress: hears how many rounds are trained.
 
     Raises:
         InputError: if canaries would take what rounding adds for noise.
@@ -347,7 +353,13 @@ def check_training(
     """
     setup = _Setup.of(scenario, recorded, coordinates)
     setup.demand_fine_steps(recorded)
-    released, clips = _released(setup, recorded, aggregator or _real_aggregator, trainer or _real())
+    released, clips = _released(
+        setup,
+        recorded,
+        aggregator or _real_aggregator,
+        trainer or _real(),
+        on_progress or (lambda text: None),
+    )
     z = scenario.update_noise_multiplier
     strategy = scenario.privacy.mechanism
     encoding = setup.encoding
@@ -582,7 +594,11 @@ def _reference_weights(scenario: Scenario, recorded: Recorded) -> NDArray[np.flo
 
 
 def _released(
-    setup: _Setup, recorded: Recorded, aggregator: Aggregator, trainer: Trainer
+    setup: _Setup,
+    recorded: Recorded,
+    aggregator: Aggregator,
+    trainer: Trainer,
+    tell: Callable[[str], None],
 ) -> tuple[NDArray[np.float64], list[Clip]]:
     """What the training releases, noised sums [n, 2 canaries], and the clips of the rounds.
 
@@ -606,6 +622,7 @@ def _released(
     direction = np.array(layers) / math.hypot(*layers)
     rows = np.empty((recorded.rounds, 2 * setup.canaries))
     for index in range(recorded.rounds):
+        tell(PartDone(f"{index:,} of {recorded.rounds:,} rounds", index, recorded.rounds))
         cohort = _cohort(setup, recorded, index)
         loop.train(index, cohort)
         divisor = setup.denominator or cohort.device_ids.size

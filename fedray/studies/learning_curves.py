@@ -50,6 +50,7 @@ from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
 from fedray.messages import Metric
 from fedray.parsing import finite_or_none
+from fedray.part_done import PartDone
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
@@ -237,8 +238,10 @@ def study_learning(
         }
         # A study that was interrupted trains only what is not there yet.
         missing = [job for job in jobs.values() if not job.is_done(trace)]
-        for count, _ in enumerate(run_tasks(_train, missing, here), 1):
-            tell(f"{len(jobs) - len(missing) + count} of {len(jobs)} models trained")
+        done = len(jobs) - len(missing)
+        tell(PartDone(f"{done} of {len(jobs)} models trained", done, len(jobs)))
+        for count, _ in enumerate(run_tasks(_train, missing, here), done + 1):
+            tell(PartDone(f"{count} of {len(jobs)} models trained", count, len(jobs)))
     runs = {key: TrainedRun.open(job.out) for key, job in jobs.items()}
     result = study.result(runs, tuple(seeds))
     document = json.dumps(result.to_json(), indent=1) + "\n"

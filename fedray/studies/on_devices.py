@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.participation import read_patterns
-from fedray.clients.population import Presence, Zones, devices_of_ranks, joined_before, zones_on
+from fedray.clients.population import Presence, devices_of_ranks, joined_before, zone_offsets_on
 from fedray.clients.workers import start_trainers
 from fedray.errors import InputError
 from fedray.learning import cohorts
@@ -219,8 +219,7 @@ class _Draws:
 
     def _by_zone(self, device_ids: NDArray[np.uint64]) -> Iterator[_Chosen]:
         # Of the uniform sample, so that zones have the devices that they have in the population.
-        zones = Zones.of(self._scenario)
-        offsets = zones.offsets[zones_on(zones, device_ids)]
+        offsets = zone_offsets_on(self._scenario, device_ids)
         for offset in np.unique(offsets).tolist():
             yield "zone", offset, offset, device_ids[offsets == offset]
 

@@ -55,6 +55,7 @@ def plan_files(plan: Plan, command: str) -> dict[str, bytes]:
         participation.timer_violators == 0.0
         and participation.clock_skew_hours == 0.0
         and participation.history_loss_per_day is None
+        and participation.clock_changes_per_day is None
     )
     # Only a timer that starts at the report keeps a report and the next check-in so far apart.
     if keeps_timer and participation.timer_resets_on in ("accepted", "reported"):

@@ -9,7 +9,6 @@ from typing import Any
 from fedray.audit.audit import audit_trace
 from fedray.mechanisms.registry import Tree
 from fedray.placement import Placement
-from fedray.scenario import Scenario
 from fedray.scenarios.gboard import PublishedRun, relative_pace, select
 from fedray.simulation import simulate
 
@@ -40,6 +39,9 @@ class ReproducedRun:
     """Name of the row, such as nwp-en-GB."""
     reach: float
     """Share of the population that the task can use."""
+    is_fitted: bool
+    """Whether the scenario's reach was fitted on this row's own min-sep, so that its agreement says
+    nothing."""
     min_sep: Figure
     """The gap; the published one is converted by `gap_of`."""
     max_participations: Figure
@@ -85,14 +87,14 @@ def reproduce_gboard(
     """Simulates published runs and audits them.
 
     Args:
-        rows: comma-separated locales or names; None for all.
+        rows: comma-separated locales or names, or a user's CSV file; None for all.
         overrides: keys set in every scenario, as "table.key=value".
         out: directory in which each trace is kept under its row's name; None keeps none.
         placement: where the simulations run.
         on_row: hears of all results so far after every row.
 
     Raises:
-        InputError: if a row is unknown.
+        InputError: if a row is unknown, or the file is no table of runs.
     """
     results = []
     for published in select(rows):
@@ -102,6 +104,13 @@ def reproduce_gboard(
         if on_row is not None:
             on_row(results)
     return results
+
+
+FIT_NOTE = (
+    "Fitted: the locale's reach was chosen so that this row's min-sep comes out, and its agreement "
+    "says nothing. Predicted: nothing was fitted on this row. Participations, days and pace are "
+    "fitted nowhere."
+)
 
 
 GAP_NOTE = (
@@ -122,7 +131,7 @@ PACE_NOTE = (
 def _reproduce(
     published: PublishedRun, overrides: Sequence[str], trace_path: Path, placement: Placement | None
 ) -> ReproducedRun:
-    scenario = Scenario.from_toml(published.file, overrides)
+    scenario = published.scenario(overrides)
     trace = simulate(scenario, placement, trace_path)
     # The published runs used the tree, whatever the scenario's own mechanism is.
     audit = audit_trace(trace, mechanism=Tree())
@@ -138,6 +147,7 @@ def _reproduce(
     return ReproducedRun(
         name=published.name,
         reach=scenario.population.reach,
+        is_fitted=published.is_fitted,
         min_sep=Figure(min_sep, published.min_sep),
         max_participations=Figure(audit.max_participations, published.max_participations),
         rho=Figure(tree.observed_limits.rho, published.rho),

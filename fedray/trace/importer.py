@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.errors import InputError, RunFailed
+from fedray.part_done import PartDone
 from fedray.trace.files import first_line
 from fedray.trace.imported import (
     BY_RANK,
@@ -155,7 +156,8 @@ def import_log(
         parts = _Parts(writer, log_rounds, numbering, origin, keeps_repeats=repeats == "each")
         for batch in _sorted(staged, sorting, memory_mebibytes):
             parts.add(batch)
-            on_progress(f"{parts.rows:,} of {source.rows - source.filtered_rows:,} rows sorted")
+            rows = source.rows - source.filtered_rows
+            on_progress(PartDone(f"{parts.rows:,} of {rows:,} rows sorted", parts.rows, rows))
         # Neither belongs to the trace, and both may be as large as the log.
         staged.unlink()
         shutil.rmtree(sorting, ignore_errors=True)

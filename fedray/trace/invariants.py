@@ -6,10 +6,11 @@
 3. accepted <= reported <= selected; an abandoned attempt accepts nobody, a committed round
    somebody unless it is a Poisson sample, which may be empty.
 4. A part's rows are of its own devices, sorted by (device_id, checkin_time), and of rounds that
-   exist.
+   exist; of excluded devices also of the round that was being formed when the run ended. An
+   excluded device has no later rows.
 5. No device is accepted twice in one round, and accepted rounds of a device increase.
 6. The accepted rows of a round are as many as the rounds table says.
-7. Losses of devices' histories are sorted by (device_id, time).
+7. Losses of devices' histories, and settings of their clocks, are sorted by (device_id, time).
 8. Of buffered rounds: no participation has a version above its round, or below it by more than the
    scenario's max_staleness.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt
+from fedray.messages import Outcome
 
 
 def check_rounds(columns: dict[str, NDArray], source: str, *, may_be_empty: bool = False) -> None:
@@ -57,7 +59,12 @@ def check_rounds(columns: dict[str, NDArray], source: str, *, may_be_empty: bool
 
 
 def check_rows(
-    columns: dict[str, NDArray], first_device: int, end_device: int, last_round: int, source: str
+    columns: dict[str, NDArray],
+    first_device: int,
+    end_device: int,
+    last_round: int,
+    committed_rounds: int,
+    source: str,
 ) -> None:
     """Checks invariant 4 for all rows of a part.
 
@@ -66,6 +73,7 @@ def check_rows(
         first_device: least id that the part may have.
         end_device: one above the largest.
         last_round: the largest number of an attempt.
+        committed_rounds: the number of the round that was being formed when the run ended.
         source: the file, for messages.
 
     Raises:
@@ -83,11 +91,15 @@ def check_rows(
     # Sorted ids lie within the part if the first and the last do.
     inside = first_device <= int(device_ids[0]) and int(device_ids[-1]) < end_device
     _demand(inside, source, f"device ids lie outside [{first_device}, {end_device})")
+    is_excluded = columns["outcome"] == Outcome.EXCLUDED
+    last_of_row = np.where(is_excluded, max(last_round, committed_rounds), last_round)
     _demand(
-        int(columns["round"].max()) <= last_round,
+        bool((columns["round"] <= last_of_row).all()),
         source,
         f"a row names a round after {last_round}, the last attempt's",
     )
+    comes_back = is_excluded[:-1] & is_same_device
+    _demand(not comes_back.any(), source, "a device that was excluded has a later row")
 
 
 def check_accepted(
@@ -152,21 +164,21 @@ def check_totals(
         _demand(False, source, message)
 
 
-def check_losses(columns: dict[str, NDArray], source: str) -> None:
+def check_events(columns: dict[str, NDArray], source: str) -> None:
     """Checks invariant 7.
 
     Args:
-        columns: of losses.parquet, by name.
+        columns: of a file of `fedray.trace.schema.DEVICE_EVENTS`, by name.
         source: the file, for messages.
 
     Raises:
-        TraceCorrupt: if a loss breaks it.
+        TraceCorrupt: if a row breaks it.
     """
     device_ids, times = columns["device_id"], columns["time"]
     later = (device_ids[1:] > device_ids[:-1]) | (
         (device_ids[1:] == device_ids[:-1]) & (times[1:] >= times[:-1])
     )
-    _demand(bool(later.all()), source, "losses are not sorted by device_id and time")
+    _demand(bool(later.all()), source, "rows are not sorted by device_id and time")
 
 
 def check_versions(

@@ -186,8 +186,8 @@ class Log:
             where = f"column {layout.time!r} of log {shown_path(path)}"
             self.times = TimeReader(where, layout.time_unit)
         self._on_progress = on_progress
-        self._files = _files(path)
-        self._format = _format_of(self._files[0], layout.file_format)
+        self._files = log_files(path)
+        self._format = log_format_of(self._files[0], layout.file_format)
         if self._format != "csv" and layout.delimiter is not None:
             raise InputError(
                 f"delimiter={layout.delimiter!r} is for CSV, and log {shown_path(path)} is "
@@ -248,7 +248,7 @@ class Log:
         file = self._files[0]
         given = self.layout.columns
         schema = (
-            self._csv(file, []).schema if self._format == "csv" else _parquet(file).schema_arrow
+            self._csv(file, []).schema if self._format == "csv" else open_parquet(file).schema_arrow
         )
         # pyarrow decodes the names only when they are asked for.
         try:
@@ -300,7 +300,7 @@ class Log:
             return
         # CSV is text everywhere; files of Parquet have types that may differ from file to file.
         for file in self._files:
-            with _parquet(file) as parquet:
+            with open_parquet(file) as parquet:
                 schema = parquet.schema_arrow
                 found = {
                     name: schema.field(name).type if name in schema.names else None
@@ -521,7 +521,7 @@ def shown_value(value: pa.Scalar) -> str:
     return repr(plain)[:60]
 
 
-def _parquet(file: Path) -> pq.ParquetFile:
+def open_parquet(file: Path) -> pq.ParquetFile:
     try:
         # Without this the whole file would be read ahead.
         return pq.ParquetFile(file, pre_buffer=False)
@@ -573,7 +573,7 @@ def _whole_numbers(rounds: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray]
     raise InputError(f"round_column={name!r} is of type {kind}; rounds are whole numbers")
 
 
-def _files(path: Path) -> list[Path]:
+def log_files(path: Path) -> list[Path]:
     if path.is_file():
         return [_utf8(path)]
     if not path.is_dir():
@@ -608,7 +608,7 @@ def _utf8(file: Path) -> Path:
     return file
 
 
-def _format_of(file: Path, given: str | None) -> str:
+def log_format_of(file: Path, given: str | None) -> str:
     found = given or _FORMATS.get(file.suffix.lower())
     if found is None:
         raise InputError(

@@ -17,7 +17,7 @@ from fedray.parsing import parse_json
 from fedray.trace.files import check_file, check_name, first_line, read_ahead, read_columns
 from fedray.trace.invariants import (
     check_accepted,
-    check_losses,
+    check_events,
     check_rounds,
     check_rows,
     check_totals,
@@ -25,12 +25,13 @@ from fedray.trace.invariants import (
 )
 from fedray.trace.schema import (
     BUFFERED_SCHEMA,
+    CLOCKS_FILE,
+    DEVICE_EVENTS,
     DOCUMENT_DIGEST,
     FIRST_READ_VERSION,
     FORMAT,
     LAST_VERSION_WITH_METRICS,
     LAST_VERSION_WITHOUT_VERSIONS,
-    LOSS_SCHEMA,
     LOSSES_FILE,
     OUTCOMES,
     PARTICIPATION_SCHEMA,
@@ -95,8 +96,9 @@ class Trace:
         )
         for part in trace.run["parts"]:
             check_file(directory / part["file"], trace.participation_schema, part["rows"])
-        if "losses_digest" in trace.run:
-            check_file(directory / LOSSES_FILE, LOSS_SCHEMA, None)
+        for file, (digest_key, schema) in DEVICE_EVENTS.items():
+            if digest_key in trace.run:
+                check_file(directory / file, schema, None)
         check_no_strays(trace.run["parts"], directory)
         return trace
 
@@ -172,12 +174,22 @@ class Trace:
     def losses(self) -> dict[str, NDArray] | None:
         """Columns of the losses of devices' histories, in order of device and time; None of a run
         in which none could be lost. Checks invariant 7."""
-        if "losses_digest" not in self.run:
+        return self._events(LOSSES_FILE)
+
+    @cached_property
+    def clock_changes(self) -> dict[str, NDArray] | None:
+        """Columns of the times at which clocks were set to another time, in order of device and
+        time; None of a run in which none could be. Checks invariant 7."""
+        return self._events(CLOCKS_FILE)
+
+    def _events(self, file: str) -> dict[str, NDArray] | None:
+        digest_key, schema = DEVICE_EVENTS[file]
+        if digest_key not in self.run:
             return None
-        columns = read_columns(self.path / LOSSES_FILE, LOSS_SCHEMA)
+        columns = read_columns(self.path / file, schema)
         if self._verify:
-            self._demand(columns_digest(columns) == self.run["losses_digest"], LOSSES_FILE)
-        check_losses(columns, str(self.path / LOSSES_FILE))
+            self._demand(columns_digest(columns) == self.run[digest_key], file)
+        check_events(columns, str(self.path / file))
         return columns
 
     @cached_property
@@ -271,7 +283,8 @@ class Trace:
         # Rows of abandoned attempts bear the number of the next commit, which may never come.
         last_round = int(self.rounds["round"].max(initial=0))
         file = str(self.path / entry["file"])
-        check_rows(columns, entry["first_device"], entry["end_device"], last_round, file)
+        first, end = entry["first_device"], entry["end_device"]
+        check_rows(columns, first, end, last_round, self.committed_rounds, file)
         return columns
 
     def outcome_counts(self) -> dict[str, int]:
@@ -292,7 +305,7 @@ class Trace:
             self._demand(columns_digest(self.columns(index)) == part["digest"], part["file"])
         # A new Trace reads rounds and metrics anew, and demands their digests.
         checked = Trace(self.path, self.run)
-        _ = checked.rounds, checked.losses, checked.metrics
+        _ = checked.rounds, checked.losses, checked.clock_changes, checked.metrics
         if checked.trained is not None:
             checked.trained.verify()
 
@@ -414,7 +427,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
         "scenario": dict,
         "packages": dict,
         "parts": list,
-        **({"losses_digest": str} if "losses_digest" in run else {}),
+        **{key: str for key, _ in DEVICE_EVENTS.values() if key in run},
         **({DOCUMENT_DIGEST: str} if version > FIRST_READ_VERSION else {}),
     }
     check_keys(run, kinds, directory)
@@ -424,7 +437,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     if not verify:
         return run
     part_digests = [part["digest"] for part in run["parts"]]
-    digest = run_digest(part_digests, run["rounds_digest"], run.get("losses_digest"))
+    digest = run_digest(part_digests, run["rounds_digest"], run)
     if digest != run["digest"]:
         raise TraceCorrupt(
             f"{file}: its digest is not that of its parts and rounds; take the trace from its "

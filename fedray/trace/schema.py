@@ -11,16 +11,25 @@
       losses.parquet              a row per loss of a device's history, between its first and last
                                   check-in in the trace, sorted by (device_id, time); only where
                                   histories may be lost
+      clock_changes.parquet       a row per time at which the clock of such a device was set to
+                                  another, by how many seconds forward; only where clocks may
+                                  change
       training/                   the model that was learned from it, if one was; not part of the
                                   digest (fedray/trace/trained.py)
       <sha256>.npy                the mechanism's matrix, only for mechanisms that are one
       report.html                 the page, where one was written
 
+Where devices at their privacy budget are excluded, a row with the outcome `excluded` says which
+device was not selected, when it had checked in, and in which round it would have been. It is the
+device's last row, and is not counted among the selected of a round.
+
 Where the server stores uploads, a row of participations is an upload that was drawn for a round.
 Its times are those of the upload, so an upload that was drawn several times has several rows with
 the same times; an upload that could not be read has the outcome failed. `opened` of a round is the
 end of the upload window, and `eligible_estimate` how many uploads were eligible. run.json says in
-`uploads` how uploads went, and in `sampling` how rounds were drawn.
+`uploads` how uploads went, and in `sampling` how rounds were drawn. Where the population has
+classes, it says in `classes` which share of each is eligible at once, on average, and how its
+devices took part.
 
 Times are seconds since the start of the run, which is midnight UTC of a Monday.
 """
@@ -37,7 +46,7 @@ from numpy.typing import NDArray
 from fedray.messages import Outcome
 
 FORMAT = "fedray-trace"
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 FIRST_READ_VERSION = 2
 """The oldest that is read: without digests of single columns, of the metrics and of run.json."""
 LAST_VERSION_WITH_METRICS = 3
@@ -49,6 +58,7 @@ DOCUMENT_DIGEST = "document_digest"
 RUN_FILE = "run.json"
 ROUNDS_FILE = "rounds.parquet"
 LOSSES_FILE = "losses.parquet"
+CLOCKS_FILE = "clock_changes.parquet"
 REPORT_FILE = "report.html"
 PARTICIPATIONS = "participations"
 
@@ -94,6 +104,13 @@ LOSS_SCHEMA = pa.schema(
         pa.field("time", pa.float64(), nullable=False),
     ]
 )
+CLOCK_SCHEMA = LOSS_SCHEMA.append(pa.field("seconds", pa.float64(), nullable=False))
+DEVICE_EVENTS = {
+    LOSSES_FILE: ("losses_digest", LOSS_SCHEMA),
+    CLOCKS_FILE: ("clock_changes_digest", CLOCK_SCHEMA),
+}
+"""Files of what happens to devices beside rounds, where something may: the key of run.json with the
+digest, and the columns."""
 
 
 def part_file(first_device: int) -> str:
@@ -143,7 +160,7 @@ def document_digest(document: Mapping[str, Any]) -> str:
 
 
 def run_digest(
-    part_digests: list[str], rounds_digest: str, losses_digest: str | None = None
+    part_digests: list[str], rounds_digest: str, event_digests: Mapping[str, Any] | None = None
 ) -> str:
     """Digests all result columns.
 
@@ -152,7 +169,10 @@ def run_digest(
     Args:
         part_digests: of the parts, in order of device.
         rounds_digest: of rounds.parquet.
-        losses_digest: of losses.parquet; None where there is none.
+        event_digests: of the files of DEVICE_EVENTS that there are, by their keys; other keys do
+            not count. None where there are none.
     """
-    digests = [*part_digests, rounds_digest, *([losses_digest] if losses_digest else [])]
+    given = event_digests or {}
+    of_events = [given[key] for key, _ in DEVICE_EVENTS.values() if key in given]
+    digests = [*part_digests, rounds_digest, *of_events]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()

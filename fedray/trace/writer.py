@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.atomic import write_whole
-from fedray.messages import Losses, RoundRecord, ShardPart
+from fedray.messages import ClassCounts, ClockSettings, Losses, RoundRecord, ShardPart
 from fedray.trace.partial import MARK, TOKEN_FILE, PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import (
     BUFFERED_SCHEMA,
+    CLOCKS_FILE,
+    DEVICE_EVENTS,
     FORMAT,
-    LOSS_SCHEMA,
     LOSSES_FILE,
     OUTCOMES,
     PARTICIPATION_SCHEMA,
@@ -116,8 +117,10 @@ class TraceWriter(PartialDirectory):
     def __init__(self, directory: str | Path, *, is_resumed: bool = False) -> None:
         super().__init__(directory, RUN_FILE, is_resumed=is_resumed)
         self._parts: list[dict[str, Any]] = []
-        self._losses: dict[int, Losses] = {}
-        """By the first device of the part."""
+        self._events: dict[str, dict[int, Losses | ClockSettings]] = {}
+        """What happened to devices: by the file of DEVICE_EVENTS and the part's first device."""
+        self.class_counts: ClassCounts | None = None
+        """Participations by class of devices, of all parts so far."""
 
     def add_part(self, part: ShardPart) -> None:
         """Takes a `part`, and writes it unless its shard has. Parts may come in any order."""
@@ -125,8 +128,13 @@ class TraceWriter(PartialDirectory):
         # A part without bytes was written by its shard, where the shard sees the directory.
         if part.parquet is not None:
             self._write(name, part.parquet)
-        if part.losses is not None:
-            self._losses[part.first_device] = part.losses
+        events = {LOSSES_FILE: part.losses, CLOCKS_FILE: part.clock_settings}
+        for file, happened in events.items():
+            if happened is not None:
+                self._events.setdefault(file, {})[part.first_device] = happened
+        if part.classes is not None:
+            before = self.class_counts
+            self.class_counts = part.classes if before is None else before + part.classes
         self._parts.append(
             {
                 "file": name,
@@ -153,31 +161,33 @@ class TraceWriter(PartialDirectory):
         columns = round_columns(records)
         arrays = [_to_arrow(columns[field.name], field) for field in ROUND_SCHEMA]
         self._write_table(ROUNDS_FILE, pa.table(arrays, schema=ROUND_SCHEMA))
-        rounds_digest, losses_digest = columns_digest(columns), self._write_losses()
+        rounds_digest = columns_digest(columns)
+        event_digests = {DEVICE_EVENTS[file][0]: self._write_events(file) for file in self._events}
         part_digests = [part["digest"] for part in self._parts]
         document = {
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
-            "digest": run_digest(part_digests, rounds_digest, losses_digest),
+            "digest": run_digest(part_digests, rounds_digest, event_digests),
             "rounds_digest": rounds_digest,
-            **({"losses_digest": losses_digest} if losses_digest else {}),
+            **event_digests,
             **run,
             "packages": package_versions(),
             "parts": self._parts,
         }
         return self.publish(document)
 
-    def _write_losses(self) -> str | None:
-        """Writes the losses of all parts; their digest, None where no history is ever lost."""
-        if not self._losses:
-            return None
-        parts = [self._losses[first_device] for first_device in sorted(self._losses)]
+    def _write_events(self, file: str) -> str:
+        """Writes what happened to the devices of all parts into a file of DEVICE_EVENTS; its
+        digest."""
+        _, schema = DEVICE_EVENTS[file]
+        by_part = self._events[file]
+        parts = [by_part[first_device] for first_device in sorted(by_part)]
         columns = {
-            "device_id": np.concatenate([part.device_ids for part in parts]),
-            "time": np.concatenate([part.times for part in parts]),
+            name: np.concatenate(arrays)
+            for name, arrays in zip(schema.names, zip(*parts, strict=True), strict=True)
         }
-        arrays = [_to_arrow(columns[field.name], field) for field in LOSS_SCHEMA]
-        self._write_table(LOSSES_FILE, pa.table(arrays, schema=LOSS_SCHEMA))
+        arrays = [_to_arrow(columns[field.name], field) for field in schema]
+        self._write_table(file, pa.table(arrays, schema=schema))
         return columns_digest(columns)
 
     def _write_table(self, name: str, table: pa.Table) -> None:

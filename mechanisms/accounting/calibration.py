@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
 from fedray.errors import InputError
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon, gdp_epsilon
@@ -119,6 +117,8 @@ def least_noise_multiplier(
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    from scipy.optimize import brentq  # 0.5 s to import, and every run imports this file
+
     found = brentq(function, low, high, xtol=low * PRECISION / 4)
     assert isinstance(found, float), "brentq gives a number unless asked for more"
     return found

@@ -60,7 +60,7 @@ class Event(Explained, ABC):
     """Something that was released. A frozen value; as JSON, its `kind` and its fields."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
     )
 
     kind: str

@@ -10,6 +10,7 @@ tests/mechanisms/test_optimize.py; it is written out because XLA needs longer to
 whole search takes.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 
@@ -68,13 +69,14 @@ def optimize_blt(
             best = min(value for value, _ in found)
             on_progress(f"{step}: loss {math.exp(best):.6f}")
 
-    for number, start in enumerate(_starts(longest, buffers), 1):
-        found.append(_descend(value_and_gradient, start, iterations=30))
-        tell(f"start {number}")
-    found.sort(key=lambda each: each[0])
-    for place, (_, p) in enumerate(found[:POLISHED]):
-        found[place] = _descend(value_and_gradient, p, iterations=3000)
-        tell(f"polish {place + 1}")
+    with contextlib.suppress(StopIteration):  # of whoever listens
+        for number, start in enumerate(_starts(longest, buffers), 1):
+            found.append(_descend(value_and_gradient, start, iterations=30))
+            tell(f"start {number}")
+        found.sort(key=lambda each: each[0])
+        for place, (_, p) in enumerate(found[:POLISHED]):
+            found[place] = _descend(value_and_gradient, p, iterations=3000)
+            tell(f"polish {place + 1}")
     return _best_valid(found, targets, objective)
 
 

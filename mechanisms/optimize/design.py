@@ -108,7 +108,20 @@ def cached_mechanism(
         on_warning(
             f"the cached mechanism {str(path)!r} {reason}; it cannot be used and is computed anew"
         )
-    strategy = optimize_mechanism(request, on_progress)
+    is_ended_early = False
+
+    def tell(line: str) -> None:
+        nonlocal is_ended_early
+        try:
+            if on_progress:
+                on_progress(line)
+        except StopIteration:
+            is_ended_early = True
+            raise
+
+    strategy = optimize_mechanism(request, tell)
+    if is_ended_early:  # another call may find a better one
+        return strategy
     try:
         directory.mkdir(parents=True, exist_ok=True)
         keep(path, digest, json.dumps(document_of(strategy, path)).encode())
@@ -139,7 +152,8 @@ def optimize_mechanism(request: MechanismRequest, on_progress: Progress | None =
 
     Args:
         request: what is asked for.
-        on_progress: hears a line now and then, from kinds that are searched for.
+        on_progress: hears a line now and then, from kinds that are searched for. If it raises
+            StopIteration, the best that was found so far is returned.
 
     Raises:
         InputError: the request is impossible.
@@ -205,14 +219,17 @@ def _best_bands(
     n = participation.rounds
     geometric = {min(n, max(1, round(n ** (place / 23)))) for place in range(24)}
     grid = sorted(geometric | {min(n, participation.min_sep)})
-    best = min(grid, key=value)
-    step = n
-    while step > 0:
-        neighbours = [b for b in (best - step, best, best + step) if 1 <= b <= n]
-        nearer = min(neighbours, key=value)
-        if nearer == best:
-            step //= 2
-        best = nearer
+    try:
+        best = min(grid, key=value)
+        step = n
+        while step > 0:
+            neighbours = [b for b in (best - step, best, best + step) if 1 <= b <= n]
+            nearer = min(neighbours, key=value)
+            if nearer == best:
+                step //= 2
+            best = nearer
+    except StopIteration:
+        best = min(known, key=known.__getitem__)
     return kind(bands=best)
 
 

@@ -15,6 +15,8 @@ from fedray.mechanisms.participation import MinSep
 Objective = Literal["max", "rms"]
 """Which loss: of the worst round, or root mean square over rounds."""
 Progress = Callable[[str], None]
+"""Hears a line about how far a search is. It may raise StopIteration to end the search: then the
+best that was found so far is taken, validated as any other."""
 
 
 @dataclass(frozen=True, slots=True)

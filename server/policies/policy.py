@@ -4,7 +4,8 @@ A policy never meets a single check-in. It says once per attempt, for all of its
 each keeps away and which of them keep the round as their last one. Compiled code compares these
 numbers wherever a device checks in. Policies are joined here: a device may take part if all of them
 admit it, so the latest time counts, and the widest separation. What a device remembers is gone at
-the first loss of its history after it was written down.
+the first loss of its history after it was written down. Where clocks are set to another time, a
+device keeps away until its own clock says so.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.clocks import NO_CHANGES, ClockChanges, reached_by_clock
 from fedray.history import HistoryLosses, first_loss_after
 from fedray.messages import NEVER
 from fedray.scenario.participation import Participation, PolicyTable
@@ -81,6 +83,11 @@ class ParticipationPolicy:
         return False
 
     @property
+    def reads_clock(self) -> bool:
+        """Whether a device keeps away until its own clock says so."""
+        return False
+
+    @property
     def survives_loss(self) -> bool:
         """Whether a device that has lost its history keeps away as long all the same."""
         return False
@@ -105,10 +112,12 @@ class Policies:
 
     each: the policies; none of them admits everybody.
     losses: when devices lose their history.
+    clocks: when their clocks are set to another time.
     """
 
     each: tuple[ParticipationPolicy, ...]
     losses: HistoryLosses
+    clocks: ClockChanges = NO_CHANGES
 
     @property
     def separation(self) -> int:
@@ -123,6 +132,9 @@ class Policies:
             if absence is None:
                 continue
             until = absence.until
+            if self.clocks.happen and policy.reads_clock:
+                until = reached_by_clock(self.clocks, attempt.device_ids, *absence)
+                until = np.minimum(np.ceil(until), float(NEVER))
             if self.losses.happen and not policy.survives_loss:
                 until = np.minimum(until, self._forget_times(attempt, absence.since))
             np.maximum(times, until, out=times)

@@ -2,6 +2,7 @@
 
 from pkgutil import resolve_name
 
+from fedray.clocks import ClockChanges
 from fedray.history import HistoryLosses
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation, TimerPolicy
@@ -33,7 +34,7 @@ def policies_of(scenario: Scenario) -> Policies:
         each.append(RoundSeparation(table.round_separation, "arrived"))
     if table.max_participations is not None:
         each.append(Cap(table.max_participations))
-    joined = Policies(tuple(each), HistoryLosses.of(scenario))
+    joined = Policies(tuple(each), HistoryLosses.of(scenario), ClockChanges.of(scenario))
     _check_that_shards_keep(joined, table)
     return joined
 

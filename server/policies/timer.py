@@ -24,6 +24,11 @@ class Timer(ParticipationPolicy):
         del table
         return cls(participation.timer_resets_on)
 
+    @property
+    def reads_clock(self) -> bool:
+        """See `ParticipationPolicy.reads_clock`."""
+        return True
+
     def absence(self, attempt: Attempt) -> Absence:
         """Seconds are rounded up, so that no device comes before its timer has run out."""
         resets, times = self._starts(attempt)

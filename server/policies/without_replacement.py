@@ -35,6 +35,11 @@ class WithoutReplacement(ParticipationPolicy):
         """It waits a whole period from the loss, which is longer than the rest that it forgot."""
         return self.knows_of_loss
 
+    @property
+    def reads_clock(self) -> bool:
+        """See `ParticipationPolicy.reads_clock`."""
+        return True
+
     def absence(self, attempt: Attempt) -> Absence:
         """The next whole second after the period: exactly the period is not enough."""
         since = np.where(attempt.has_uploaded, attempt.upload_times, 0.0)

@@ -114,7 +114,7 @@ def test_a_window_asked_for_again_is_the_same_and_settlements_count_once(
         is_enumerated=is_enumerated,
     )
     assert columns(shard.check_ins(again)) == columns(shard.check_ins(again))
-    assert shard.use().rows == again.settlements[0].device_ids.size
+    assert shard.rows == again.settlements[0].device_ids.size
 
 
 @pytest.mark.slow
@@ -143,19 +143,6 @@ def test_preparing_a_window_changes_no_answer(is_enumerated: bool) -> None:
         settled = (
             dataclasses.replace(settlement(chosen, 0), reopen_times=opens.astype(np.uint32)),
         )
-
-
-@SAMPLERS
-def test_time_spent_on_a_window_counts_once(monkeypatch, is_enumerated: bool) -> None:
-    """By a clock that goes on by a second whenever it is read: between two readings of one call lies one second."""
-    shard = PopulationShard(scenario(20_000), 0, 20_000)
-    clock = itertools.count()
-    monkeypatch.setattr("fedray.clients.shard.time.perf_counter", lambda: float(next(clock)))
-    shard.check_ins(order(0, 3.0, is_enumerated=is_enumerated))
-    assert shard.busy_seconds == 1.0
-    shard.prepare(order(1, 3.0, is_enumerated=is_enumerated))
-    shard.check_ins(order(1, 3.0, is_enumerated=is_enumerated))
-    assert shard.busy_seconds == 3.0
 
 
 FORGETFUL = (

@@ -50,6 +50,20 @@ MODELS = {
         "availability.night_length_hours=14.0",
         ZONES,
     ],
+    "habit, by class": [
+        "population.classes=[{name='old',share=0.3,availability={night_length_hours=2.0}},"
+        "{name='far',share=0.7,time_zones=[{utc_offset_hours=9.0}]}]"
+    ],
+    "conditions": ['availability={model="conditions"}', ZONES],
+    "conditions, no wifi": ['availability={model="conditions",needs_wifi=false}', ZONES],
+    "conditions, wifi alone": [
+        'availability={model="conditions",needs_charging=false,needs_idle=false}',
+        ZONES,
+    ],
+    "conditions, idle alone": [
+        'availability={model="conditions",needs_charging=false,needs_wifi=false}',
+        ZONES,
+    ],
     "always_on": ['availability={model="always_on"}'],
     "poisson": ['availability={model="poisson",sessions_per_day=3.0,session_minutes=200.0}'],
     "replay": ['availability={model="replay",file="recording.csv"}'],
@@ -59,6 +73,12 @@ MODELS = {
     ],
     "replay, jittered": [
         'availability={model="replay",file="recording.csv",jitter_minutes=90.0}',
+        ZONES,
+    ],
+    "habit, slow days": ["availability.slow_days={share=0.5,factor=0.4,days=2}", ZONES],
+    "replay, slow days": [
+        'availability={model="replay",file="recording.csv",day_shift="uniform",period_days=5,'
+        "slow_days={share=0.5,factor=0.4}}",
         ZONES,
     ],
     "custom": ['availability={model="custom",file="mine.py",parameters={hours=5.0}}'],

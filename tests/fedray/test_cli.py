@@ -243,7 +243,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
 @pytest.mark.parametrize("command", ["audit", "report"])
 @pytest.mark.parametrize(
     ("damage", "expected"),
-    [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 5")],
+    [("truncated", "is truncated"), ("version", "schema_version=99, this release reads 2 to 6")],
 )
 def test_damaged_traces_get_one_line_and_exit_code_2(
     fedray_command, trace: Path, tmp_path: Path, command: str, damage: str, expected: str
@@ -255,7 +255,7 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
     else:
         run_file = copy / "run.json"
         run_file.write_text(
-            run_file.read_text().replace('"schema_version": 5', '"schema_version": 99')
+            run_file.read_text().replace('"schema_version": 6', '"schema_version": 99')
         )
     before = sorted(copy.rglob("*"))
     code, out, err = fedray_command(command, str(copy))
@@ -269,7 +269,17 @@ def test_damaged_traces_get_one_line_and_exit_code_2(
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["scenarios"]])
 def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
-    assert_not_loaded(["ray", "torch", "jax", "dp_accounting", "matplotlib", "numba"], arguments)
+    heavy = ["ray", "torch", "jax", "dp_accounting", "matplotlib", "numba"]
+    if "--help" in arguments:
+        heavy += ["numpy", "rich"]
+    assert_not_loaded(heavy, arguments)
+
+
+def test_the_help_says_of_every_command_what_it_does_in_whole_words(fedray_command) -> None:
+    code, out, _ = fedray_command("--help")
+    assert code == 0
+    assert "..." not in out.partition("Commands:")[2]
+    assert "Exit code 1 if nothing meets it." in out
 
 
 @pytest.mark.slow
@@ -282,6 +292,18 @@ def test_report_loads_neither_ray_nor_torch_nor_jax(trace: Path, tmp_path: Path)
     assert_not_loaded(
         ["ray", "torch", "jax", "matplotlib"],
         ["report", str(trace), "--out", str(tmp_path / "p.html")],
+    )
+
+
+@pytest.mark.slow
+def test_an_untrained_run_in_one_process_loads_neither_ray_nor_torch_nor_an_optimiser(
+    small, tmp_path: Path
+) -> None:
+    (tmp_path / "s.toml").write_text(small("rounds.count=2").to_toml())
+    out = ["--out", str(tmp_path / "t"), "--in-process", "--json"]
+    assert_not_loaded(
+        ["ray", "torch", "jax", "scipy.optimize", "dp_accounting", "matplotlib"],
+        ["run", str(tmp_path / "s.toml"), *out],
     )
 
 

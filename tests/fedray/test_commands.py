@@ -1,6 +1,9 @@
 """What all commands have in common: help, versions, names of scenarios, completion."""
 
+import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from typer.testing import CliRunner
 import fedray
 from fedray.cli import app
 from fedray.commands.flags import RENAMED
+from fedray.kept import keep, read_kept
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
@@ -106,3 +110,103 @@ def test_the_library_tells_all_mistakes_on_one_line_and_has_them_apart() -> None
     assert "\n" not in str(caught.value)
     assert len(caught.value.problems) == 2
     assert all(each.startswith("Population: ") for each in caught.value.problems)
+
+
+def test_the_cache_lists_and_clears_mechanisms_with_their_matrices(
+    tmp_path: Path, monkeypatch, fedray_command
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "fedray" / "designs"
+    kinds = ("dense", "banded")
+    for kind in kinds:
+        keep(folder / f"{kind}.json", kind, b"{}")
+        (folder / f"{kind}-0123456789abcdef.npy").write_bytes(bytes(2**19))
+    long_ago = time.time() - 10 * 86_400
+    for file in folder.iterdir():
+        os.utime(file, (long_ago, long_ago))
+    assert read_kept(folder / "dense.json", "dense") == b"{}"  # it is in use again
+    code, out, _ = fedray_command("cache", "--json")
+    (row, *others) = json.loads(out)["entries"]
+    assert (code, row["kept"], row["deleted"]) == (0, 2, 0)
+    assert not any(each["kept"] for each in others)
+    code, out, _ = fedray_command("cache", "--delete-unused-for", "5")
+    assert code == 0
+    assert "0.5 MiB of 1 mechanisms that were optimised deleted" in out
+    assert {file.name for file in folder.iterdir()} == {
+        "dense.json",
+        "dense-0123456789abcdef.npy",
+    }
+
+
+SETTING = ["--rounds", "20", "--min-sep", "4", "--max-participations", "3"]
+LOG = ["--device-column", "dev", "--round-column", "round", "--renumber", "--out", "OUT"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "MISSING"],
+        # It imports torch first.
+        pytest.param(
+            ["pretrain", "MISSING.toml", "MISSING.toml", "--out", "OUT"], marks=pytest.mark.slow
+        ),
+        ["compare", "MISSING", "MISSING"],
+        ["evaluate", "MISSING"],
+        ["audit", "MISSING"],
+        ["import", "MISSING.csv", *LOG],
+        ["report", "MISSING"],
+        ["statement", "MISSING"],
+        pytest.param(["canary", "MISSING.toml"], marks=pytest.mark.slow),
+        ["stress", "MISSING.toml"],
+        ["plan", "MISSING.toml", "--epsilon", "3"],
+        ["optimize", "blt", "--targets", "MISSING.json"],
+        ["mechanism", "MISSING.json", *SETTING],
+        ["calibrate", "MISSING.json", "--epsilon", "3", *SETTING],
+        ["fit", "MISSING.toml", "--min-sep", "4"],
+        ["reproduce", "learning", "--scenario", "MISSING.toml"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_file_that_is_missing_is_named_in_one_line(
+    arguments: list[str], fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = fedray_command(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "MISSING" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["audit", "TRACE"], "mechanisms"),
+        (["report", "TRACE"], "page"),
+        (["statement", "TRACE", "--out", "published"], ""),
+        (["import", "log.csv", *LOG], "rows_read"),
+        (["stress"], "sweeps"),
+        (["optimize", "band-fhu", *SETTING], "rms_loss"),
+        (["mechanism", "tree.json", *SETTING], "rms_loss"),
+        (["calibrate", "tree.json", "--epsilon", "3", *SETTING], "noise_multiplier"),
+        (["reproduce", "gboard-privacy", "--rows", "en-GB"], "rows"),
+        (["cache"], "entries"),
+        (["scenarios"], "scenarios"),
+        (["init"], "scenario_digest"),
+        (["schema", "latency"], "parts"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_json_is_one_object_and_nothing_else(
+    arguments: list[str], key: str, fedray_command, tmp_path: Path, monkeypatch, trace_of
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "log.csv").write_text("dev,round\na,0\nb,1\na,1\n")
+    (tmp_path / "tree.json").write_text('{"kind": "tree"}')
+    if "TRACE" in arguments:
+        path = str(trace_of([[0, 3], [1, 2]], 4).path)
+        arguments = [path if word == "TRACE" else word for word in arguments]
+    code, out, err = fedray_command(*arguments, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert not key or key in document

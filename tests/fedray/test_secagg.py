@@ -265,7 +265,7 @@ def check_mean(small, aggregator_class: type[ModelAggregator]) -> None:
             1.0,
         )
         aggregator.add(total)
-    moved = aggregator.commit(TrainReport(round_index=0, devices=10))[1]
+    moved = aggregator.commit(TrainReport(round_index=0, devices=10, accepted=200))[1]
     mean = updates.factors @ updates.values / 10
     assert np.linalg.norm(moved - mean) < 0.03 * np.linalg.norm(mean)
 
@@ -310,9 +310,9 @@ def test_canaries_find_the_noise_of_the_inflated_norm_and_notice_that_of_the_cli
     small,
 ) -> None:
     class ByTheClipNorm(ModelAggregator):
-        def release(self, scale=1.0):
+        def release(self, scale=1.0, noise_share=1.0):
             self._noise_multiplier = 2.0 / inflation(40, 2048)
-            return super().release(scale)
+            return super().release(scale, noise_share)
 
     found = canary(small)
     assert found.problems == []

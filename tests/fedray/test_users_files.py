@@ -158,13 +158,13 @@ def test_hostile_npy_headers_get_one_line(fedray_command, tmp_path: Path, shape:
 
 
 def test_names_are_text_and_not_markup(capsys) -> None:
-    from fedray.commands.output import print_table, status_line
+    from fedray.commands.output import print_table, progress_line
     from fedray.report.text import TextTable
 
     print_table(TextTable("[/red] :smile:", [["a"], ["[bold]x[/nothing]"]]))
     assert "[bold]x[/nothing]" in (out := capsys.readouterr().out)
     assert "[/red] :smile:" in out
-    with status_line("[/red]") as status:
+    with progress_line("[/red]", False) as status:
         status("[/blue]")
 
 

@@ -13,6 +13,7 @@ import json
 import lzma
 import multiprocessing
 import os
+import pickle
 import random
 import resource
 import shutil
@@ -56,10 +57,14 @@ from fedray.messages import (
 )
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.pretraining import Pretraining
+from fedray.scenarios.gboard import select
+from fedray.studies.habits.read import read_observed_log
 from fedray.studies.sweep.sweep import Sweep
 from fedray.table import read_table_file
+from fedray.trace.foreign_sessions import read_fedscale, read_flash
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import import_log
+from fedray.trace.log_records import RecordColumns
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TASKS_FILE, TasksRun
 from fedray.trace.trained import TRAINING, TrainedRunWriter
@@ -514,6 +519,49 @@ class Logs:
         return False
 
 
+class Sessions:
+    """Published traces of devices, and logs of eligibility: sessions come of them, or a refusal.
+
+    A pickle that would run something makes a file, which is a finding.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mark = folder / "mark"
+        clients = {
+            number: {"active": [9 * number, 200], "inactive": [150, 300], "finish_time": 999}
+            for number in range(1, 6)
+        }
+        calls = b"cos\nmkdir\n(V" + str(self._mark).encode() + b"\ntR."
+        self._pickles = [pickle.dumps(clients, protocol) for protocol in range(6)] + [calls]
+        messages = "\n".join(
+            f"2020-01-30 22:0{minute}:00\t{state}"
+            for minute, state in enumerate(("screen_off", "wifi", "battery_charged_on", "4G"))
+        )
+        self._flash = json.dumps({"a": {"messages": messages}, "b": {"messages": messages}})
+        rows = "".join(f"d{day % 3},{86_400 * day + 9},{86_400 * day + 99}\n" for day in range(9))
+        self._log = f"device,start,end\n{rows}"
+
+    def case(self, rng: random.Random) -> bool:
+        file = self._folder / "trace.csv"
+        kind = rng.choice(["fedscale", "flash", "log"])
+        if kind == "fedscale":
+            file.write_bytes(changed_bytes(rng.choice(self._pickles), rng))
+        else:
+            text, separator = (self._flash, ":") if kind == "flash" else (self._log, ",")
+            file.write_bytes(changed_text(text, separator, rng))
+        try:
+            if kind == "log":
+                read_observed_log(file, RecordColumns(time_unit="seconds"))
+            else:
+                found = read_fedscale(file) if kind == "fedscale" else read_flash(file)
+                assert (found.start < found.end).all()
+        finally:
+            if self._mark.exists():
+                raise Finding("a pickle was run")
+        return False
+
+
 class DataFiles:
     """Files of examples in every format. Whatever is in them is data, so it is asked only that reading ends as it may."""
 
@@ -731,6 +779,7 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
             "matrices",
             "logs",
             "data",
+            "sessions",
             "unfinished",
             "commands",
         )
@@ -749,7 +798,7 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
-    yield "own trace", 0.34, own
+    yield "own trace", 0.33, own
     yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
     yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
     root_file = root / "scenarios/several-tasks.toml"
@@ -785,9 +834,17 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
         texts / "e.json", [EVENTS], ": ", lambda file: [each.epsilon for each in read_events(file)]
     )
     yield "events", 0.02, events
+    rows = Texts(
+        texts / "r.csv",
+        [(root / "scenarios/gboard/published.csv").read_text()],
+        ",",
+        lambda file: [run.scenario() for run in select(str(file))],
+    )
+    yield "rows", 0.01, rows
     yield "matrix", 0.03, Matrices(places["matrices"])
     yield "log", 0.01, Logs(places["logs"])
     yield "data", 0.02, DataFiles(places["data"])
+    yield "sessions", 0.03, Sessions(places["sessions"])
     yield "unfinished", 0.03, Unfinished(places["unfinished"])
     yield "command", 0.01, Commands(places["commands"], places["own"] / "a")
 

@@ -9,6 +9,7 @@ from example_mechanisms import MECHANISMS, ROUNDS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from scipy import signal
 
 from fedray.mechanisms import reference
 from fedray.mechanisms.participation import MinSep
@@ -32,6 +33,7 @@ from fedray.mechanisms.sensitivity import (
     unit_vector_sensitivity,
 )
 from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.toeplitz import inverse_series
 from fedray.mechanisms.triangular import lower_factor
 
 GOLDEN = MECHANISMS["blt, optimised"]
@@ -84,6 +86,17 @@ def test_gram_is_that_of_the_materialised_matrix(strategy: Strategy, rounds: int
 def test_errors_are_those_of_the_materialised_noise_map(strategy: Strategy, rounds: int) -> None:
     expected = reference.error_variances(strategy, rounds)
     np.testing.assert_allclose(strategy.error_variances(rounds), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 5, 60])
+def test_the_inverse_series_is_that_of_scipy_s_filter_to_the_bit(bands: int) -> None:
+    """Also where it grows beyond floats: there it has no warning."""
+    coefficients = np.random.default_rng(bands).random(bands) * [[1.0], [1e9]] + 0.5
+    for c in coefficients:
+        c = np.pad(c, (0, 60 - bands))
+        impulse = np.eye(60)[0]
+        expected = signal.lfilter([1.0], np.trim_zeros(c, "b"), impulse)
+        np.testing.assert_array_equal(inverse_series(c), expected)
 
 
 def test_the_full_tree_decodes_with_the_pseudo_inverse() -> None:

@@ -15,7 +15,8 @@ from fedray.messages import (
     TrainingEstimate,
     TrainingProgress,
 )
-from fedray.report.progress import estimate_text, run_progress
+from fedray.part_done import PartDone
+from fedray.report.progress import estimate_text, run_progress, study_progress
 
 PARTS = ["day 123 21:05", "eligible 12,345,678", "train loss 5.824", "accuracy 0.015"]
 
@@ -87,3 +88,62 @@ def test_data_that_is_read_as_a_whole_is_shown(monkeypatch) -> None:
     with run_progress(is_shown=True) as on_progress:
         on_progress(DataProgress(1234, 56_789))
     assert "reading the data: 1,234 of 56,789 clients" in out.getvalue()
+
+
+def test_a_study_tells_the_time_left_by_the_time_that_its_parts_took(capsys, monkeypatch) -> None:
+    """Parts that were there before do not count; what begins anew is measured anew."""
+    clock = [0.0]
+    monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with study_progress("sweeping", is_shown=True) as tell:
+        for seconds, line, expected in [
+            (20.0, "begun", "sweeping: begun"),
+            (40.0, PartDone("1 of 5", 1, 5), "sweeping: 1 of 5"),
+            (80.0, PartDone("3 of 5", 3, 5, is_least=True), "sweeping: 3 of 5  at most 40 s left"),
+            (140.0, PartDone("0 of 4 judged", 0, 4), "sweeping: 0 of 4 judged"),
+            (160.0, PartDone("1 of 4 judged", 1, 4), "sweeping: 1 of 4 judged  60 s left"),
+            (220.0, PartDone("4 of 4 judged", 4, 4), "sweeping: 4 of 4 judged"),
+        ]:
+            clock[0] = seconds
+            tell(line)
+            assert capsys.readouterr().err == f"{expected}\n"
+
+
+def test_what_was_there_before_tells_nothing_of_the_pace(capsys, monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with study_progress("sweeping", is_shown=True) as tell:
+        tell(PartDone("50 of 100", 50, 100))
+        clock[0] = 20.0
+        tell(PartDone("60 of 100", 60, 100))
+    assert capsys.readouterr().err == "sweeping: 60 of 100  80 s left\n"
+
+
+def test_in_a_terminal_the_line_of_a_study_is_text_and_not_markup(monkeypatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr("fedray.report.progress.Console", lambda stderr: console)
+    with study_progress("fitting", is_shown=True) as tell:
+        tell("[/red] 0.5")
+    assert "fitting: [/red] 0.5" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("is_shown", "lines"), [(True, ["fitting: b", "fitting: d  3 s left"]), (False, [])]
+)
+def test_without_a_terminal_a_study_prints_a_line_now_and_then(
+    is_shown: bool, lines: list[str], capsys, monkeypatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with study_progress("fitting", is_shown) as tell:
+        for seconds, line in [
+            (1, "a"),
+            (16, "b"),
+            (30, PartDone("c", 1, 2)),
+            (42, PartDone("d", 9, 10)),
+        ]:
+            clock[0] = float(seconds)
+            tell(line)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == lines

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
+from fedray.device_classes import DeviceClasses
 from fedray.history import HistoryLosses
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Settlement, Window
 from fedray.rng import Stream, draw, exponential, normal, stream_key, uniform
@@ -27,13 +28,21 @@ FATE_KEY, KEY = stream_key(1, Stream.TRAINING_TIME), stream_key(1, Stream.RETURN
 NO_LOSSES = HistoryLosses(stream_key(1, Stream.HISTORY), math.inf)
 RATE = 90.0
 """Check-ins per hour, so that a window of 200 s has several."""
+
+
+def fates_of(speed_within: float, failures: float) -> FateModel:
+    """Of a population of one class."""
+    one_class = DeviceClasses(stream_key(1, Stream.DEVICE_CLASS), np.ones(1))
+    return FateModel(FATE_KEY, speed_within, one_class, np.array([failures]))
+
+
 RULES = BufferRules(
     report_goal=3,
     concurrency=4,
     max_staleness=1,
     timer_seconds=60.0,
     policies=Policies((Timer("accepted"),), NO_LOSSES),
-    fates=FateModel(FATE_KEY, SPEED, FAILURES),
+    fates=fates_of(SPEED, FAILURES),
     outages=np.empty((0, 2)),
 )
 
@@ -250,7 +259,7 @@ def run_one_window(rules: BufferRules, rows: list[tuple]) -> list[list[tuple]]:
     return found
 
 
-SURE = replace(RULES, fates=FateModel(FATE_KEY, 0.0, 0.0))
+SURE = replace(RULES, fates=fates_of(0.0, 0.0))
 """Every device takes 35 s and reports."""
 
 
@@ -287,7 +296,7 @@ def test_who_drops_out_frees_its_place() -> None:
 def test_what_a_device_remembers_of_an_attempt_counts_at_its_next_check_in() -> None:
     """Without a timer a device that failed may come back into the same buffer; one whose report is in it may not."""
     free = replace(RULES, report_goal=3, policies=Policies((), NO_LOSSES), timer_seconds=0.0)
-    failing = replace(free, fates=FateModel(FATE_KEY, 0.0, 0.5))
+    failing = replace(free, fates=fates_of(0.0, 0.5))
     kernel = Buffer(failing, KEY)
     rows = [(float(device), device, 5000.0) for device in range(3)]
     kernel.start_window(as_check_ins(rows), Window(0, 0.0, 4000.0, 4000.0, RATE))

@@ -7,7 +7,11 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.errors import ScenarioError
+from fedray.learning import cohorts, train
+from fedray.pipeline import run_scenario
 from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.server.aggregator import ModelAggregator
 from fedray.server.closing import AtGoal, AtLeast, closing_rule_of
 from fedray.simulation import simulate
 
@@ -36,7 +40,7 @@ CLOSING = {"goal": "{kind='goal'}", "at_least": "{kind='at_least', open_minutes=
 def test_a_committed_round_keeps_as_many_as_its_goal_and_none_that_came_later(
     small, table: str
 ) -> None:
-    """Noise is measured by the goal, so fewer reports would have too little of it."""
+    """Cohorts are samples of what a round accepted, and secure sums have room for the goal."""
     rule = closing_rule_of(small("rounds.report_goal=50", f"rounds.closing={table}"))
     rng, seen = np.random.default_rng(4), set()
     for _ in range(300):
@@ -84,6 +88,50 @@ def test_a_run_that_keeps_surplus_reports_is_audited_by_what_it_committed(
     assert open_seconds.min() >= 360.0 - 1e-6
     assert audit_trace(trace).participations == accepted.sum()
     trace.verify()
+
+
+@pytest.fixture
+def keeping_surplus(small) -> Scenario:
+    """Rounds that accept different numbers of devices, of which four train."""
+    return small(
+        "rounds.count=3",
+        "rounds.closing={kind='at_least', open_minutes=6}",
+        "training.enabled=true",
+        "training.cohort_sample=4",
+        "training.task={kind='quadratic'}",
+        "data={kind='points'}",
+    )
+
+
+def test_a_training_is_told_how_many_devices_each_round_accepted(
+    tmp_path: Path, keeping_surplus: Scenario
+) -> None:
+    """By a trace as by the run itself: both give the same model."""
+    trace = run_scenario(keeping_surplus, IN_PROCESS, tmp_path / "t")
+    accepted = trace.rounds["accepted"][trace.rounds["state"] == 0].tolist()
+    assert len(set(accepted)) > 1
+    assert [cohort.accepted for _, cohort in cohorts(trace, keeping_surplus)] == accepted
+    again = train(trace, keeping_surplus, IN_PROCESS, tmp_path / "again")
+    assert trace.trained is not None
+    live = trace.trained.parameters()
+    assert (again.parameters() == live).all()
+
+
+def test_noise_is_in_proportion_to_what_a_round_accepted(
+    tmp_path: Path, keeping_surplus: Scenario, monkeypatch
+) -> None:
+    """Each round adds noise of the deviation z x clip norm x sample / accepted to its sum."""
+    shares = []
+    real = ModelAggregator.release
+
+    def release(self, scale=1.0, noise_share=1.0):
+        shares.append(noise_share)
+        return real(self, scale, noise_share)
+
+    monkeypatch.setattr(ModelAggregator, "release", release)
+    trace = run_scenario(keeping_surplus, IN_PROCESS, tmp_path / "t")
+    accepted = trace.rounds["accepted"][trace.rounds["state"] == 0]
+    assert shares == (4 / accepted).tolist()
 
 
 def test_after_the_selection_timeout_a_share_of_the_devices_must_wait(

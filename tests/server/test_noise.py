@@ -211,7 +211,7 @@ def committed(
     """The parameters after a round in which devices sent these updates; the clip norm is 1."""
     for update in updates:
         aggregator.add(np.trunc(update * 2.0**FIXED_POINT_BITS).astype(np.int64))
-    report = TrainReport(round_index=round_index, devices=len(updates))
+    report = TrainReport(round_index=round_index, devices=len(updates), accepted=4 * len(updates))
     return aggregator.commit(report)[1].copy()
 
 
@@ -223,7 +223,7 @@ def aggregator(small) -> ModelAggregator:
 
 
 def test_a_round_is_the_mean_update_with_momentum(aggregator) -> None:
-    """Two rounds of mean update u from zero: u after one, u + 0.9 u + u after two (noise deviation 0.01 x 64 / 200 / 2 = 0.0016)."""
+    """Two rounds of mean update u from zero: u after one, u + 0.9 u + u after two (noise deviation 0.01 / 4 / 2 = 0.0013)."""
     update = np.array([0.5, -0.25, 0, 0, 0, 0.125])
     once = committed(aggregator, 0, update, update)
     twice = committed(aggregator, 1, update, update)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
+from fedray.device_classes import DeviceClasses
 from fedray.history import HistoryLosses
 from fedray.messages import NEVER, Census, CheckIns, Outcome, Window
 from fedray.rng import Stream, draw, exponential, stream_key
@@ -28,11 +29,13 @@ from fedray.server.rounds import (
 )
 from fedray.server.selection import DOWN, EXHAUSTED, FULL, TIMED_OUT, Selection
 
-FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, 0.03)
+ONE_CLASS = DeviceClasses(stream_key(1, Stream.DEVICE_CLASS), np.ones(1))
+FATES = FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, ONE_CLASS, np.array([0.03]))
 KEY = stream_key(1, Stream.RETURN)
 NO_LOSSES = HistoryLosses(stream_key(1, Stream.HISTORY), math.inf)
 RULES = RoundRules(
     selection_target=4,
+    waiting_room=4,
     least_to_start=3,
     selection_timeout_seconds=500.0,
     report_timeout_seconds=100.0,
@@ -135,7 +138,7 @@ class Twin:
                 self.next_check_in(row, time)
             elif self.blocked.get(device, -1.0) > time:
                 self.next_check_in(row, self.blocked[device])
-            elif len(self.waiting) >= self.rules.selection_target or (
+            elif len(self.waiting) >= self.rules.waiting_room or (
                 separation and last is not None and round_index - last < separation
             ):
                 self.next_check_in(row, time)
@@ -183,10 +186,11 @@ def as_check_ins(rows: list[tuple]) -> CheckIns:
     st.sampled_from([[], [(90.0, 130.0)], [(150.0, 260.0), (300.0, 310.0)]]),
     st.booleans(),
     st.sampled_from([None, 1, 2]),
+    st.sampled_from([0, 0, 1, 3]),
 )
 @settings(max_examples=400, deadline=None)
 def test_the_kernel_does_what_the_readable_loop_does(
-    raw, target, separation, timeout, outages, is_interrupted, cap
+    raw, target, separation, timeout, outages, is_interrupted, cap, more_room
 ) -> None:
     """Windows of 200 s; a round holds its devices for 30 s after it starts, and the next may start 25 s after.
 
@@ -195,6 +199,7 @@ def test_the_kernel_does_what_the_readable_loop_does(
     rules = replace(
         RULES,
         selection_target=target,
+        waiting_room=target + more_room,
         policies=Policies((RoundSeparation(separation, "arrived"),), NO_LOSSES),
         selection_timeout_seconds=timeout,
         outages=np.array(outages).reshape(-1, 2),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
+from fedray.device_classes import DeviceClasses
 from fedray.history import HistoryLosses
 from fedray.messages import Census, CheckIns, Window
 from fedray.rng import Stream, draw, exponential, stream_key, stream_seed
@@ -26,13 +27,19 @@ RATE = 90.0
 """Check-ins per hour, so that a window of 200 s has several."""
 RULES = RoundRules(
     selection_target=4,
+    waiting_room=4,
     least_to_start=3,
     selection_timeout_seconds=500.0,
     report_timeout_seconds=100.0,
     timer_seconds=1000.0,
     closing=AtGoal(3),
     policies=Policies((), HistoryLosses(stream_key(1, Stream.HISTORY), math.inf)),
-    fates=FateModel(stream_key(1, Stream.TRAINING_TIME), 0.3, 0.03),
+    fates=FateModel(
+        stream_key(1, Stream.TRAINING_TIME),
+        0.3,
+        DeviceClasses(stream_key(1, Stream.DEVICE_CLASS), np.ones(1)),
+        np.array([0.03]),
+    ),
     outages=np.empty((0, 2)),
 )
 TABLES = {
@@ -104,11 +111,14 @@ class Twin:
     def is_full(self, task: int) -> bool:
         return self.count(task) >= self.rules[task].selection_target
 
+    def has_room(self, task: int) -> bool:
+        return self.count(task) < self.rules[task].waiting_room
+
     def admits(self, device: int, task: int, row: int, time: float, round_index: int) -> bool:
         last, apart = self.last.get((device, task)), self.rules[task].policies.separation
         is_apart = not apart or last is None or round_index - last >= apart
         is_open = self.admitted_from(device, task, row) <= time
-        return is_open and is_apart and not self.is_full(task)
+        return is_open and is_apart and self.has_room(task)
 
     def leave(self, time: float) -> None:
         self.waiting = {device: each for device, each in self.waiting.items() if each[2] > time}
@@ -239,6 +249,7 @@ ROW = st.tuples(
     st.integers(1, 3),
     st.lists(st.integers(1, 5), min_size=3, max_size=3),
     st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    st.lists(st.sampled_from([0, 0, 2]), min_size=3, max_size=3),
     st.lists(st.sampled_from([1.0, 0.2, 7.0]), min_size=3, max_size=3),
     st.floats(20, 400),
     st.sampled_from([[], [(90.0, 130.0)], [(150.0, 260.0), (300.0, 310.0)]]),
@@ -253,6 +264,7 @@ def test_the_joint_walk_does_what_the_readable_loop_does(
     tasks,
     targets,
     separations,
+    rooms,
     weights,
     timeout,
     outages,
@@ -271,6 +283,7 @@ def test_the_joint_walk_does_what_the_readable_loop_does(
         replace(
             RULES,
             selection_target=targets[task],
+            waiting_room=targets[task] + rooms[task],
             policies=replace(RULES.policies, each=(RoundSeparation(separations[task], "arrived"),)),
             selection_timeout_seconds=timeout,
             outages=np.array(outages).reshape(-1, 2),
@@ -332,7 +345,7 @@ def test_a_device_that_several_tasks_would_take_is_given_to_one_of_them_by_weigh
     several = SeveralTasks.from_tables(
         {**TABLES, "tasks": {"a": {"weight": 3}, "b": {}, "later": {"weight": 100}}}
     )
-    rules = [replace(RULES, selection_target=size)] * 3
+    rules = [replace(RULES, selection_target=size, waiting_room=size)] * 3
     kernel = JointSelection(several, rules)
     for task, start in enumerate((0.0, 0.0, 500.0)):
         kernel.select_from(task, start)

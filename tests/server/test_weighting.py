@@ -148,7 +148,7 @@ def test_no_device_changes_a_clipped_estimate_by_more_than_its_sensitivity(
     for left_out in range(len(devices)):
         others = [each for place, each in enumerate(devices) if place != left_out]
         change = abs(estimate(devices) - estimate(others))
-        assert change <= estimator.noise_share / least * (1 + 1e-9)
+        assert change <= estimator.noise_factor / least * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("table", WEIGHTINGS, ids=lambda table: table["kind"])
@@ -220,13 +220,16 @@ def test_layers_are_clipped_before_they_are_weighted() -> None:
     assert norm == pytest.approx(0.01 * report.weights, rel=1e-5)
 
 
-def test_a_mean_over_a_sample_has_the_noise_of_the_smallest_cohort(small) -> None:
-    """Where a tenth of the uploads may be unresolved, noise is scaled by the sample over the rest."""
-    value = scenario(
-        "rounds.uploads.schedule={kind='cyclic', min_sep=2}",
-        "rounds.uploads.unresolved_share=0.05",
-        "training.weighting={kind='mean'}",
-        "training.cohort_sample=9",
-    )
-    assert estimator_of(value).noise_share == 9 / 18
-    assert estimator_of(small("training.enabled=true")).noise_share == 64 / 200
+@pytest.mark.parametrize("accepted", [200, 260])
+def test_a_mean_over_a_sample_has_noise_for_the_devices_that_its_round_accepted(
+    small, accepted: int
+) -> None:
+    """A round that keeps more than its goal divides by more: full noise takes as much less."""
+    value = small("training.enabled=true", "training.server.momentum=0.0")
+    steps = []
+    for devices, of in ((64, accepted), (64, 64)):
+        aggregator = ModelAggregator(value)
+        aggregator.start(np.zeros(DIMENSION, np.float32))
+        report = TrainReport(round_index=0, devices=devices, accepted=of)
+        steps.append(aggregator.commit(report)[1].copy())
+    np.testing.assert_allclose(steps[0], 64 / accepted * steps[1], rtol=1e-6)

@@ -239,11 +239,78 @@ def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) ->
         "training.enabled=true", "training.cohort_sample=2", "population.devices=70000"
     )
     there, here = (
-        run_scenario(laden, Placement(2, backend), tmp_path / backend)
-        for backend in ("ray", "in-process")
+        run_scenario(laden, Placement(2, backend, trainers=trainers), tmp_path / backend)
+        for backend, trainers in (("ray", 1), ("in-process", None))
     )
     assert there.digest == here.digest
     assert there.trained is not None
     assert here.trained is not None
     assert (there.trained.parameters() == here.trained.parameters()).all()
     assert sent == [Scenario, Scenario, Scenario]
+
+
+SWEEP = """
+import json, logging, os, sys
+sys.path.insert(0, sys.argv[1])
+os.environ["PYTHONPATH"] = sys.argv[1]
+from pathlib import Path
+from fedray.placement import Placement
+from fedray.studies.sweep.run import run_sweep
+from fedray.studies.sweep.sweep import Sweep
+from ray.cluster_utils import Cluster
+import ray
+memory = 80 * 2**20
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory, "include_dashboard": False})
+nodes = [cluster.add_node(num_cpus=1, object_store_memory=memory) for _ in range(3)]
+cluster.wait_for_nodes()
+ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+told = []
+def look(text):
+    told.append(text)
+    if len(nodes) == 3 and text.startswith(f"{sys.argv[3]} of ") and "runs simulated" in text:
+        cluster.remove_node(nodes.pop(), allow_graceful=False)
+sweep, scenario = Sweep.from_toml(Path(sys.argv[2]))
+first = run_sweep(sweep, scenario, Placement(), on_progress=look)
+count = len(told)
+again = run_sweep(sweep, scenario, Placement(), on_progress=told.append)
+ray.shutdown()
+cluster.shutdown()
+print("RESULT", json.dumps([first.table(), told, len(told) - count, again.table() == first.table()]))
+"""
+CELLS = 200 if "FEDRAY_ALL_MOMENTS" in os.environ else 12
+"""Runs of the sweep; `make faults` has more."""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_sweep_on_four_nodes_of_which_one_is_lost_has_every_cell_once(
+    small, tmp_path: Path
+) -> None:
+    """Runs on the lost node are begun again elsewhere, and counted; a second time nothing is run."""
+    scenario = small("population.devices=20000", "rounds.count=3", "rounds.report_goal=50")
+    (tmp_path / "small.toml").write_text(scenario.to_toml())
+    (tmp_path / "sweep.toml").write_text(
+        f"""
+name = "seeds"
+scenario = "small.toml"
+x = "seed"
+vary = {{seed = {list(range(CELLS))}}}
+[[mechanisms]]
+kind = "identity"
+"""
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", SWEEP, root, str(tmp_path / "sweep.toml"), str(CELLS // 3)],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
+    assert line is not None, done.stdout + done.stderr
+    rows, told, told_again, is_same = json.loads(line.removeprefix("RESULT "))
+    assert sorted(row["cell.seed"] for row in rows) == list(range(CELLS))
+    assert all(row["rounds"] == 3 for row in rows)
+    assert f"{CELLS} of {CELLS} runs simulated" in [text.split(",")[0] for text in told]
+    assert any("lost and begun again" in text for text in told)
+    assert told_again == 0
+    assert is_same

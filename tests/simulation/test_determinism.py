@@ -39,9 +39,9 @@ def test_sharding_changes_nothing(reference: Trace, small, tmp_path: Path, shard
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("shards", [1, 5])
-def test_ray_changes_nothing(reference: Trace, small, tmp_path: Path, shards: int) -> None:
-    trace = simulate(small(*OVERRIDES), Placement(shards), tmp_path / "t")
+def test_ray_changes_nothing(reference: Trace, small, tmp_path: Path) -> None:
+    """Three shards; tests of faults compare one, and two, with this process."""
+    trace = simulate(small(*OVERRIDES), Placement(3), tmp_path / "t")
     assert trace.digest == reference.digest
     assert_equal_tables(trace, reference)
 
@@ -82,12 +82,12 @@ def test_training_is_the_same_on_ray_and_in_process_and_leaves_the_trace_alone(
         "training.checkpoint_every=4",
     )
     here = run_scenario(small(*trained), Placement(1, "in-process"), tmp_path / "a")
-    there = run_scenario(small(*trained), Placement(2, trainers=3), tmp_path / "b")
+    there = run_scenario(small(*trained), Placement(2, trainers=2), tmp_path / "b")
     assert there.run["shards"] == 2
     assert here.digest == there.digest == untrained.digest
     assert here.trained is not None
     assert there.trained is not None
-    assert there.trained.document["trainers"] == 3
+    assert there.trained.document["trainers"] == 2
     assert_equal_models(here.trained, there.trained)
     afterwards = train(untrained, small(*trained), Placement(1, "in-process"), tmp_path / "c")
     assert_equal_models(afterwards, here.trained)

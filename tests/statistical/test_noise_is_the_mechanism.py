@@ -67,11 +67,10 @@ def test_released_noise_is_that_of_the_mechanism_and_nothing_ten_percent_off(
         "training.enabled=true",
         "privacy.noise_multiplier=3.0",
         "privacy.clip_norm=0.5",
-        "training.cohort_sample=50",
         f"rounds.count={ROUNDS}",
     )
     rows = released(scenario, strategy)
-    sigma = 3.0 * 0.5 * 50 / 200  # noise multiplier x clip norm x cohort sample / report goal
+    sigma = 3.0 * 0.5  # noise multiplier x clip norm
     assert min(p_values(rows, strategy, sigma)) > ALARM
     assert p_values(1.1 * rows, strategy, sigma)[0] < ALARM
     assert p_values(0.9 * rows, strategy, sigma)[0] < ALARM
@@ -86,14 +85,14 @@ def test_noise_of_another_mechanism_is_noticed(small, strategy: Strategy) -> Non
     rows = released(scenario, strategy)
     for other in STRATEGIES.values():
         if other is not strategy:
-            assert min(p_values(rows, other, 64 / 200)) < ALARM
+            assert min(p_values(rows, other, 1.0)) < ALARM
 
 
 def test_coordinates_are_independent_standard_normals(small) -> None:
     rows = released(
         small("training.enabled=true", "privacy.noise_multiplier=1.0", f"rounds.count={ROUNDS}"),
         Identity(),
-    ) / (64 / 200)
+    )
     assert stats.kstest(rows.ravel()[:100_000], stats.norm.cdf).pvalue > ALARM
     neighbours = float((rows[:, 1:] * rows[:, :-1]).mean())
     assert abs(neighbours) < 4.4 / np.sqrt(rows.size)  # p = 1e-5

@@ -106,9 +106,9 @@ class TooLittleNoise(ModelAggregator):
 class StaleBuffer(ModelAggregator):
     """The buffers' update of one round is lost."""
 
-    def release(self, scale=1.0):
+    def release(self, scale=1.0, noise_share=1.0):
         before = self._noise.state()
-        released = super().release(scale).clone()
+        released = super().release(scale, noise_share).clone()
         if int(before["next_round"]) == 12:
             self._noise.load({**before, "next_round": np.array(13)})
         return released

@@ -214,7 +214,7 @@ def estimating(change: Callable[[ModelAggregator], None]) -> Plant:
 
 
 def noise_of_a_fixed_denominator(aggregator: ModelAggregator) -> None:
-    aggregator._estimator.noise_share = 1.0
+    aggregator._estimator.noise_factor = 1.0
 
 
 class Unclipped(ClippedBelow):
@@ -276,11 +276,11 @@ def first_norm_for_ever(patch: pytest.MonkeyPatch) -> dict:
     """Noise by the first clip norm although the norm has moved."""
 
     class Aggregator(ModelAggregator):
-        def release(self, scale=1.0):
+        def release(self, scale=1.0, noise_share=1.0):
             self._noise_multiplier = self._scenario.update_noise_multiplier * (
                 self._scenario.privacy.clip_norm / self._rule.clip().norm
             )
-            return super().release(scale)
+            return super().release(scale, noise_share)
 
     return {"aggregator": Aggregator}
 

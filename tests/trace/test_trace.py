@@ -72,6 +72,7 @@ def test_what_was_written_is_read(trace_of) -> None:
         "dropped": 0,
         "failed": 0,
         "abandoned": 0,
+        "excluded": 0,
     }
 
 
@@ -236,7 +237,7 @@ def damage(name: str, trace: Trace) -> None:
         ("missing run", TraceError, "has no run.json; give the directory"),
         ("run is no json", TraceCorrupt, "take the trace from its source"),
         ("another format", TraceError, "give the directory"),
-        ("another version", TraceVersion, "schema_version=99, this release reads 2 to 5"),
+        ("another version", TraceVersion, "schema_version=99, this release reads 2 to 6"),
         ("run without parts", TraceCorrupt, "lacks parts"),
         ("a stray file", TraceCorrupt, "holds 'zzz.parquet', which is no part"),
         ("odd numbers", TraceCorrupt, "whose numbers are"),

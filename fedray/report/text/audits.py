@@ -83,7 +83,20 @@ def participation_rows(participation: Mapping[str, Any]) -> list[list[str]]:
         ["min-sep b (rounds)", shown_min_sep(participation["min_sep"])],
         ["max participations k", f"{participation['max_participations']:,}"],
         *_violation_rows(participation.get("violations")),
+        *_exclusion_rows(participation.get("exclusions")),
     ]
+
+
+def _exclusion_rows(exclusions: Mapping[str, Any] | None) -> list[list[str]]:
+    """Whom a filter excluded, and how often they had taken part beside the others."""
+    if exclusions is None:
+        return []
+    rows = [["excluded at their budget", f"{exclusions['devices']:,} devices"]]
+    if not exclusions["devices"]:
+        return rows
+    rounds = f"{exclusions['first_round']:,}, {exclusions['median_round']:,}"
+    means = f"{exclusions['participations']:.2f}, others {exclusions['of_others']:.2f}"
+    return [*rows, ["from round (first, median)", rounds], ["mean participations of them", means]]
 
 
 def _violation_rows(violations: Mapping[str, int] | None) -> list[list[str]]:
@@ -92,7 +105,14 @@ def _violation_rows(violations: Mapping[str, int] | None) -> list[list[str]]:
         return []
     found = f"{violations['participations']:,} of {violations['devices']:,} devices"
     after_loss = f"{violations['after_loss']:,} (of {violations['losses']:,} losses recorded)"
-    return [["breaking the rules", found], ["of them after a lost history", after_loss]]
+    rows = [["breaking the rules", found], ["of them after a lost history", after_loss]]
+    if violations["clock_changes"]:
+        of_clocks = (
+            f"{violations['after_clock_change']:,} "
+            f"(of {violations['clock_changes']:,} clock changes recorded)"
+        )
+        rows.append(["of them after a clock set forward", of_clocks])
+    return rows
 
 
 def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[str]]:
@@ -108,12 +128,21 @@ def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[s
         ("observed limits", mechanism["observed_limits"]),
         ("enforced", enforced),
     ]
-    if mechanism.get("sampled") is not None:
-        named.append(("sampled", mechanism["sampled"]))
+    named += [(each["name"], each) for each in further_guarantees(mechanism)]
     if has_claim:
         named.append(("claimed", claimed))
     heading = ["guarantee", "min-sep", "part.", "sensitivity", "rho", "epsilon"]
     return [heading, *([name, *_guarantee_cells(each)] for name, each in named)]
+
+
+def further_guarantees(mechanism: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What the server's sampling and its filter ensure, where it has any.
+
+    Args:
+        mechanism: one of `mechanisms` of an audit's document.
+    """
+    found = [mechanism.get(name) for name in ("sampled", "filtered")]
+    return [each for each in found if each is not None]
 
 
 def release_rows(releases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -202,13 +231,11 @@ def _what_to_rest_on(mechanism: Mapping[str, Any]) -> Iterator[Paragraph]:
     else:
         said = f"cannot be rested on by itself: {enforced['reason']}."
     yield Paragraph("enforced  ", said)
-    sampled = mechanism.get("sampled")
-    if sampled is None:
-        return
-    said = f"is not known: {sampled['reason']}."
-    if sampled["is_known"]:
-        said = f"holds for {sampled['scope']}. Why: {sampled['reason']}."
-    yield Paragraph("sampled   ", said)
+    for each in further_guarantees(mechanism):
+        said = f"is not known: {each['reason']}."
+        if each["is_known"]:
+            said = f"holds for {each['scope']}. Why: {each['reason']}."
+        yield Paragraph(f"{each['name']:<10}", said)
 
 
 def _claim(audit: Mapping[str, Any]) -> Iterator[Piece]:

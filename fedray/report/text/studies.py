@@ -203,6 +203,7 @@ def reproduction_rows(runs: Sequence[Document]) -> list[list[str]]:
     heading = [
         "run",
         "reach",
+        "min-sep is",
         "min-sep (gap)",
         "",
         "max part.",
@@ -365,6 +366,7 @@ def _reproduced_cells(run: Document) -> list[str]:
     return [
         run["name"],
         f"{run['reach']:g}",
+        "fitted" if run["is_fitted"] else "predicted",
         _beside_published(run["min_sep"]),
         _difference(run["min_sep"]),
         _beside_published(run["max_participations"]),

@@ -25,12 +25,13 @@ import pyarrow.parquet as pq
 
 from fedray.atomic import write_directory
 from fedray.audit.participation import Patterns
-from fedray.cluster import ROOT, run_tasks
+from fedray.cluster import ROOT, TaskCounts, run_tasks
 from fedray.errors import shown
 from fedray.kept import keep, read_kept
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.optimize.design import default_cache as designs_cache
 from fedray.mechanisms.participation import MinSep
+from fedray.part_done import PartDone
 from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.sweep.cells import Row, Truth, assumed, judge, simulated
@@ -205,12 +206,16 @@ def run_sweep(
             rows[index] = known
     missing = [index for index in range(len(jobs)) if index not in rows]
     missing_jobs = [jobs[index] for index in missing]
+    tell(PartDone(f"{len(rows)} of {len(jobs)} cells judged", len(rows), len(jobs)))
     # Each cell is kept as soon as it is done, so that an interrupted sweep goes on.
-    for place, found in run_tasks(_judged, missing_jobs, placement):
+
+    def say_judged(counts: TaskCounts) -> None:
+        tell(counts.line("cells judged", kept=len(jobs) - len(missing)))
+
+    for place, found in run_tasks(_judged, missing_jobs, placement, say_judged):
         index = missing[place]
         rows[index] = tuple(found)
         cache.keep_rows(digests[index], rows[index])
-        tell(f"{len(rows)} of {len(jobs)} cells judged")
     results = tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells))
     return SweepResult(sweep, results, tuple(cache.warnings))
 
@@ -298,11 +303,15 @@ def _truths(
         if known is not None:
             truths[digest] = known
     missing = [digest for digest in runs if digest not in truths]
+    tell(PartDone(f"{len(truths)} of {len(runs)} runs simulated", len(truths), len(runs)))
     missing_runs = [runs[digest] for digest in missing]
-    for place, truth in run_tasks(simulated, missing_runs, placement):
+
+    def say_simulated(counts: TaskCounts) -> None:
+        tell(counts.line("runs simulated", kept=len(runs) - len(missing)))
+
+    for place, truth in run_tasks(simulated, missing_runs, placement, say_simulated):
         truths[missing[place]] = truth
         cache.keep_truth(missing[place], truth)
-        tell(f"{len(truths)} of {len(runs)} runs simulated")
     return [truths[digest] for digest in digests]
 
 

@@ -1,0 +1,82 @@
+"""Availability of a population whose classes have habits or time zones of their own: a model for
+each class."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.clients.availability.intervals import Intervals, joined
+from fedray.clients.availability.model import Availability
+from fedray.device_classes import DeviceClasses, classes_on
+
+
+class AvailabilityByClass:
+    """Asks for every device the model of its class.
+
+    See fedray.clients.availability.model.Availability.
+
+    Args:
+        classes: of the devices.
+        models: one for each class.
+    """
+
+    def __init__(self, classes: DeviceClasses, models: Sequence[Availability]) -> None:
+        self._classes = classes
+        self._models = tuple(models)
+        # One byte says which class it is.
+        self.bytes_to_know = 1 + max(model.bytes_to_know for model in models)
+
+    def known_of(self, device_ids: NDArray[np.uint64]) -> Any:
+        """The classes of `device_ids`, and what each model knows of its own."""
+        own_class = classes_on(self._classes, device_ids)
+        return own_class, [
+            model.known_of(device_ids[own_class == place])
+            for place, model in enumerate(self._models)
+        ]
+
+    def list_intervals(
+        self,
+        device_ids: NDArray[np.uint64],
+        open_times: NDArray[np.float64],
+        from_time: float,
+        until_time: float,
+        known: Any = None,
+    ) -> Intervals:
+        """The intervals of `device_ids` that touch a time, from each one's `open_times` on.
+
+        Args:
+            device_ids: [N].
+            open_times: [N], seconds since start.
+            from_time: seconds since start.
+            until_time: seconds since start.
+            known: what `known_of` gave.
+        """
+        if known is None:
+            own_class, known_by_class = classes_on(self._classes, device_ids), [None] * 256
+        else:
+            own_class, known_by_class = known[0][: device_ids.size], known[1]
+        parts: list[Intervals] = []
+        for place, model in enumerate(self._models):
+            # The first devices of all are the first ones of their classes, so `known` fits.
+            chosen = np.flatnonzero(own_class == place)
+            found = model.list_intervals(
+                device_ids[chosen], open_times[chosen], from_time, until_time, known_by_class[place]
+            )
+            parts.append(found._replace(local=chosen[found.local].astype(np.uint32)))
+        intervals = joined(parts)
+        return intervals.take(np.argsort(intervals.local, kind="stable"))
+
+    def interval_ends(
+        self,
+        device_ids: NDArray[np.uint64],
+        times: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """When the intervals of `device_ids` end that hold the `times`, one for each, [C]."""
+        own_class = classes_on(self._classes, device_ids)
+        ends = np.empty(device_ids.size)
+        for place, model in enumerate(self._models):
+            chosen = own_class == place
+            ends[chosen] = model.interval_ends(device_ids[chosen], times[chosen])
+        return ends

@@ -1,0 +1,160 @@
+"""What a filter adds to the guarantees of a run that excludes devices at their privacy budget
+(`privacy.at_limit`): the budget holds for every device in every run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.audit.guarantees import Guarantee, event_of
+from fedray.audit.noise import Noise, ServerNoise
+from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import trace_sensitivity
+from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.messages import Outcome
+from fedray.rounding import up
+from fedray.scenario import Scenario
+from fedray.trace.reader import Trace
+
+ROUNDING = 1e-9
+"""Relative size of what sums of squares in another order may differ by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """The devices that a run excluded because they were at their privacy budget."""
+
+    rounds: NDArray[np.int64]
+    """The round from which each was excluded, in order [E]."""
+    participations: float
+    """How many participations they had on average; 0 where none was excluded."""
+    of_others: float
+    """How many the other devices had that took part."""
+    came_back: int
+    """How many took part in that round or a later one, which a filter does not let them do."""
+
+    @property
+    def devices(self) -> int:
+        """E."""
+        return self.rounds.size
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures by name; rounds are None where nobody was excluded."""
+        return {
+            "devices": self.devices,
+            "first_round": int(self.rounds[0]) if self.devices else None,
+            "median_round": int(np.median(self.rounds)) if self.devices else None,
+            "participations": self.participations,
+            "of_others": self.of_others,
+            "came_back": self.came_back,
+        }
+
+
+def exclusions_of(trace: Trace, scenario: Scenario, patterns: Patterns) -> Exclusions | None:
+    """Whom a run excluded, and how often they and others took part.
+
+    Args:
+        trace: of the run.
+        scenario: its own.
+        patterns: of the trace.
+
+    Returns:
+        None of a run without a filter.
+    """
+    if scenario.privacy.at_limit != "exclude":
+        return None
+    found = list(_excluded(trace))
+    device_ids = np.concatenate([np.empty(0, np.uint64), *(ids for ids, _ in found)])
+    rounds = np.concatenate([np.empty(0, np.int64), *(each for _, each in found)])
+    places = np.searchsorted(patterns.device_ids, device_ids)
+    is_excluded = np.zeros(patterns.device_ids.size, np.bool_)
+    is_excluded[places] = True
+    last_rounds = patterns.rounds[patterns.starts + patterns.counts - 1].astype(np.int64)
+
+    def mean(counts: NDArray[np.int64]) -> float:
+        return float(counts.mean()) if counts.size else 0.0
+
+    return Exclusions(
+        rounds=np.sort(rounds),
+        participations=mean(patterns.counts[is_excluded]),
+        of_others=mean(patterns.counts[~is_excluded]),
+        came_back=int(np.count_nonzero(last_rounds[places] >= rounds)),
+    )
+
+
+def _excluded(trace: Trace) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+    """(device ids, rounds) of the rows of excluded devices, part by part."""
+    for part in range(len(trace.run["parts"])):
+        columns = trace.columns(part)
+        rows = columns["outcome"] == Outcome.EXCLUDED
+        yield columns["device_id"][rows], columns["round"][rows].astype(np.int64)
+
+
+def filtered(
+    scenario: Scenario,
+    patterns: Patterns,
+    exclusions: Exclusions | None,
+    strategy: Strategy,
+    noise: Noise | None,
+    delta: float,
+) -> Guarantee | None:
+    """The guarantee of a filter: the budget, in every run.
+
+    What a participation costs a device in later rounds is charged when it takes part. So the trace
+    is looked at over all `rounds.count` rounds, also where fewer were committed.
+
+    Args:
+        scenario: of the run.
+        patterns: of its trace.
+        exclusions: whom it excluded.
+        strategy: the mechanism.
+        noise: that was added.
+        delta: of epsilon.
+
+    Returns:
+        None of a run without a filter, and of another mechanism or noise than the filter's. Where
+        the trace contradicts the filter, a guarantee without sensitivity and event, whose reason
+        says how.
+    """
+    privacy, rounds = scenario.privacy, scenario.rounds.count
+    own_noise = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
+    if exclusions is None or (strategy, noise) != (privacy.mechanism, own_noise):
+        return None
+    limit = privacy.largest_sensitivity
+    assert limit is not None
+    found = trace_sensitivity(strategy, replace(patterns, committed_rounds=rounds))
+    sensitivity, event = None, None
+    if exclusions.came_back:
+        reason = (
+            f"{exclusions.came_back:,} devices took part after they had been excluded, so the "
+            "budget was not enforced"
+        )
+    elif found.value > limit * (1.0 + ROUNDING):
+        reason = (
+            f"a device of this trace has the sensitivity {up(found.value, 6)} over {rounds:,} "
+            f"rounds, above {up(limit, 6)} of privacy.stop_at, so the budget was not enforced"
+        )
+    else:
+        value = max(limit, found.value)
+        theorem = "the limit of a filter, which no device goes beyond"
+        sensitivity = Sensitivity(value, False, theorem, found.value, found.rounds)
+        event = event_of(strategy, rounds, sensitivity, None, noise)
+        reason = (
+            "the server excluded every device before the round that would have brought it beyond "
+            f"privacy.stop_at; {exclusions.devices:,} were excluded, and no device is beyond it"
+        )
+    return Guarantee(
+        "filtered",
+        None,
+        sensitivity,
+        event,
+        delta,
+        sensitivity is not None,
+        reason,
+        (
+            "The server knows each device that comes again, also if the device has lost its "
+            "history, and counts its participations. Who was excluded follows from these alone.",
+        ),
+    )

@@ -1,0 +1,232 @@
+"""Populations of devices: fitted to a log, exported for other tools, imported from published
+traces."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedray.commands.output import (
+    JsonFlag,
+    QuietFlag,
+    print_json,
+    print_pieces,
+    print_rows,
+    progress_line,
+    scenario_argument,
+)
+from fedray.errors import InputError
+
+_SETS = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
+]
+_FORM = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="parquet|csv|json|fedscale",
+        help="Default: by the suffix. json is for Flower and APPFL, fedscale for FedScale.",
+    ),
+]
+
+
+def fit_log(
+    log: Path,
+    columns: dict[str, str | None],
+    *,
+    utc_offset: str,
+    timer: float | None,
+    days: float | None,
+    seed: int,
+    overrides: list[str],
+    out: Path | None,
+    page: Path | None,
+    figures: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Fits the habit model to a log, prints the fit, and writes what was asked for.
+
+    Args:
+        log: a CSV or Parquet file, or a directory of them.
+        columns: of `fedray.trace.log_records.RecordColumns`; None for a default.
+        utc_offset: local time minus the log's clock, hours, or "unknown".
+        timer: hours that a device keeps away after it took part; None for none.
+        days: of a log of rounds alone.
+        seed: of the simulated devices.
+        overrides: keys of the table `availability` that the fit begins with, or holds.
+        out: a new TOML file of the tables.
+        page: a file for the page.
+        figures: a directory for SVG and CSV.
+        quiet: whether to show no progress.
+        as_json: whether to print JSON.
+    """
+    import tomli_w
+
+    from fedray.atomic import write_whole
+    from fedray.report.files import write_figure_files
+    from fedray.report.page import write_page
+    from fedray.report.text import Paragraph, TextTable
+    from fedray.report.text.habits import estimate_rows, fit_sentence, held_rows
+    from fedray.studies.habits.fit import fit_habits
+    from fedray.studies.habits.page import habit_fit_figures, habit_fit_page
+    from fedray.studies.habits.parameters import base_table
+    from fedray.studies.habits.read import read_observed_log
+    from fedray.trace.log_records import RecordColumns
+
+    known = {name: value for name, value in columns.items() if value is not None}
+    base = base_table(overrides)
+    fits_offset = utc_offset == "unknown"
+    with progress_line("fitting", quiet) as on_status:
+        on_status("reading the log")
+        observed = read_observed_log(
+            log,
+            RecordColumns(**known),
+            utc_offset_hours=0.0 if fits_offset else _hours(utc_offset),
+            timer_hours=timer,
+            days=days,
+        )
+        fit = fit_habits(
+            observed,
+            base,
+            seed=seed,
+            fits_offset=fits_offset,
+            on_progress=on_status,
+        )
+    document = {**fit.to_json(), "times": observed.form}
+    toml = tomli_w.dumps(document["tables"])
+    if out is not None:
+        write_whole(out, toml.encode(), f"out={str(out)!r}", InputError)
+    if page is not None:
+        write_page(habit_fit_page(fit, shlex.join(["fedray", *sys.argv[1:]])), page)
+    if figures is not None:
+        write_figure_files(habit_fit_figures(fit), figures)
+    if as_json:
+        print_json(document)
+        return
+    print_pieces(
+        [
+            Paragraph("", fit_sentence(document)),
+            "",
+            TextTable("Parameters, with 95 % intervals", estimate_rows(document)),
+            TextTable("Not fitted", held_rows(document)),
+            toml,
+        ]
+    )
+
+
+def _hours(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(
+            f"utc_offset={text!r} is neither a number of hours nor unknown; give local time minus "
+            "the log's clock"
+        ) from None
+
+
+def population(
+    scenario: Annotated[Path, scenario_argument("A scenario, by file or name.")],
+    sessions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write when devices are eligible: device, start and end, seconds since the start.",
+        ),
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The first N devices; default: all, at most 100,000."),
+    ] = None,
+    days: Annotated[int, typer.Option(metavar="D", help="Simulated days.")] = 28,
+    file_format: _FORM = None,
+    overrides: _SETS = None,
+    quiet: QuietFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Tell when a scenario's devices are eligible, and write it for other tools to replay.
+
+    Example: fedray population scenarios/quickstart.toml --sessions
+    sessions.parquet --devices 10000 --days 28
+    """
+    from fedray.clients.availability.supply import eligible_at_once
+    from fedray.clients.sessions import population_sessions
+    from fedray.report.text.habits import population_rows
+    from fedray.scenario import Scenario
+    from fedray.trace.sessions import form_of, write_sessions
+
+    value = Scenario.from_toml(scenario, overrides or ())
+    wanted = min(value.device_ids, 100_000) if devices is None else devices
+    supply = eligible_at_once(value)
+    document = {
+        "devices": value.population.devices,
+        "eligible_at_once": {"least": supply.least, "mean": supply.mean, "most": supply.most},
+        "file": None,
+    }
+    if sessions is not None:
+        chosen = form_of(sessions, file_format)
+        blocks = population_sessions(value, wanted, days)
+        with progress_line("writing sessions", quiet):
+            total = write_sessions(blocks, sessions, chosen, 86_400.0 * days)
+        written = {"devices": wanted, "days": days, "sessions": total, "format": chosen}
+        document["file"] = {"path": str(sessions), **written}
+    if as_json:
+        print_json(document)
+        return
+    print_rows(population_rows(document), 20)
+
+
+def sessions(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A published trace of devices.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="flash|fedscale",
+            help="flash: JSON of FLASH (user_behavior_tiny.json). fedscale: FedScale's pickle "
+            "(client_behave_trace), of which nothing is executed.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where to: a .parquet, .csv or .json file.")
+    ],
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="screen-off|locked",
+            help="When a device of FLASH is idle; default: screen-off.",
+        ),
+    ] = None,
+    file_format: _FORM = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make sessions of a published trace of devices, for `availability.model = "replay"`.
+
+    Example: fedray sessions user_behavior_tiny.json --kind flash
+    --out flash.parquet
+    """
+    from fedray.report.text.habits import session_rows
+    from fedray.trace.foreign_sessions import read_fedscale, read_flash
+    from fedray.trace.sessions import form_of, write_sessions
+
+    if kind not in ("flash", "fedscale"):
+        raise InputError(f"kind={kind!r} is none of flash, fedscale")
+    if kind == "fedscale" and idle is not None:
+        raise InputError(f"idle={idle!r} is for FLASH; leave it out")
+    chosen = form_of(out, file_format)
+    found = read_fedscale(trace) if kind == "fedscale" else read_flash(trace, idle or "screen-off")
+    days = int(-(-found.end.max() // 86_400.0))
+    total = write_sessions([found], out, chosen, 86_400.0 * days)
+    document = {
+        "devices": found.end_device,
+        "sessions": total,
+        "days": days,
+        "path": str(out),
+        "format": chosen,
+    }
+    if as_json:
+        print_json(document)
+        return
+    print_rows(session_rows(document), 20)

@@ -1,0 +1,30 @@
+"""How far a long computation is, as it tells those who show it: a line, with the share that is
+done."""
+
+from typing import Self
+
+
+class PartDone(str):
+    """A line of progress that knows how much is done, so that the time left can be estimated.
+
+    It is the line itself: listeners that want nothing but text take it as any other.
+    """
+
+    share: float
+    """Share of the work that is done, from 0 to 1."""
+    is_least: bool
+    """Whether more may be done than the share says, as when a search may end early."""
+
+    def __new__(cls, text: str, done: float, count: float, is_least: bool = False) -> Self:
+        """A line.
+
+        Args:
+            text: what is told.
+            done: how much is done, in any unit.
+            count: how much there is in all, in the same; positive.
+            is_least: whether more may be done than that.
+        """
+        line = super().__new__(cls, text)
+        line.share = done / count
+        line.is_least = is_least
+        return line

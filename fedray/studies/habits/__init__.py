@@ -1,0 +1,1 @@
+"""Fitting the habit model to a log of a user's own system, by simulated moments."""

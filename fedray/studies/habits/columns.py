@@ -1,0 +1,266 @@
+"""What a log says of each device: sums per device, from which every statistic of a population
+follows.
+
+A log is cut to whole days [0, days) of its clock, and so are simulated ones, so that both are cut
+alike. Every column is a sum over what one device did. The statistics of a population are functions
+of the columns' means over devices; bootstrap weights over devices therefore need no second walk
+through the log.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+RUN_HOURS = (1 / 6, 1 / 3, 2 / 3, 1.25, 2.5, 5.0, 8.0)
+"""Lengths of runs, hours: the share of runs that are longer is a statistic."""
+NIGHT_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
+"""Shares of the nights: the share of devices with a larger share of nights is a statistic."""
+DAY_RATES = (0.0, 0.1, 0.25, 0.5, 1.0)
+"""Runs by day per day of the log: the share of devices with more is a statistic."""
+GAP_HOURS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 28.0, 52.0, 76.0, 124.0)
+"""Time between two records of a device, hours: the share of shorter gaps is a statistic."""
+COUNT_RATES = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
+"""Records per day: the share of devices with more is a statistic."""
+_CHAIN_GAP = 1.0
+"""Hours: runs that are less apart are one night, cut by interruptions."""
+_NIGHT_LEAST = 2.0
+"""Hours: shorter chains are no nights, whenever they are."""
+_NIGHT_START, _NIGHT_END = 18.0, 12.0
+"""Hours of the day before and of the day between which the middle of a night lies."""
+_DAY_START, _DAY_END = 12.0, 18.0
+"""Hours of the day at which a run by day starts: nights are far from them."""
+_NIGHT_MIDDLE, _NIGHT_MEDIAN = 3.0, 4.9
+"""Hours by which middles and lengths are measured; they change no estimate."""
+
+
+class Sums(NamedTuple):
+    """The sums of N devices of a log of intervals, a row per device.
+
+    hours: [N, 24]; eligible hours by the hour of the day.
+    runs: [N]; intervals.
+    days_with_any: [N]; days on which the device was eligible.
+    longer: [N, R]; intervals longer than each of RUN_HOURS.
+    again, before: [N]; hours of the log but its last day at which the device was eligible and also
+        24 hours later; and those at which it was eligible.
+    weekend, weekdays: [N]; eligible hours on Saturdays and Sundays, and on the other days.
+    nights: [N, 11]; count, sums of the middle and its square, of the logarithm of the length and
+        its square; pairs of nights in succession, products of their middles and of their
+        logarithms; interruptions, their hours, and the nights' hours.
+    by_day: [N, 3]; runs that start by day, sums of the logarithm of their length and its square.
+    """
+
+    hours: NDArray[np.float64]
+    runs: NDArray[np.float64]
+    days_with_any: NDArray[np.float64]
+    longer: NDArray[np.float64]
+    again: NDArray[np.float64]
+    before: NDArray[np.float64]
+    weekend: NDArray[np.float64]
+    weekdays: NDArray[np.float64]
+    nights: NDArray[np.float64]
+    by_day: NDArray[np.float64]
+
+
+def interval_sums(
+    first: NDArray[np.int64],
+    starts: NDArray[np.float64],
+    ends: NDArray[np.float64],
+    days: int,
+    first_weekday: int,
+) -> Sums:
+    """Adds up the intervals of devices.
+
+    Args:
+        first: [N + 1]; device i has the intervals first[i] to first[i + 1], at least one.
+        starts: [I], hours since the log's first midnight, sorted by device and time, apart.
+        ends: [I], hours; within the log's days, as `starts` are.
+        days: of the log.
+        first_weekday: of its first day; 0 is a Monday.
+    """
+    devices = first.size - 1
+    sums = Sums(
+        hours=np.zeros((devices, 24)),
+        runs=np.zeros(devices),
+        days_with_any=np.zeros(devices),
+        longer=np.zeros((devices, len(RUN_HOURS))),
+        again=np.zeros(devices),
+        before=np.zeros(devices),
+        weekend=np.zeros(devices),
+        weekdays=np.zeros(devices),
+        nights=np.zeros((devices, 11)),
+        by_day=np.zeros((devices, 3)),
+    )
+    _add_runs(first, starts, ends, days, first_weekday, sums)
+    _add_nights(first, starts, ends, days, sums.nights)
+    return sums
+
+
+@njit(cache=True)
+def _add_runs(first, starts, ends, days, first_weekday, sums):
+    hours, runs, with_any, longer, again, before, weekend, weekdays, _, by_day = sums
+    for device in range(first.size - 1):
+        last_day = -1
+        later = first[device]
+        for run in range(first[device], first[device + 1]):
+            start, end = starts[run], ends[run]
+            length = end - start
+            runs[device] += 1.0
+            for place in range(len(RUN_HOURS)):
+                if length > RUN_HOURS[place]:
+                    longer[device, place] += 1.0
+            clock = start % 24.0
+            if _DAY_START <= clock < _DAY_END and length > 0.0:
+                logarithm = math.log(length)
+                by_day[device, 0] += 1.0
+                by_day[device, 1] += logarithm
+                by_day[device, 2] += logarithm * logarithm
+            hour = math.floor(start)
+            while hour < end:
+                part = min(end, hour + 1.0) - max(start, hour)
+                day = int(hour // 24)
+                hours[device, int(hour - 24 * day)] += part
+                if (first_weekday + day) % 7 >= 5:
+                    weekend[device] += part
+                else:
+                    weekdays[device] += part
+                if day > last_day:
+                    with_any[device] += 1.0
+                    last_day = day
+                hour += 1.0
+            before[device] += max(0.0, min(end, 24.0 * (days - 1)) - start)
+            # Intervals that touch this one's next day: `later` never has to go back.
+            while later < first[device + 1] and ends[later] <= start + 24.0:
+                later += 1
+            other = later
+            while other < first[device + 1] and starts[other] < end + 24.0:
+                again[device] += min(ends[other], end + 24.0) - max(starts[other], start + 24.0)
+                other += 1
+
+
+@njit(cache=True)
+def _add_nights(first, starts, ends, days, nights):
+    spans, middles = np.empty(days + 1), np.empty(days + 1)
+    gaps, gap_hours = np.empty(days + 1), np.empty(days + 1)
+    for device in range(first.size - 1):
+        spans[:] = 0.0
+        run = first[device]
+        while run < first[device + 1]:
+            start, end = starts[run], ends[run]
+            interruptions, away = 0.0, 0.0
+            run += 1
+            while run < first[device + 1] and starts[run] - end < _CHAIN_GAP:
+                interruptions += 1.0
+                away += starts[run] - end
+                end = ends[run]
+                run += 1
+            middle = 0.5 * (start + end)
+            # Hours since the evening before, on which the night of a day begins.
+            since_evening = middle + 24.0 - _NIGHT_START
+            day = int(since_evening // 24.0)
+            is_at_night = since_evening - 24.0 * day < 24.0 - _NIGHT_START + _NIGHT_END
+            span = end - start
+            # The first day's night began before the log did.
+            if is_at_night and span >= _NIGHT_LEAST and day >= 1 and span > spans[day]:
+                spans[day] = span
+                middles[day] = middle - 24.0 * day - _NIGHT_MIDDLE
+                gaps[day], gap_hours[day] = interruptions, away
+        for day in range(1, days + 1):
+            if spans[day] == 0.0:
+                continue
+            middle, logarithm = middles[day], math.log(spans[day] / _NIGHT_MEDIAN)
+            row = nights[device]
+            row[0] += 1.0
+            row[1] += middle
+            row[2] += middle * middle
+            row[3] += logarithm
+            row[4] += logarithm * logarithm
+            row[8] += gaps[day]
+            row[9] += gap_hours[day]
+            row[10] += spans[day]
+            if spans[day - 1] > 0.0:
+                row[5] += 1.0
+                row[6] += middle * middles[day - 1]
+                row[7] += logarithm * math.log(spans[day - 1] / _NIGHT_MEDIAN)
+
+
+class PointSums(NamedTuple):
+    """The sums of N devices of a log of moments, a row per device.
+
+    hours: [N, 24]; records by the hour of the day.
+    days_with_any: [N]; days with a record.
+    shorter: [N, G]; times between two records that are shorter than each of GAP_HOURS.
+    gaps: [N]; times between two records.
+    weekend, weekdays: [N]; records on Saturdays and Sundays, and on the other days.
+    pairs: [N, 4]; of the first records of days in succession: pairs, the cosine of how much their
+        hours differ, and the cosines and sines of both hours.
+    """
+
+    hours: NDArray[np.float64]
+    days_with_any: NDArray[np.float64]
+    shorter: NDArray[np.float64]
+    gaps: NDArray[np.float64]
+    weekend: NDArray[np.float64]
+    weekdays: NDArray[np.float64]
+    pairs: NDArray[np.float64]
+
+
+def point_sums(
+    first: NDArray[np.int64],
+    times: NDArray[np.float64],
+    first_weekday: int,
+) -> PointSums:
+    """Adds up the moments of devices.
+
+    Args:
+        first: [N + 1]; device i has the moments first[i] to first[i + 1], at least one.
+        times: [P], hours since the log's first midnight, sorted by device and time.
+        first_weekday: of its first day; 0 is a Monday.
+    """
+    devices = first.size - 1
+    sums = PointSums(
+        hours=np.zeros((devices, 24)),
+        days_with_any=np.zeros(devices),
+        shorter=np.zeros((devices, len(GAP_HOURS))),
+        gaps=np.zeros(devices),
+        weekend=np.zeros(devices),
+        weekdays=np.zeros(devices),
+        pairs=np.zeros((devices, 4)),
+    )
+    _add_points(first, times, first_weekday, sums)
+    return sums
+
+
+@njit(cache=True)
+def _add_points(first, times, first_weekday, sums):
+    hours, with_any, shorter, gaps, weekend, weekdays, pairs = sums
+    turn = 2.0 * math.pi / 24.0
+    for device in range(first.size - 1):
+        last_day, first_of_last_day, first_of_day = -1, 0.0, 0.0
+        for record in range(first[device], first[device + 1]):
+            time = times[record]
+            day = int(time // 24)
+            hours[device, int(time - 24 * day)] += 1.0
+            if (first_weekday + day) % 7 >= 5:
+                weekend[device] += 1.0
+            else:
+                weekdays[device] += 1.0
+            if record > first[device]:
+                gaps[device] += 1.0
+                gap = time - times[record - 1]
+                for place in range(len(GAP_HOURS)):
+                    if gap < GAP_HOURS[place]:
+                        shorter[device, place] += 1.0
+            if day == last_day:
+                continue
+            with_any[device] += 1.0
+            first_of_last_day, first_of_day = first_of_day, time
+            if day == last_day + 1 and last_day >= 0:
+                now, then = turn * first_of_day, turn * first_of_last_day
+                pairs[device, 0] += 1.0
+                pairs[device, 1] += math.cos(now - then)
+                pairs[device, 2] += math.cos(now) + math.cos(then)
+                pairs[device, 3] += math.sin(now) + math.sin(then)
+            last_day = day

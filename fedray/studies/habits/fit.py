@@ -1,0 +1,496 @@
+"""The habit model's parameters by simulated moments, with standard errors.
+
+The estimate is the value at which the statistics of simulated devices are nearest to those of the
+log, weighted by the inverse of the log's covariance (McFadden 1989, "A Method of Simulated Moments
+for Estimation of Discrete Response Models Without Numerical Integration"; Gourieroux and Monfort
+1996, "Simulation-Based Econometric Methods", chapter 2). The covariance comes from the bootstrap
+over devices, whose behaviour is taken as independent. With n devices in the log and s simulated
+ones, the statistics differ by (1 + n / s) times that covariance, so the standard errors and the J
+statistic (Hansen 1982) have the noise of the simulation in them.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from fedray.errors import FitFailed, InputError, ScenarioError
+from fedray.scenario.availability import HabitAvailability
+from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
+from fedray.studies.habits.parameters import (
+    NEVER_FITTED,
+    OFFSET,
+    PARAMETERS,
+    RATE,
+    Parameter,
+    start_values,
+    table_of,
+)
+from fedray.studies.habits.statistics import BOOTSTRAP_DRAWS, Summary
+
+LEAST_DEVICES, LEAST_DAYS = 100, 3
+NORMAL_95 = 1.959964
+"""Standard errors to either end of a 95 % interval."""
+SIMULATED = 4.0
+"""Times the devices of the log are simulated for the estimate."""
+LEAST_SIMULATED, MOST_SIMULATED = 2_000, 30_000
+FIRST_SHARE = 4
+"""The search begins with so many times fewer devices."""
+_STEPS = {"log": 0.2, "logit": 0.4, "plain": 0.3}
+"""Differences of a derivative, on a parameter's scale: wide enough for counts to change."""
+_MOST_ERROR = {"log": 1.0, "logit": 1.5, "plain": 3.0}
+"""Standard errors on a parameter's scale from which on a log tells nothing of it."""
+_MOST_STEPS = 12
+_LEAST_PRODUCT = 1e-3
+"""Least eigenvalue of the parameters' products that standard errors are computed from."""
+_LEAST_EIGENVALUE = 1e-5
+"""Of the correlation of statistics: directions below are left out of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One parameter as the log tells it."""
+
+    name: str
+    """Its key in the table `availability`; see `fedray.studies.habits.parameters`."""
+    value: float
+    """The estimate."""
+    standard_error: float
+    """Of the estimate, with the noise of the simulation in it."""
+    low: float
+    """Lower end of the 95 % interval, which is symmetric on the parameter's scale."""
+    high: float
+    """Upper end of the 95 % interval."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "standard_error": self.standard_error,
+            "low": self.low,
+            "high": self.high,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One parameter that was not fitted."""
+
+    name: str
+    """Its key in the table `availability`."""
+    value: Any
+    """What it was held at."""
+    reason: str
+    """Why, in words."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object."""
+        return {"name": self.name, "value": self.value, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class HabitFit:
+    """The habit model that is nearest to a log."""
+
+    layout: Layout
+    """How the log was kept."""
+    devices: int
+    """Devices of the log."""
+    records: int
+    """Records of the log."""
+    simulated_devices: int
+    """Devices that were simulated, those without a record included."""
+    estimates: tuple[Estimate, ...]
+    """What was fitted."""
+    held: tuple[Held, ...]
+    """What was not."""
+    table: HabitAvailability
+    """The availability with the estimates in it."""
+    offset_hours: float | None
+    """Local time minus the log's clock, hours, if it was fitted."""
+    measured: Summary
+    """Statistics of the log."""
+    simulated: Summary
+    """The same of the simulated devices at the estimates."""
+    errors: NDArray[np.float64]
+    """[M]; standard errors of the differences of the statistics, measured minus simulated."""
+    j_statistic: float
+    """The weighted squared difference that is left: chi-squared if the model is true."""
+    degrees_of_freedom: int
+    """Of the J statistic."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<HabitFit of {self.devices:,} devices x {self.layout.days} days: "
+            f"{len(self.estimates)} parameters, J {self.j_statistic:.1f} on "
+            f"{self.degrees_of_freedom}>"
+        )
+
+    @property
+    def p_value(self) -> float:
+        """How often J would be as large or larger if the habit model were true."""
+        if self.degrees_of_freedom < 1:
+            return 1.0
+        return float(special.chdtrc(self.degrees_of_freedom, self.j_statistic))
+
+    def to_tables(self) -> dict[str, Any]:
+        """The tables of a scenario that the fit gives: availability, and where the offset was
+        fitted, population.time_zones."""
+        keys = self.table.model_dump(mode="json")
+        tables: dict[str, Any] = {"availability": {name: _short(keys[name]) for name in keys}}
+        if self.offset_hours is not None:
+            zone = {"utc_offset_hours": _short(self.offset_hours), "share": 1.0}
+            tables["population"] = {"time_zones": [zone]}
+        return tables
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object, as `fedray fit LOG --json` prints it."""
+        statistics = []
+        for place, name in enumerate(self.measured.names):
+            statistics.append(
+                {
+                    "name": name,
+                    "measured": float(self.measured.values[place]),
+                    "simulated": float(self.simulated.values[place]),
+                    "standard_error": float(self.errors[place]),
+                }
+            )
+        return {
+            "kind": self.layout.kind,
+            "devices": self.devices,
+            "records": self.records,
+            "days": self.layout.days,
+            "simulated_devices": self.simulated_devices,
+            "estimates": [each.to_json() for each in self.estimates],
+            "held": [each.to_json() for each in self.held],
+            "tables": self.to_tables(),
+            "j_statistic": self.j_statistic,
+            "degrees_of_freedom": self.degrees_of_freedom,
+            "p_value": self.p_value,
+            "statistics": statistics,
+        }
+
+
+def fit_habits(
+    log: ObservedLog,
+    base: HabitAvailability | None = None,
+    *,
+    seed: int = 1,
+    fits_offset: bool = False,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> HabitFit:
+    """Fits the habit model to a log.
+
+    Args:
+        log: its records, and how it was kept.
+        base: where the search begins, and what is held; the defaults unless given.
+        seed: of the simulated devices and the bootstrap.
+        fits_offset: whether the log's clock is an unknown number of hours off the devices' local
+            time.
+        on_progress: hears how far the fit is.
+
+    Returns:
+        Estimates, their standard errors, and how well the model fits.
+
+    Raises:
+        InputError: the log is too small, or says nothing of the parameters.
+        FitFailed: no habits near the log's can be simulated.
+    """
+    records, layout, _ = log
+    if records.devices < LEAST_DEVICES or layout.days < LEAST_DAYS:
+        raise InputError(
+            f"the log has {records.devices:,} devices and {layout.days} whole days; a fit needs at "
+            f"least {LEAST_DEVICES} devices and {LEAST_DAYS} days"
+        )
+    if fits_offset and layout.kind != "intervals":
+        raise InputError(
+            f"utc_offset='unknown' needs a log of intervals, and this one is of {layout.kind}; say "
+            "how many hours local time is ahead of the log's clock"
+        )
+    search = _Search(records, layout, base or HabitAvailability(), seed, on_progress)
+    held = [Held(name, getattr(search.base, name), "never fitted") for name in NEVER_FITTED]
+    free = []
+    for parameter in PARAMETERS:
+        if layout.kind in parameter.of and (fits_offset or parameter.name != OFFSET):
+            free.append(parameter)
+        elif parameter.name in search.start and parameter.name != OFFSET:
+            reason = f"a log of {layout.kind} does not tell it"
+            held.append(Held(parameter.name, search.start[parameter.name], reason))
+    free, unknown = search.telling(free)
+    held += [
+        Held(each.name, search.start[each.name], "this log does not tell it") for each in unknown
+    ]
+    if not free:
+        raise InputError("the log tells none of the parameters; give one of more devices or days")
+    return search.fit(free, held)
+
+
+class _Search:
+    """The search for the parameters of one log."""
+
+    def __init__(
+        self,
+        records: Records,
+        layout: Layout,
+        base: HabitAvailability,
+        seed: int,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self.records = records
+        self.base = base
+        self.start = start_values(base)
+        self._layout = layout
+        self._on_progress = on_progress
+        self._simulations = 0
+        self.measured = layout.summary(records)
+        self.covariance = self.measured.covariance(seed)
+        self._weights = _whitening(self.covariance)
+        wanted = round(SIMULATED * records.devices)
+        self.devices = min(max(wanted, LEAST_SIMULATED), MOST_SIMULATED)
+        self._large = Simulator(layout, self.devices, seed + (1 << 40))
+        self._small = Simulator(layout, self.devices // FIRST_SHARE, seed + (1 << 40))
+        half = self.devices // 2
+        self._halves = (
+            Simulator(layout, half, seed + (1 << 40)),
+            Simulator(layout, self.devices - half, seed + (1 << 40), half),
+        )
+        if layout.kind != "intervals":
+            self.start[RATE] = self._first_rate()
+        self.start[OFFSET] = 0.0
+
+    def _first_rate(self) -> float:
+        """Records per eligible hour if devices were eligible as they are at the start."""
+        intervals = Simulator(Layout("intervals", 7, 0), 500, 1).records(self.base)
+        hours = float((intervals.ends - intervals.starts).sum()) / 500 / 7
+        records = self.records.starts.size / self.records.devices / self._layout.days
+        # With a timer fewer hours count than the eligible ones; the search finds the rest.
+        return min(max(records / max(hours, 1e-3), 0.02), 20.0)
+
+    def telling(self, free: list[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
+        """Parts parameters into those that the log tells, and the others.
+
+        A parameter is taken out where its standard error would be beyond all use, the worst
+        first, until none is left of which that is true.
+        """
+        if OFFSET in (each.name for each in free):
+            self.start[OFFSET] = self._first_offset()
+        place = self._place(free)
+        jacobian = self._jacobian(self._small, free, place, is_central=False)
+        unknown: list[Parameter] = []
+        while free:
+            worse = self._errors(jacobian, jacobian) / [_MOST_ERROR[each.scale] for each in free]
+            worst = int(np.argmax(worse))
+            if worse[worst] <= 1.0:
+                break
+            unknown.append(free[worst])
+            free = [each for each in free if each is not free[worst]]
+            jacobian = np.delete(jacobian, worst, axis=1)
+        return free, unknown
+
+    def _first_offset(self) -> float:
+        """The whole hours by which the log's day is most like the day of the defaults."""
+        simulated = self._simulated(self._small, [], np.empty(0))
+        mine = np.asarray(self.measured.columns["hours"]).mean(axis=0)
+        other = np.asarray(simulated.columns["hours"]).mean(axis=0)
+        likeness = [float(mine @ np.roll(other, -hours)) for hours in range(-11, 13)]
+        return float(np.argmax(likeness) - 11)
+
+    def fit(self, free: list[Parameter], held: list[Held]) -> HabitFit:
+        """The estimates of the parameters that are `free`; `held` is told beside them."""
+        place = self._first_estimate(free)
+        jacobians = [self._jacobian(half, free, place, is_central=True) for half in self._halves]
+        errors = self._errors(*jacobians)
+        place = self._estimate(free, place, 0.5 * (jacobians[0] + jacobians[1]), errors)
+        simulated = self._simulated(self._large, free, place)
+        difference = self._weights @ (simulated.values - self.measured.values)
+        noise = 1.0 + self.records.devices / self.devices
+        rank = self._weights.shape[0]
+        # An inverse of a covariance from B draws is too large on average (Hartlap et al. 2007).
+        too_large = (BOOTSTRAP_DRAWS - 1) / (BOOTSTRAP_DRAWS - rank - 2)
+        values = self._values(free, place)
+        estimates = []
+        for parameter, at, error in zip(free, place, errors, strict=True):
+            low, high = at - NORMAL_95 * error, at + NORMAL_95 * error
+            ends = parameter.from_scale(float(low)), parameter.from_scale(float(high))
+            scaled_error = float(parameter.slope(float(at)) * error)
+            estimates.append(Estimate(parameter.name, values[parameter.name], scaled_error, *ends))
+        return HabitFit(
+            self._layout,
+            self.records.devices,
+            self.records.starts.size,
+            self.devices,
+            tuple(estimates),
+            tuple(held),
+            table_of(values, self.base),
+            values.get(OFFSET),
+            self.measured,
+            simulated,
+            np.sqrt(noise * np.diag(self.covariance)),
+            float(difference @ difference) / noise / too_large,
+            rank - len(free),
+        )
+
+    def _first_estimate(self, free: list[Parameter]) -> NDArray[np.float64]:
+        """Near the estimate, with few devices: far from it, steps need no more."""
+
+        def difference(place: NDArray[np.float64]) -> NDArray[np.float64]:
+            return self._difference(self._small, free, place)
+
+        def derivatives(place: NDArray[np.float64]) -> NDArray[np.float64]:
+            return self._jacobian(self._small, free, place, is_central=False)
+
+        # scipy's stubs do not know that a Jacobian may be a function.
+        found = optimize.least_squares(
+            difference,
+            self._place(free),
+            jac=derivatives,  # pyright: ignore[reportArgumentType]
+            bounds=_bounds(free),
+            x_scale="jac",
+            ftol=1e-2,
+            xtol=1e-3,
+            max_nfev=_MOST_STEPS,
+        )
+        return found.x
+
+    def _estimate(
+        self,
+        free: list[Parameter],
+        place: NDArray[np.float64],
+        jacobian: NDArray[np.float64],
+        errors: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """The estimate with all devices: Gauss-Newton steps with one Jacobian, since the place is
+        near."""
+        difference = self._difference(self._large, free, place)
+        low, high = _bounds(free)
+        for _ in range(_MOST_STEPS):
+            step = -np.linalg.lstsq(jacobian, difference, rcond=None)[0]
+            tried = np.clip(place + step, low, high)
+            again = self._difference(self._large, free, tried)
+            if again @ again >= difference @ difference:
+                tried = np.clip(place + 0.4 * step, low, high)
+                again = self._difference(self._large, free, tried)
+            # What is counted changes in jumps, so that there is a least step.
+            if again @ again >= difference @ difference:
+                break
+            moved = np.abs(tried - place) / errors
+            place, difference = tried, again
+            if moved.max() < 0.03:
+                break
+        return place
+
+    def _errors(
+        self, jacobian: NDArray[np.float64], other: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Standard errors [P] on the parameters' scales, by the sandwich formula.
+
+        The sandwich is (J'WG)^-1 J'W S WJ (G'WJ)^-1, with S = (1 + n / s) W^-1: J is the Jacobian
+        by whose directions the estimate was found, G the true one. J has noise, which would make
+        J'WJ too large and the errors too small, most in the directions of which the log tells
+        least. Two Jacobians of independent devices have the product G'WG on average.
+
+        Args:
+            jacobian: [rank, P], of one half of the simulated devices, weighted.
+            other: the same of the other half.
+        """
+        noise = 1.0 + self.records.devices / self.devices
+        mean = 0.5 * (jacobian + other)
+        # On the scale of unit diagonals, so that parameters of any size are alike.
+        scale = np.linalg.norm(mean, axis=0)
+        if not scale.all():
+            return np.where(scale == 0.0, np.inf, 0.0)
+        product = 0.5 * (jacobian.T @ other + other.T @ jacobian) / np.outer(scale, scale)
+        values, vectors = np.linalg.eigh(product)
+        # What noise has made negative is next to nothing: the log hardly tells that direction.
+        values = np.maximum(values, _LEAST_PRODUCT)
+        bread = (vectors / values) @ vectors.T
+        filling = mean.T @ mean / np.outer(scale, scale)
+        return np.sqrt(noise * np.diag(bread @ filling @ bread)) / scale
+
+    def _jacobian(
+        self,
+        simulator: Simulator,
+        free: list[Parameter],
+        place: NDArray[np.float64],
+        is_central: bool,
+    ) -> NDArray[np.float64]:
+        """Derivatives [rank, P] of the weighted statistics, by differences with common random
+        numbers."""
+        low, high = _bounds(free)
+        here = None if is_central else self._difference(simulator, free, place)
+        columns = []
+        for at, parameter in enumerate(free):
+            step = np.zeros(place.size)
+            step[at] = _STEPS[parameter.scale]
+            above = np.minimum(place + step, high)
+            below = place
+            if is_central or above[at] == place[at]:
+                below = np.maximum(place - step, low)
+            upper = self._difference(simulator, free, above)
+            lower = here
+            if lower is None or below is not place:
+                lower = self._difference(simulator, free, below)
+            columns.append((upper - lower) / (above[at] - below[at]))
+        return np.stack(columns, axis=1)
+
+    def _difference(
+        self, simulator: Simulator, free: list[Parameter], place: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """[rank]; simulated minus measured statistics, of unit covariance."""
+        simulated = self._simulated(simulator, free, place)
+        return self._weights @ (simulated.values - self.measured.values)
+
+    def _simulated(
+        self, simulator: Simulator, free: list[Parameter], place: NDArray[np.float64]
+    ) -> Summary:
+        values = self._values(free, place)
+        self._simulations += 1
+        self._on_progress(f"simulation {self._simulations} of about {8 * len(free) + 20}")
+        rate = values.get(RATE, math.inf)
+        try:
+            records = simulator.records(table_of(values, self.base), values[OFFSET], rate)
+        except ScenarioError as error:
+            raise FitFailed(f"no habits near those of the log can be simulated: {error}") from None
+        return self._layout.summary(records)
+
+    def _values(self, free: list[Parameter], place: NDArray[np.float64]) -> Mapping[str, float]:
+        found = dict(self.start)
+        for parameter, at in zip(free, place, strict=True):
+            found[parameter.name] = parameter.from_scale(float(at))
+        return found
+
+    def _place(self, free: list[Parameter]) -> NDArray[np.float64]:
+        low, high = _bounds(free)
+        start = [each.to_scale(self.start[each.name]) for each in free]
+        margin = 1e-3 * (high - low)
+        return np.clip(start, low + margin, high - margin)
+
+
+def _bounds(free: list[Parameter]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    low = np.array([each.to_scale(each.low) for each in free])
+    high = np.array([each.to_scale(each.high) for each in free])
+    return low, high
+
+
+def _whitening(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[rank, M]; makes differences of statistics independent, of variance one."""
+    deviations = np.sqrt(np.diag(covariance))
+    # A statistic that is the same in every resample (such as one of nights in a log without any)
+    # has no weight.
+    scale = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 1e-12)
+    correlation = covariance * np.outer(scale, scale)
+    values, vectors = np.linalg.eigh(correlation)
+    kept = values > _LEAST_EIGENVALUE
+    return (vectors[:, kept] / np.sqrt(values[kept])).T * scale
+
+
+def _short(value: Any) -> Any:
+    """A value in as many digits as anybody wants in a file."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return [_short(each) for each in value] if isinstance(value, list | tuple) else value

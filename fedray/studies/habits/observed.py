@@ -1,0 +1,228 @@
+"""A log of eligibility as the fit sees it, and the same log of simulated devices."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy import special
+
+from fedray.clients.availability.habit import HabitAvailabilityModel, HabitTables
+from fedray.clients.availability.intervals import DAY, HOUR
+from fedray.clients.population import Zones
+from fedray.clients.sessions import long_intervals
+from fedray.rng import Key, Stream, draw, exponential, stream_key, tabulated_quantiles
+from fedray.scenario import Scenario
+from fedray.scenario.availability import HabitAvailability
+from fedray.studies.habits.columns import interval_sums, point_sums
+from fedray.studies.habits.parameters import Kind
+from fedray.studies.habits.statistics import Summary, summary_of_intervals, summary_of_records
+
+_NODES = np.concatenate([np.arange(4096) / 4096, 1.0 - 2.0 ** -np.linspace(12.0, 33.0, 85)])
+"""Where distributions are inverted exactly; down to the last word of the upper tail."""
+
+
+class Records(NamedTuple):
+    """What devices did, sorted by device and time.
+
+    first: [N + 1]; device i has the records first[i] to first[i + 1], at least one.
+    starts: [R], hours since the log's first midnight.
+    ends: [R], hours; the starts again where records are moments.
+    """
+
+    first: NDArray[np.int64]
+    starts: NDArray[np.float64]
+    ends: NDArray[np.float64]
+
+    @property
+    def devices(self) -> int:
+        """How many devices have a record."""
+        return self.first.size - 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a log was kept: everything that a simulation must do alike."""
+
+    kind: Kind
+    """What its records are."""
+    days: int
+    """Whole days of the log."""
+    first_weekday: int
+    """Of its first day; 0 is a Monday."""
+    timer_hours: float = 0.0
+    """How long a device keeps away after a record; 0 unless records are participations."""
+
+    @property
+    def weekend_days(self) -> int:
+        """Saturdays and Sundays of the log."""
+        return sum((self.first_weekday + day) % 7 >= 5 for day in range(self.days))
+
+    def summary(self, records: Records) -> Summary:
+        """The statistics of the records of such a log."""
+        if self.kind == "intervals":
+            sums = interval_sums(*records, self.days, self.first_weekday)
+            return summary_of_intervals(sums, self.days, self.weekend_days)
+        points = point_sums(records.first, records.starts, self.first_weekday)
+        has_clock = self.kind != "rounds"
+        return summary_of_records(points, self.days, self.weekend_days, has_clock)
+
+
+class ObservedLog(NamedTuple):
+    """A log as it is fitted.
+
+    records: of whole days, in hours of the log's clock, moved by the offset that was told.
+    layout: how it was kept.
+    form: what its times are, in words; empty for a log that was simulated.
+    """
+
+    records: Records
+    layout: Layout
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """Keeps the log of simulated devices, by common random numbers: the same seed for all values
+    of the parameters, so that a difference of two simulations is that of their values."""
+
+    layout: Layout
+    """Of the log that is kept."""
+    devices: int
+    """How many are simulated; those without a record are in no log."""
+    seed: int
+    """Of all draws."""
+    first_device: int = 0
+    """Id of the first one: simulators of other ids are independent."""
+
+    def records(
+        self, table: HabitAvailability, offset: float = 0.0, rate: float = math.inf
+    ) -> Records:
+        """The log of devices with given habits.
+
+        Args:
+            table: their habits.
+            offset: local time minus the log's clock, hours.
+            rate: records per eligible hour; of no use where records are intervals.
+
+        Raises:
+            ScenarioError: a device has too many sessions.
+        """
+        layout = self.layout
+        # A week more, so that the day before the first is no day before the simulation's start;
+        # and the timers before the log.
+        lead_days = math.ceil(layout.timer_hours / 24.0)
+        weeks = 7 * (1 + lead_days // 7)
+        first_day = weeks + layout.first_weekday
+        origin = first_day * DAY
+        scenario = self._scenario(offset)
+        model = HabitAvailabilityModel(scenario, table, quick_tables(scenario, table))
+        intervals = long_intervals(
+            model, self._ids, self._open, origin - lead_days * DAY, origin + layout.days * DAY
+        )
+        starts = np.maximum((intervals.start_times - origin) / HOUR, -24.0 * lead_days)
+        ends = np.minimum((intervals.end_times - origin) / HOUR, 24.0 * layout.days)
+        first = np.searchsorted(intervals.local, np.arange(self.devices + 1))
+        if layout.kind == "intervals":
+            return seen(Records(first, starts, ends))
+        key = stream_key(self.seed, Stream.LOG_RECORDS)
+        points, point_first = _points(
+            key, self.first_device, first, starts, ends, rate, layout.timer_hours
+        )
+        return seen(Records(point_first, points, points))
+
+    @cached_property
+    def _ids(self) -> NDArray[np.uint64]:
+        first = self.first_device
+        return np.arange(first, first + self.devices, dtype=np.uint64)
+
+    @cached_property
+    def _open(self) -> NDArray[np.float64]:
+        return np.zeros(self.devices)
+
+    def _scenario(self, offset: float) -> Scenario:
+        zone = {"utc_offset_hours": offset, "share": 1.0}
+        return Scenario.from_tables(
+            {
+                "seed": self.seed,
+                "population": {"devices": self.devices, "time_zones": [zone]},
+                "rounds": {"count": 1, "report_goal": 1},
+                "training": {"enabled": False},
+            }
+        )
+
+
+def quick_tables(scenario: Scenario, table: HabitAvailability) -> HabitTables:
+    """The arrays of a habit model, from a few thousand quantiles and lines between them.
+
+    A fit looks at hundreds of models, and the exact inversion of two distributions would take half
+    of its time. `tests/studies/test_habits.py` holds the difference to far less than what any log
+    tells.
+    """
+    alpha, beta = table.night_propensity
+    shape = table.day_habit_shape
+    propensities = special.betaincinv(alpha, beta, _NODES)
+    free_rates = special.gammaincinv(shape, _NODES) / shape
+    return HabitTables(
+        propensities=tabulated_quantiles(lambda u: np.interp(u, _NODES, propensities)),
+        free_rates=tabulated_quantiles(lambda u: np.interp(u, _NODES, free_rates)),
+        zones=Zones.of(scenario),
+    )
+
+
+def seen(records: Records) -> Records:
+    """The records of devices that have any: a log has no others."""
+    counts = np.diff(records.first)
+    first = np.concatenate([[0], np.cumsum(counts[counts > 0])])
+    return records._replace(first=first)
+
+
+@njit(cache=True)
+def _points(key: Key, first_device, first, starts, ends, rate, timer_hours):
+    """Moments at which eligible devices leave a record: a Poisson process, but for timers.
+
+    Args:
+        key: of the draws.
+        first_device: id of the first of the devices.
+        first: [N + 1]; of the intervals of device i.
+        starts: [I], hours; those before 0 are the past of the log, whose records start timers.
+        ends: [I], hours.
+        rate: records per hour.
+        timer_hours: in which a device keeps away after a record.
+
+    Returns:
+        (moments [P], hours; [N + 1], which of them are whose).
+    """
+    found = np.empty(max(16, 4 * starts.size))
+    point_first = np.zeros(first.size, np.int64)
+    count = 0
+    for device in range(first.size - 1):
+        open_time = -np.inf
+        last_day, draws = -(1 << 30), 0
+        for interval in range(first[device], first[device + 1]):
+            # An address by day and place in it: a draw keeps its interval when habits change a
+            # little.
+            day = math.floor(starts[interval] / 24.0)
+            if day != last_day:
+                last_day, draws = day, 0
+            time = max(starts[interval], open_time)
+            while time < ends[interval]:
+                w0, _, _, _ = draw(key, first_device + device, day, draws)
+                draws += 1
+                time += exponential(w0) / rate
+                if time >= ends[interval]:
+                    break
+                if time >= 0.0:
+                    if count == found.size:
+                        larger = np.empty(2 * count)
+                        larger[:count] = found
+                        found = larger
+                    found[count] = time
+                    count += 1
+                open_time = time + timer_hours
+                time = open_time
+        point_first[device + 1] = count
+    return found[:count], point_first

@@ -1,0 +1,136 @@
+"""The parameters of the habit model that a log can tell, on scales on which they are free."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedray.errors import InputError
+from fedray.scenario import Scenario
+from fedray.scenario.availability import HabitAvailability
+
+Kind = Literal["intervals", "check-ins", "participations", "rounds"]
+"""What a log has: intervals of eligibility, moments of check-ins, moments of participations, or the
+rounds of participations alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number that is fitted: where it stands, and on which scale it is fitted.
+
+    Its value is between `low` and `high`. The optimiser and the standard errors work on its scale:
+    `log`, `logit` or `plain`.
+    """
+
+    name: str
+    """Its key in the table `availability`; night_propensity has two, alpha and beta."""
+    scale: Literal["log", "logit", "plain"]
+    """Of the estimate and its interval."""
+    low: float
+    """Least value that is tried."""
+    high: float
+    """Largest value that is tried."""
+    of: tuple[Kind, ...]
+    """The kinds of logs that can tell it."""
+
+    def to_scale(self, value: float) -> float:
+        """A value of the parameter on its scale."""
+        if self.scale == "log":
+            return math.log(value)
+        return math.log(value / (1.0 - value)) if self.scale == "logit" else value
+
+    def from_scale(self, free: float) -> float:
+        """The value of the parameter at a place on its scale, no further than its ends."""
+        if self.scale == "log":
+            value = math.exp(free)
+        else:
+            value = 1.0 / (1.0 + math.exp(-free)) if self.scale == "logit" else free
+        # Rounding on the scale would exceed an end that the scenario refuses.
+        return min(max(value, self.low), self.high)
+
+    def slope(self, free: float) -> float:
+        """How fast the value grows with the place on the scale."""
+        value = self.from_scale(free)
+        if self.scale == "log":
+            return value
+        return value * (1.0 - value) if self.scale == "logit" else 1.0
+
+
+_ALL: tuple[Kind, ...] = ("intervals", "check-ins", "participations", "rounds")
+_WITH_CLOCK: tuple[Kind, ...] = ("intervals", "check-ins", "participations")
+_INTERVALS: tuple[Kind, ...] = ("intervals",)
+_RECORDS: tuple[Kind, ...] = ("check-ins", "participations", "rounds")
+RATE = "records_per_hour"
+"""How often an eligible device leaves a record; no key of a scenario."""
+OFFSET = "utc_offset_hours"
+"""The key of the table `population.time_zones`."""
+PARAMETERS = (
+    Parameter("night_propensity.alpha", "log", 0.05, 50.0, _ALL),
+    Parameter("night_propensity.beta", "log", 0.05, 50.0, _ALL),
+    Parameter("night_center_hours", "plain", -6.0, 8.0, _WITH_CLOCK),
+    Parameter("night_center_between_hours", "log", 0.05, 6.0, _WITH_CLOCK),
+    Parameter("night_center_within_hours", "log", 0.05, 3.0, _INTERVALS),
+    Parameter("night_length_hours", "log", 0.5, 20.0, ("intervals", "check-ins")),
+    Parameter("night_length_between", "log", 0.05, 2.0, _INTERVALS),
+    Parameter("night_length_within", "log", 0.03, 1.5, _INTERVALS),
+    Parameter("interruption_on_hours", "log", 0.5, 200.0, _INTERVALS),
+    Parameter("interruption_off_hours", "log", 0.01, 5.0, _INTERVALS),
+    Parameter("day_sessions", "log", 0.02, 4.0, _WITH_CLOCK),
+    Parameter("day_habit_weight", "logit", 0.01, 0.99, _INTERVALS),
+    Parameter("day_habit_shape", "log", 0.05, 20.0, _INTERVALS),
+    Parameter("day_length_minutes", "log", 2.0, 600.0, _INTERVALS),
+    Parameter("day_length_sigma", "log", 0.05, 2.0, _INTERVALS),
+    Parameter("weekend_factor", "log", 0.05, 10.0, _WITH_CLOCK),
+    Parameter(OFFSET, "plain", -12.0, 14.0, _INTERVALS),
+    Parameter(RATE, "log", 0.005, 60.0, _RECORDS),
+)
+NEVER_FITTED = ("session_max_hours", "day_start_hours")
+"""Edges of distributions, which no log tells well."""
+
+
+def start_values(table: HabitAvailability) -> dict[str, float]:
+    """The parameters' values in a table, but for those that no table has."""
+    alpha, beta = table.night_propensity
+    found = {"night_propensity.alpha": alpha, "night_propensity.beta": beta}
+    for parameter in PARAMETERS:
+        if parameter.name in HabitAvailability.model_fields:
+            found[parameter.name] = getattr(table, parameter.name)
+    return found
+
+
+def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvailability:
+    """A table with the values that are given.
+
+    Args:
+        values: by the parameters' names; what is no key of the table is passed over.
+        base: has all other keys.
+    """
+    keys: dict[str, Any] = base.model_dump()
+    alpha, beta = base.night_propensity
+    keys["night_propensity"] = (
+        values.get("night_propensity.alpha", alpha),
+        values.get("night_propensity.beta", beta),
+    )
+    keys |= {name: value for name, value in values.items() if name in keys}
+    return HabitAvailability(**keys)
+
+
+def base_table(overrides: Sequence[str]) -> HabitAvailability:
+    """The table from which a fit begins.
+
+    Args:
+        overrides: keys of the habit model, as "availability.key=value".
+
+    Raises:
+        InputError: they are other keys, or no habits.
+    """
+    for each in overrides:
+        if not each.startswith("availability."):
+            raise InputError(f"overrides={each!r}: a fit of a log takes keys of availability alone")
+    tables = {"population": {"devices": 10}, "rounds": {"count": 1, "report_goal": 1}}
+    table = Scenario.from_tables(tables).with_overrides(*overrides).availability
+    if not isinstance(table, HabitAvailability):
+        raise InputError(
+            f"availability.model={table.model!r} cannot be fitted; the habit model can"
+        )
+    return table

@@ -1,0 +1,108 @@
+"""A log of a user's system as the fit wants it: whole days, devices by number, hours."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from fedray.clients.availability.intervals import DAY, HOUR
+from fedray.errors import InputError
+from fedray.studies.habits.observed import Layout, ObservedLog, Records, seen
+from fedray.studies.habits.parameters import Kind
+from fedray.trace.log_records import LogRecords, RecordColumns, read_log_records
+from fedray.trace.sessions import joined_sessions
+
+_EPOCH_WEEKDAY = 3
+"""1970-01-01 was a Thursday; 0 is a Monday."""
+_SLACK_HOURS = 1.0
+"""A log that begins so shortly after midnight has the whole day."""
+
+
+def read_observed_log(
+    path: Path,
+    columns: RecordColumns,
+    *,
+    utc_offset_hours: float = 0.0,
+    timer_hours: float | None = None,
+    days: float | None = None,
+) -> ObservedLog:
+    """Reads a log, and cuts it to the whole days between its first and its last start.
+
+    Args:
+        path: a CSV or Parquet file, or a directory of them.
+        columns: what its columns are.
+        utc_offset_hours: local time minus the log's clock.
+        timer_hours: how long a device keeps away after it took part; None if moments are check-ins.
+        days: that all rounds together took, evenly; for a log of rounds alone.
+
+    Raises:
+        InputError: the log cannot be read, or has no whole day.
+    """
+    if not -12.0 <= utc_offset_hours <= 14.0:
+        raise InputError(f"utc_offset={utc_offset_hours:g} must be from -12 to 14 hours")
+    if timer_hours is not None and not 0.0 <= timer_hours <= 24.0 * 365:
+        raise InputError(f"timer_hours={timer_hours:g} must be from 0 to 8760")
+    log = read_log_records(path, columns)
+    kind = _kind(columns, timer_hours)
+    if kind == "rounds":
+        log = _rounds_as_times(log, days)
+    elif days is not None:
+        raise InputError(f"days={days:g} is for a log of rounds alone; leave it out")
+    if kind == "intervals" and timer_hours is not None:
+        raise InputError(f"timer_hours={timer_hours:g} is for participations; leave it out")
+    start = log.start + HOUR * utc_offset_hours
+    end = log.end + HOUR * utc_offset_hours
+    first_day = math.ceil((float(start.min()) - _SLACK_HOURS * HOUR) / DAY)
+    end_day = math.floor((float(start.max()) + _SLACK_HOURS * HOUR) / DAY)
+    if kind == "rounds" and days is not None:
+        first_day, end_day = 0, max(1, round(days))
+    if end_day <= first_day:
+        raise InputError(f"log {str(path)!r} has no whole day; a fit needs several")
+    whole_days = end_day - first_day
+    # What goes on when the days begin or end is cut there, as it is in the simulation.
+    start = np.maximum(start / HOUR - 24.0 * first_day, 0.0)
+    end = np.minimum(end / HOUR - 24.0 * first_day, 24.0 * whole_days)
+    is_inside = (end > start) if kind == "intervals" else (end == start)
+    is_inside &= start < 24.0 * whole_days
+    if kind != "intervals":
+        is_inside &= log.start + HOUR * utc_offset_hours >= first_day * DAY
+    device, start, end = log.device[is_inside], start[is_inside], end[is_inside]
+    if kind == "intervals":
+        device, start, end = joined_sessions(device, HOUR * start, HOUR * end)
+        start, end = start / HOUR, end / HOUR
+    else:
+        order = np.lexsort((start, device))
+        device, start, end = device[order], start[order], end[order]
+    devices = int(log.device.max()) + 1
+    first = np.searchsorted(device, np.arange(devices + 1))
+    weekday = (first_day + (_EPOCH_WEEKDAY if log.is_unix else 0)) % 7
+    layout = Layout(kind, whole_days, weekday, timer_hours or 0.0)
+    return ObservedLog(seen(Records(first, start, end)), layout, log.form)
+
+
+def _kind(columns: RecordColumns, timer_hours: float | None) -> Kind:
+    if columns.round is not None:
+        if timer_hours is None:
+            raise InputError(
+                f"timer_hours=None: rounds of {columns.round!r} are participations, after which a "
+                "device keeps away; say how long, 0 for not at all"
+            )
+        return "rounds"
+    if columns.time is not None:
+        return "check-ins" if timer_hours is None else "participations"
+    return "intervals"
+
+
+def _rounds_as_times(log: LogRecords, days: float | None) -> LogRecords:
+    """Rounds at even distances over the days that they took."""
+    if days is None or not 1 <= days <= 3660:
+        raise InputError(
+            f"days={days}: a log of rounds alone needs the days that all of them took, from 1 to "
+            "3660; or name a column of times"
+        )
+    first, last = float(log.start.min()), float(log.start.max())
+    if first == last:
+        raise InputError("the log has a single round; a fit needs many")
+    # Each in the middle of its share of the days.
+    times = (log.start - first + 0.5) * (days * DAY / (last - first + 1.0))
+    return log._replace(start=times, end=times, form="rounds, evenly over the days")

@@ -1,0 +1,277 @@
+"""The statistics by which a log and simulated devices are compared, and their covariance.
+
+Every statistic is a smooth function of means over devices, but for the shares of the most eligible
+devices. So the bootstrap over devices (Efron 1979) takes one product of matrices.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.rng import Stream, stream_generator
+from fedray.studies.habits.columns import (
+    COUNT_RATES,
+    DAY_RATES,
+    GAP_HOURS,
+    NIGHT_SHARES,
+    RUN_HOURS,
+    PointSums,
+    Sums,
+)
+
+BOOTSTRAP_DRAWS = 1000
+MOST_RESAMPLED = 20_000
+"""Devices that are resampled; the covariance of a larger log is scaled down from these."""
+TOP_SHARES = (0.1, 0.3)
+"""Of the devices: the share of all that they hold is a statistic."""
+_CHUNK = 50
+"""Bootstrap draws whose weights are in memory at once."""
+
+Means = dict[str, NDArray[np.float64]]
+"""Means of columns over devices, by name: [..., width]."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is kept of a log or a simulation: the columns of its devices.
+
+    Its `values` are what is fitted; `hours` and the like are what pages show.
+    """
+
+    columns: Means
+    """By name, [N, width] each."""
+    total: NDArray[np.float64]
+    """[N]; hours or records of each device, of which the most eligible devices hold a share."""
+    of_means: Callable[[Means], list[tuple[str, NDArray[np.float64]]]]
+    """Statistics [...] by name, of means [..., width]."""
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return self.total.size
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What the statistics are called, [M]."""
+        own = [name for name, _ in self.of_means(self._means(np.ones((1, self.devices))))]
+        return (*own, *(f"share of the top {share:.0%} of devices" for share in TOP_SHARES))
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """The statistics, [M]."""
+        return self.resampled(np.ones((1, self.devices)))[0]
+
+    def resampled(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The statistics [B, M] of devices that count several times.
+
+        Args:
+            weights: [B, N]; how often each device counts.
+        """
+        own = [value for _, value in self.of_means(self._means(weights))]
+        return np.column_stack([*own, *self._top_shares(weights)])
+
+    def covariance(self, seed: int) -> NDArray[np.float64]:
+        """The covariance [M, M] of the statistics of as many devices, by the bootstrap over
+        devices.
+
+        Args:
+            seed: of the draws.
+        """
+        generator = stream_generator(seed, Stream.LOG_BOOTSTRAP)
+        devices = min(self.devices, MOST_RESAMPLED)
+        chosen = generator.permutation(self.devices)[:devices]
+        sample = Summary(
+            {name: column[chosen] for name, column in self.columns.items()},
+            self.total[chosen],
+            self.of_means,
+        )
+        drawn = []
+        for _ in range(BOOTSTRAP_DRAWS // _CHUNK):
+            counts = generator.multinomial(devices, np.full(devices, 1.0 / devices), _CHUNK)
+            drawn.append(sample.resampled(counts.astype(np.float64)))
+        return np.cov(np.concatenate(drawn), rowvar=False) * devices / self.devices
+
+    def _means(self, weights: NDArray[np.float64]) -> Means:
+        shares = weights / weights.sum(axis=1, keepdims=True)
+        return {name: shares @ column for name, column in self.columns.items()}
+
+    def _top_shares(self, weights: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        order, total = self._from_the_top
+        in_order = weights[:, order]
+        devices = np.cumsum(in_order, axis=1)
+        held = np.cumsum(in_order * total, axis=1)
+        shares = []
+        for share in TOP_SHARES:
+            wanted = share * devices[:, -1]
+            found = [
+                np.interp(at, many, much)
+                for at, many, much in zip(wanted, devices, held, strict=True)
+            ]
+            shares.append(np.array(found) / held[:, -1])
+        return shares
+
+    @cached_property
+    def _from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        order = np.argsort(-self.total, kind="stable")
+        return order, self.total[order]
+
+
+def summary_of_intervals(sums: Sums, days: int, weekend_days: int) -> Summary:
+    """The statistics of a log of intervals.
+
+    Args:
+        sums: of its devices.
+        days: of the log.
+        weekend_days: Saturdays and Sundays among them.
+    """
+    nights = sums.nights[:, :1] / max(1, days - 1)
+    by_day = sums.by_day[:, :1] / days
+    columns = {
+        "hours": sums.hours,
+        "runs": sums.runs[:, None],
+        "with_any": sums.days_with_any[:, None],
+        "longer": sums.longer,
+        "again": np.stack([sums.again, sums.before], axis=1),
+        "week": np.stack([sums.weekend, sums.weekdays], axis=1),
+        "nights": sums.nights,
+        "by_day": sums.by_day,
+        "night_shares": (nights > NIGHT_SHARES).astype(np.float64),
+        "day_rates": (by_day > DAY_RATES).astype(np.float64),
+        "products": np.concatenate([nights * by_day, by_day**2, nights**2], axis=1),
+    }
+
+    def of_means(means: Means) -> list[tuple[str, NDArray[np.float64]]]:
+        hours = means["hours"] / days
+        found = _by_two_hours("eligible at", hours)
+        runs = means["runs"][..., 0]
+        found += [
+            ("intervals per device and day", runs / days),
+            ("share of days with any", means["with_any"][..., 0] / days),
+        ]
+        for place, length in enumerate(RUN_HOURS):
+            name = f"intervals longer than {_duration(length)}"
+            found.append((name, _ratio(means["longer"][..., place], runs)))
+        again = _ratio(means["again"][..., 0], means["again"][..., 1])
+        found.append(("eligible 24 h later, if eligible", again))
+        found += _weekend(means["week"], days, weekend_days)
+        for place, share in enumerate(NIGHT_SHARES):
+            found.append((f"devices with nights > {share:.0%}", means["night_shares"][..., place]))
+        for place, rate in enumerate(DAY_RATES):
+            name = f"devices with > {rate:g} intervals by day"
+            found.append((name, means["day_rates"][..., place]))
+        night, day, (both, squares, night_squares) = (
+            means["nights"][..., 0] / max(1, days - 1),
+            means["by_day"][..., 0] / days,
+            np.moveaxis(means["products"], -1, 0),
+        )
+        found += [
+            ("nights with intervals by day, relative", _ratio(both, night * day)),
+            ("intervals by day squared, relative", _ratio(squares, day**2)),
+            ("nights squared, relative", _ratio(night_squares, night**2)),
+        ]
+        found += _of_nights(means["nights"])
+        count, logs, log_squares = np.moveaxis(means["by_day"], -1, 0)
+        mean = _ratio(logs, count)
+        return [
+            *found,
+            ("log length by day", mean),
+            ("log length by day, variance", _ratio(log_squares, count) - mean**2),
+        ]
+
+    return Summary(columns, sums.hours.sum(axis=1), of_means)
+
+
+def _of_nights(nights: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
+    """Middles and lengths: mean, variance, and covariance of one night with the next."""
+    count, middles, middle_squares, logs, log_squares = np.moveaxis(nights[..., :5], -1, 0)
+    pairs, middle_pairs, log_pairs, gaps, gap_hours, spans = np.moveaxis(nights[..., 5:], -1, 0)
+    middle, logarithm = _ratio(middles, count), _ratio(logs, count)
+    return [
+        ("middle of nights", middle),
+        ("middle of nights, variance", _ratio(middle_squares, count) - middle**2),
+        ("middle of nights, covariance", _ratio(middle_pairs, pairs) - middle**2),
+        ("log length of nights", logarithm),
+        ("log length of nights, variance", _ratio(log_squares, count) - logarithm**2),
+        ("log length of nights, covariance", _ratio(log_pairs, pairs) - logarithm**2),
+        ("interruptions per hour of night", _ratio(gaps, spans)),
+        ("hours of an interruption", _ratio(gap_hours, gaps)),
+    ]
+
+
+def summary_of_records(sums: PointSums, days: int, weekend_days: int, has_clock: bool) -> Summary:
+    """The statistics of a log of moments.
+
+    Args:
+        sums: of its devices.
+        days: of the log.
+        weekend_days: Saturdays and Sundays among them.
+        has_clock: whether the hour of the day and the day of the week are known.
+    """
+    records = sums.hours.sum(axis=1)
+    counts = records[:, None] / days
+    columns = {
+        "hours": sums.hours,
+        "with_any": sums.days_with_any[:, None],
+        "gaps": np.concatenate([sums.shorter, sums.gaps[:, None]], axis=1),
+        "week": np.stack([sums.weekend, sums.weekdays], axis=1),
+        "pairs": sums.pairs,
+        "counts": np.concatenate([counts > COUNT_RATES, counts**2], axis=1).astype(np.float64),
+    }
+
+    def of_means(means: Means) -> list[tuple[str, NDArray[np.float64]]]:
+        per_device = means["hours"].sum(axis=-1)
+        found = [
+            ("records per device and day", per_device / days),
+            ("share of days with any", means["with_any"][..., 0] / days),
+            (
+                "records squared, relative",
+                _ratio(means["counts"][..., -1], (per_device / days) ** 2),
+            ),
+        ]
+        for place, length in enumerate(GAP_HOURS):
+            name = f"gaps shorter than {_duration(length)}"
+            found.append((name, _ratio(means["gaps"][..., place], means["gaps"][..., -1])))
+        for place, rate in enumerate(COUNT_RATES):
+            name = f"devices with > {rate:g} records a day"
+            found.append((name, means["counts"][..., place]))
+        if not has_clock:
+            return found
+        shares = _ratio(means["hours"], per_device[..., None])
+        pairs = means["pairs"]
+        found += _by_two_hours("records at", shares)
+        found += _weekend(means["week"], days, weekend_days)
+        for place, name in enumerate(("difference", "hours, cosine", "hours, sine"), start=1):
+            found.append((f"days in succession: {name}", _ratio(pairs[..., place], pairs[..., 0])))
+        return found
+
+    return Summary(columns, records, of_means)
+
+
+def _by_two_hours(what: str, hours: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
+    found = []
+    for hour in range(0, 24, 2):
+        found.append((f"{what} {hour}:00-{hour + 2}:00", 0.5 * hours[..., hour : hour + 2].sum(-1)))
+    return found
+
+
+def _weekend(
+    week: NDArray[np.float64], days: int, weekend_days: int
+) -> list[tuple[str, NDArray[np.float64]]]:
+    """Weekends relative to other days; nothing where the log lacks either."""
+    if not 0 < weekend_days < days:
+        return []
+    on_weekends = week[..., 0] / weekend_days
+    on_others = week[..., 1] / (days - weekend_days)
+    return [("a day of a weekend, relative", _ratio(on_weekends, on_others))]
+
+
+def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The ratio; 0 where nothing of the kind occurs, so that a log without it has a value too."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def _duration(hours: float) -> str:
+    return f"{60 * hours:.0f} min" if hours < 1 else f"{hours:g} h"

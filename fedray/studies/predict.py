@@ -1,0 +1,498 @@
+"""Published runs, predicted: what was fitted is fitted on the runs of other locales alone.
+
+Each run is simulated at a fraction of its size under every `Mechanism` and at a few reaches, which
+give a `Curve`; every fit is arithmetic on these curves. A prediction for a locale has one reach and
+one mechanism, both chosen by the runs of all other locales (leave one locale out).
+
+Beside it stand two formulas and the reach per locale, which is fitted on the locale's own row.
+"""
+
+import bisect
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from scipy import special
+
+from fedray.cluster import run_tasks
+from fedray.errors import InputError
+from fedray.placement import Placement
+from fedray.scenarios.gboard import PublishedRun, published_runs, select
+from fedray.studies.fit import scaled
+from fedray.studies.outcome import Outcome, outcome_of
+
+REACHES = (0.25, 0.5, 1.0)
+"""The reaches that are simulated; others are interpolated."""
+LOG_REACHES = tuple(math.log(0.05) * step / 300 for step in range(301))
+"""The reaches that fits choose from, 1 to 0.05, in logarithms: in steps of one per cent."""
+CONFIDENCE = 0.9
+"""Of the intervals of predicted min-seps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """Something that slows runs and is the same in all locales, as keys of their scenarios."""
+
+    name: str
+    """What tables call it."""
+    overrides: tuple[str, ...]
+    """Keys that are set, as "table.key=value"."""
+
+
+_SLOW_DAYS = "availability.slow_days={share=0.25,factor=0.5,days=3}"
+MECHANISMS = (
+    Mechanism("availability alone", ()),
+    Mechanism("a round per 7 min", ("rounds.min_minutes_between=7.0",)),
+    Mechanism("slow days", (_SLOW_DAYS,)),
+    Mechanism("slow days, 7 min", (_SLOW_DAYS, "rounds.min_minutes_between=7.0")),
+)
+"""What a prediction may choose from. Slow days: a quarter of all spells of three days, at half of
+the supply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A run under one mechanism: min-sep and days by the reach, means over seeds.
+
+    Both are nearly powers of the reach, and level where rounds cannot come faster; so they are
+    interpolated in logarithms, and continued below the least reach that was simulated.
+    """
+
+    log_reaches: tuple[float, ...]
+    """[R] logs of the simulated reaches, rising to 0."""
+    log_min_seps: tuple[float, ...]
+    """[R] logs of the min-seps."""
+    log_days: tuple[float, ...]
+    """[R] logs of the days."""
+    seed_variance: float
+    """Variance of log min-sep between seeds; 0 where there was one seed."""
+
+    def min_sep(self, log_reach: float) -> float:
+        """log of the min-sep at a reach."""
+        return _interpolated(self.log_reaches, self.log_min_seps, log_reach)
+
+    def days(self, log_reach: float) -> float:
+        """log of the days at a reach."""
+        return _interpolated(self.log_reaches, self.log_days, log_reach)
+
+    def needed_log_reach(self, min_sep: float) -> float | None:
+        """log of the least reach at which a run has this min-sep; None where the whole population
+        is too small for it."""
+        wanted = math.log(min_sep)
+        if wanted > self.log_min_seps[-1]:
+            return None
+        # Up to the first piece that reaches so high, min-seps rise.
+        right = max(1, bisect.bisect_left(self.log_min_seps, wanted))
+        piece = slice(right - 1, right + 1)
+        return _interpolated(self.log_min_seps[piece], self.log_reaches[piece], wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One run as predicted by the runs of other locales, and as published."""
+
+    name: str
+    """Name of the row."""
+    mechanism: str
+    """The mechanism that fits the other locales best."""
+    reach: float
+    """The reach that fits them best."""
+    min_sep: float
+    """Predicted gap."""
+    alone: float
+    """The gap by one reach that other locales choose under the availability model alone."""
+    low: float
+    """Lower end of the interval of the min-sep, an estimate: locales scatter alike, log-normally,
+    and so do seeds."""
+    high: float
+    """Its upper end."""
+    days: float
+    """Predicted length of the run."""
+    max_participations: int
+    """Predicted k, an estimate: as many timers as began in these days."""
+    own_reach: float | None
+    """The reach that this row would need under its mechanism; None where the whole population is
+    too small."""
+    transferred: float | None
+    """Min-sep by the reach that the locale's other row needs; None without another row."""
+    upper_bound: float
+    """population / report goal: no min-sep is larger."""
+    renewal: float
+    """Min-sep by the renewal formula, fitted on other locales."""
+    fitted: float | None
+    """Min-sep at the reach of the row's scenario, under the availability model alone; None of a
+    user's row."""
+    is_fitted: bool
+    """Whether that reach was fitted on this very row."""
+    published_min_sep: int
+    """The published gap."""
+    published_max_participations: int
+    """The published k."""
+    published_days: tuple[float, float]
+    """Between how many days the run took, by its k."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object: a key per field."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How far a method is off, over the published runs."""
+
+    method: str
+    """What predicts."""
+    fitted_on: str
+    """What its parameters were fitted on."""
+    runs: int
+    """How many runs it was tried on."""
+    error: float
+    """Mean absolute error of log min-sep; 0.1 is about ten per cent."""
+    median_error: float
+    """Median of the same."""
+    participations_right: int | None
+    """In how many runs the predicted k is the published one; None of methods that predict none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaceScore:
+    """How well a mechanism explains k where the min-sep is given: each run has the reach that gives
+    its own min-sep, so nothing but the mechanism can move its days."""
+
+    mechanism: str
+    """Its name."""
+    inside: int
+    """Runs whose days are among those that the published k implies."""
+    distance: float
+    """Mean distance of log days from there."""
+    beyond_all: int
+    """Runs that would need a reach above 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionStudy:
+    """Predictions of runs, and the scores of methods on all published runs."""
+
+    predictions: tuple[Prediction, ...]
+    """Of the runs that were asked for."""
+    scores: tuple[Score, ...]
+    """A line per method; figures of published runs alone."""
+    pace: tuple[PaceScore, ...]
+    """A line per mechanism; then that which other locales choose."""
+    renewal: tuple[float, float]
+    """(e, w hours) of the renewal formula, fitted on all published runs."""
+    scale: float
+    """Size of the simulations."""
+    seeds: int
+    """Outcome runs of each case."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object, as `fedray reproduce gboard --predict --json` prints it."""
+        return asdict(self)
+
+
+def predict_gboard(
+    rows: str | None = None,
+    overrides: Sequence[str] = (),
+    scale: float = 0.01,
+    seeds: int = 2,
+    placement: Placement | None = None,
+    on_run: Callable[[int, int], None] | None = None,
+) -> PredictionStudy:
+    """Predicts runs from the published runs of other locales, and scores the predictions.
+
+    Args:
+        rows: which runs are shown, as `fedray.scenarios.gboard.select` takes them; all published
+            runs are simulated in any case, since parameters are fitted on them.
+        overrides: keys set in every scenario.
+        scale: of population and report goal.
+        seeds: runs of each case; from 2 on their spread is part of the intervals.
+        placement: where the simulations run, a task each.
+        on_run: hears how many runs are done, of how many.
+
+    Raises:
+        InputError: if a row is unknown, or seeds are not 1 to 100.
+    """
+    if not 1 <= seeds <= 100:
+        raise InputError(f"seeds={seeds} must be from 1 to 100; give the runs of each case")
+    wanted = select(rows)
+    published = published_runs()
+    users = [run for run in wanted if run.is_users]
+    curves = _simulated_curves(
+        [*published, *users], overrides, scale, seeds, placement or Placement(), on_run
+    )
+    predictions = [predict(run, published, curves) for run in [*published, *users]]
+    by_row = dict(zip([*published, *users], predictions, strict=True))
+    return PredictionStudy(
+        predictions=tuple(by_row[run] for run in wanted),
+        scores=scores_of(predictions[: len(published)]),
+        pace=pace_scores(published, curves),
+        renewal=fit_renewal(published),
+        scale=scale,
+        seeds=seeds,
+    )
+
+
+Table = dict[tuple[PublishedRun, Mechanism], Curve]
+
+
+def predict(run: PublishedRun, published: Sequence[PublishedRun], curves: Table) -> Prediction:
+    """Predicts a run from the published runs of all other locales.
+
+    Args:
+        run: of any locale.
+        published: all that parameters may be fitted on, if their locale is another.
+        curves: of all of them under every mechanism.
+    """
+    others = [other for other in published if other.locale != run.locale]
+    mechanism, log_reach = _best_fit(others, curves, MECHANISMS)
+    alone = MECHANISMS[0]
+    own = curves[run, mechanism]
+    residuals = [
+        math.log(other.min_sep) - curves[other, mechanism].min_sep(log_reach) for other in others
+    ]
+    # One parameter was fitted; the prediction of a new locale scatters as the others do.
+    freedom = len(residuals) - 1
+    between = sum(each**2 for each in residuals) / freedom
+    deviation = math.sqrt(between * (1 + 1 / len(residuals)) + own.seed_variance)
+    half_width = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * deviation
+    center = own.min_sep(log_reach)
+    needed = own.needed_log_reach(run.min_sep)
+    e, wait_hours = fit_renewal(others)
+    days = math.exp(own.days(log_reach))
+    siblings = [each for each in published if each.locale == run.locale and each.name != run.name]
+    fitted = None if run.is_users else math.log(run.scenario().population.reach)
+    return Prediction(
+        name=run.name,
+        mechanism=mechanism.name,
+        reach=math.exp(log_reach),
+        min_sep=math.exp(center),
+        alone=math.exp(curves[run, alone].min_sep(_best_fit(others, curves, (alone,))[1])),
+        low=math.exp(center - half_width),
+        high=math.exp(center + half_width),
+        days=days,
+        max_participations=_timers_begun(days, run),
+        own_reach=None if needed is None else math.exp(needed),
+        transferred=_transferred(run, siblings, mechanism, curves),
+        upper_bound=run.population / run.report_goal,
+        renewal=_renewal(run, e, wait_hours),
+        fitted=None if fitted is None else math.exp(curves[run, alone].min_sep(fitted)),
+        is_fitted=run.is_fitted,
+        published_min_sep=run.min_sep,
+        published_max_participations=run.max_participations,
+        published_days=run.days,
+    )
+
+
+def scores_of(predictions: Sequence[Prediction]) -> tuple[Score, ...]:
+    """The scores of all methods on the same published runs.
+
+    Args:
+        predictions: of these runs.
+    """
+    right = sum(
+        each.max_participations == each.published_max_participations for each in predictions
+    )
+    unfitted = [each for each in predictions if not each.is_fitted]
+    others = "other locales"
+    return (
+        _score("population / report goal", "nothing", predictions, "upper_bound"),
+        _score("renewal formula", others, predictions, "renewal"),
+        _score("one reach, availability alone", others, predictions, "alone"),
+        _score("one reach and a mechanism", others, predictions, "min_sep", right),
+        _score("reach of the other task", "the locale", predictions, "transferred"),
+        _score("reach per locale", "its row or locale", predictions, "fitted"),
+        _score("the same, on rows it predicts", "the locale", unfitted, "fitted"),
+    )
+
+
+def pace_scores(published: Sequence[PublishedRun], curves: Table) -> tuple[PaceScore, ...]:
+    """How well mechanisms explain the k of runs whose min-sep is given.
+
+    Args:
+        published: the runs.
+        curves: of all of them under every mechanism.
+
+    Returns:
+        A line per mechanism; then one in which each locale has the mechanism with the least
+        distance over the runs of all other locales.
+    """
+    found = []
+    for mechanism in MECHANISMS:
+        chosen = dict.fromkeys(published, mechanism)
+        found.append(_pace_score(mechanism.name, chosen, curves))
+    chosen = {}
+    for run in published:
+        others = [other for other in published if other.locale != run.locale]
+        chosen[run] = min(MECHANISMS, key=partial(_pace_loss, others, curves))
+    found.append(_pace_score("chosen by the other locales", chosen, curves))
+    return tuple(found)
+
+
+def fit_renewal(runs: Sequence[PublishedRun]) -> tuple[float, float]:
+    """Fits the renewal formula: a share e of the devices takes part whenever its timer T is over
+    and it has waited w hours more, so that min-sep = e N / goal T / (T + w).
+
+    Args:
+        runs: at least one.
+
+    Returns:
+        (e, w), with the least absolute errors of log min-sep; w from 0 to 30 days.
+    """
+    best = (math.inf, 0.0, 0.0)
+    for wait_hours in range(0, 721, 4):
+        errors = [math.log(run.min_sep / _renewal(run, 1.0, wait_hours)) for run in runs]
+        # Of all constants the median has the least absolute errors.
+        log_share = statistics.median(errors)
+        error = sum(abs(each - log_share) for each in errors)
+        best = min(best, (error, math.exp(log_share), float(wait_hours)))
+    return best[1], best[2]
+
+
+def _renewal(run: PublishedRun, share: float, wait_hours: float) -> float:
+    timers_share = run.timer_hours / (run.timer_hours + wait_hours)
+    return share * run.population / run.report_goal * timers_share
+
+
+def _best_fit(
+    runs: Sequence[PublishedRun], curves: Table, mechanisms: Sequence[Mechanism]
+) -> tuple[Mechanism, float]:
+    """The mechanism and log reach with the least absolute errors of log min-sep, and of log days
+    where they are not among those that k implies."""
+
+    def loss(candidate: tuple[Mechanism, float]) -> float:
+        mechanism, log_reach = candidate
+        total = 0.0
+        for run in runs:
+            curve = curves[run, mechanism]
+            total += abs(math.log(run.min_sep) - curve.min_sep(log_reach))
+            total += _days_off(run, curve, log_reach)
+        return total
+
+    return min(itertools.product(mechanisms, LOG_REACHES), key=loss)
+
+
+def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
+    """Distance of log days from those that the published k implies."""
+    least, most = (math.log(each) for each in run.days)
+    days = curve.days(log_reach)
+    return max(0.0, least - days, days - most)
+
+
+def _days_off_at_own_reach(run: PublishedRun, curve: Curve) -> float:
+    """The same at the reach that gives the run's own min-sep, or with the whole population where
+    that is too small."""
+    needed = curve.needed_log_reach(run.min_sep)
+    return _days_off(run, curve, 0.0 if needed is None else needed)
+
+
+def _pace_loss(runs: Sequence[PublishedRun], curves: Table, mechanism: Mechanism) -> float:
+    return sum(_days_off_at_own_reach(run, curves[run, mechanism]) for run in runs)
+
+
+def _pace_score(name: str, chosen: dict[PublishedRun, Mechanism], curves: Table) -> PaceScore:
+    own = {run: curves[run, mechanism] for run, mechanism in chosen.items()}
+    off = [_days_off_at_own_reach(run, curve) for run, curve in own.items()]
+    needed = [curve.needed_log_reach(run.min_sep) for run, curve in own.items()]
+    return PaceScore(
+        mechanism=name,
+        inside=sum(each == 0.0 for each in off),
+        distance=statistics.fmean(off),
+        beyond_all=needed.count(None),
+    )
+
+
+def _score(
+    method: str,
+    fitted_on: str,
+    predictions: Sequence[Prediction],
+    field: str,
+    participations_right: int | None = None,
+) -> Score:
+    errors = []
+    for each in predictions:
+        value = getattr(each, field)
+        if value is not None:
+            errors.append(abs(math.log(value / each.published_min_sep)))
+    return Score(
+        method=method,
+        fitted_on=fitted_on,
+        runs=len(errors),
+        error=statistics.fmean(errors),
+        median_error=statistics.median(errors),
+        participations_right=participations_right,
+    )
+
+
+def _transferred(
+    run: PublishedRun, siblings: Sequence[PublishedRun], mechanism: Mechanism, curves: Table
+) -> float | None:
+    if not siblings:
+        return None
+    needed = [curves[each, mechanism].needed_log_reach(each.min_sep) for each in siblings]
+    # Where the whole population was too small, all of it is the nearest.
+    log_reach = statistics.fmean(each or 0.0 for each in needed)
+    return math.exp(curves[run, mechanism].min_sep(log_reach))
+
+
+def _timers_begun(days: float, run: PublishedRun) -> int:
+    return math.floor(days * 24.0 / run.timer_hours) + 1
+
+
+def _simulated_curves(
+    runs: Sequence[PublishedRun],
+    overrides: Sequence[str],
+    scale: float,
+    seeds: int,
+    placement: Placement,
+    on_run: Callable[[int, int], None] | None,
+) -> Table:
+    cases = list(itertools.product(runs, MECHANISMS, REACHES, range(1, seeds + 1)))
+    scenarios = []
+    for run, mechanism, reach, seed in cases:
+        keys = (*overrides, *mechanism.overrides, f"population.reach={reach}", f"seed={seed}")
+        scenarios.append(scaled(run.scenario(keys), scale))
+    found: dict[int, Outcome] = {}
+    for place, result in run_tasks(outcome_of, scenarios, placement):
+        found[place] = result
+        if on_run is not None:
+            on_run(len(found), len(cases))
+    by_case = {case: found[place] for place, case in enumerate(cases)}
+    table = {}
+    for run, mechanism in itertools.product(runs, MECHANISMS):
+        outcomes = [
+            [by_case[run, mechanism, reach, seed] for seed in range(1, seeds + 1)]
+            for reach in REACHES
+        ]
+        table[run, mechanism] = curve_through(outcomes)
+    return table
+
+
+def curve_through(outcomes: Sequence[Sequence[Outcome]]) -> Curve:
+    """The curve through simulated runs.
+
+    Args:
+        outcomes: for each of `REACHES` a run per seed.
+    """
+    min_seps = [[math.log(each.min_sep) for each in runs] for runs in outcomes]
+    days = [[math.log(each.days) for each in runs] for runs in outcomes]
+    variances = [statistics.variance(each) for each in min_seps if len(each) > 1]
+    return Curve(
+        log_reaches=tuple(math.log(reach) for reach in REACHES),
+        log_min_seps=tuple(statistics.fmean(each) for each in min_seps),
+        log_days=tuple(statistics.fmean(each) for each in days),
+        seed_variance=statistics.fmean(variances) if variances else 0.0,
+    )
+
+
+def _interpolated(places: Sequence[float], values: Sequence[float], at: float) -> float:
+    """The value of a piecewise linear function, continued beyond its ends."""
+    # The piece that holds `at`; the first or the last one beyond the ends.
+    right = min(max(bisect.bisect_left(places, at), 1), len(places) - 1)
+    left = right - 1
+    slope = (values[right] - values[left]) / (places[right] - places[left])
+    return values[left] + slope * (at - places[left])

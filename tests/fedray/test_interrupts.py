@@ -1,0 +1,101 @@
+"""Ctrl-C ends every command with one line, exit code 130, and nothing that is half-written."""
+
+import contextlib
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedray.mechanisms.files import read_strategy
+from fedray.mechanisms.loss import loss
+from fedray.mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism
+from fedray.mechanisms.participation import MinSep
+
+
+@pytest.fixture
+def interrupting(monkeypatch) -> Callable[[int], list[str]]:
+    """Makes the line of progress that has this number send SIGINT, as a terminal does."""
+
+    def at(number: int) -> list[str]:
+        told: list[str] = []
+
+        @contextlib.contextmanager
+        def progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]]:
+            del title, is_shown
+
+            def tell(line: str) -> None:
+                told.append(line)
+                if len(told) == number:
+                    signal.raise_signal(signal.SIGINT)
+
+            yield tell
+
+        monkeypatch.setattr("fedray.report.progress.study_progress", progress)
+        return told
+
+    return at
+
+
+def assert_interrupted(done: tuple[int, str, str], message: str) -> None:
+    code, out, err = done
+    assert (code, out, err) == (130, "", f"fedray: {message}\n")
+
+
+def test_an_import_leaves_nothing(fedray_command, interrupting, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("dev,round\na,0\nb,1\n")
+    interrupting(1)
+    arguments = ["--device-column", "dev", "--round-column", "round", "--renumber"]
+    done = fedray_command(
+        "import", str(tmp_path / "log.csv"), *arguments, "--out", str(tmp_path / "trace")
+    )
+    assert_interrupted(done, "interrupted; what is written is written whole or not at all")
+    assert [file.name for file in tmp_path.iterdir()] == ["log.csv"]
+
+
+@pytest.mark.slow
+def test_a_fit_is_one_line(fedray_command, interrupting, small, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(small().to_toml())
+    interrupting(1)
+    done = fedray_command("fit", str(tmp_path / "s.toml"), "--min-sep", "4", "--scale", "1")
+    assert_interrupted(done, "interrupted; what is written is written whole or not at all")
+
+
+@pytest.mark.parametrize("kind", ["band-fhu", "blt"])
+def test_an_optimisation_writes_the_best_so_far(
+    kind: str, fedray_command, interrupting, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    told, out = interrupting(3), tmp_path / "found.json"
+    setting = ["--rounds", "64", "--min-sep", "8", "--max-participations", "4"]
+    code, stdout, err = fedray_command("optimize", kind, *setting, "--out", str(out), "--json")
+    assert (code, err) == (
+        130,
+        "fedray: interrupted; the mechanism is the best that was found so far\n",
+    )
+    assert len(told) == 3
+    assert json.loads(stdout)["interrupted"]
+    figures = loss(read_strategy(out), MinSep(64, 8, 4))
+    best = min(float(line.rpartition(" ")[2]) for line in told)
+    found = figures.max_loss if kind == "blt" else figures.rms_loss
+    assert found == pytest.approx(best, abs=1e-6)
+    assert [file.name for file in tmp_path.iterdir()] == ["found.json"]  # nothing is cached
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["banded-toeplitz", "banded", "dense"])
+def test_what_a_listener_ended_is_not_taken_from_the_cache_later(
+    kind: Kind, tmp_path: Path
+) -> None:
+    request = MechanismRequest(kind, MinSep(64, 8, 4))
+
+    def end(line: str) -> None:
+        raise StopIteration
+
+    first = cached_mechanism(request, tmp_path, end)
+    whole = cached_mechanism(request, tmp_path)
+    assert whole != first
+    assert cached_mechanism(request, tmp_path) == whole
+    setting = MinSep(64, 8, 4)
+    assert loss(whole, setting).rms_loss < loss(first, setting).rms_loss

@@ -1,0 +1,327 @@
+"""Predictions of published runs: nothing of a locale reaches its own prediction; rows of users."""
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fedray.errors import InputError
+from fedray.report.text import TextTable
+from fedray.report.text.predictions import prediction_pieces
+from fedray.scenario import Scenario
+from fedray.scenarios.gboard import FITTED_ROWS, published_runs, select
+from fedray.studies import predict as predictions
+from fedray.studies import sensitivity
+from fedray.studies.outcome import Outcome, outcome_of
+from fedray.studies.predict import (
+    MECHANISMS,
+    REACHES,
+    Curve,
+    curve_through,
+    fit_renewal,
+    pace_scores,
+    predict,
+    scores_of,
+)
+
+USABLE = 0.6
+"""Share of the population that takes part in a timer's length in the made-up law below."""
+
+
+def lawful(scenario: Scenario) -> Outcome:
+    """A made-up law: min-sep is proportional to the reach, and all rounds come at one pace.
+
+    A run with a least time between rounds takes a fifth longer, one with slow days two fifths.
+    """
+    goal, timer_hours = scenario.rounds.report_goal, scenario.participation.timer_hours
+    devices = scenario.population.devices * scenario.population.reach
+    min_sep = USABLE * devices / goal
+    pace = 1.2
+    pace -= 0.2 if scenario.rounds.min_minutes_between is not None else 0.0
+    pace += 0.2 if scenario.availability.slow_days is not None else 0.0
+    timers = scenario.rounds.count / (pace * min_sep)
+    return Outcome(max(1, round(min_sep)), math.ceil(timers), timers * timer_hours / 24.0)
+
+
+@cache
+def lawful_curves() -> dict[tuple[str, str], Curve]:
+    """The curves of the made-up law by the names of row and mechanism, one seed each."""
+    table = {}
+    for run in published_runs():
+        for mechanism in MECHANISMS:
+            outcomes = []
+            for reach in REACHES:
+                keys = (*mechanism.overrides, f"population.reach={reach}")
+                outcomes.append([lawful(run.scenario(keys))])
+            table[run.name, mechanism.name] = curve_through(outcomes)
+    return table
+
+
+def curves_of(runs):
+    """The same of runs whose published min-sep and k may be others; curves do not depend on
+    them."""
+    curves = lawful_curves()
+    return {(run, each): curves[run.name, each.name] for run in runs for each in MECHANISMS}
+
+
+def test_a_curve_gives_back_what_it_goes_through_and_its_inverse() -> None:
+    curve = Curve(
+        log_reaches=tuple(math.log(reach) for reach in REACHES),
+        log_min_seps=(math.log(50), math.log(100), math.log(100)),
+        log_days=(3.0, 2.0, 2.0),
+        seed_variance=0.0,
+    )
+    for reach, min_sep in zip(REACHES, (50, 100, 100), strict=True):
+        assert math.exp(curve.min_sep(math.log(reach))) == pytest.approx(min_sep)
+    # A power of the reach between two of them, and below the least.
+    assert math.exp(curve.min_sep(math.log(0.35))) == pytest.approx(70)
+    assert math.exp(curve.min_sep(math.log(0.1))) == pytest.approx(20)
+    for min_sep in (20, 70, 99):
+        needed = curve.needed_log_reach(min_sep)
+        assert needed is not None
+        assert math.exp(curve.min_sep(needed)) == pytest.approx(min_sep)
+    # Where more reach gives no more, the least that suffices; and none for more than there is.
+    level = curve.needed_log_reach(100)
+    assert level is not None
+    assert math.exp(level) == pytest.approx(0.5)
+    assert curve.needed_log_reach(101) is None
+
+
+def test_seeds_spread_and_one_alone_does_not() -> None:
+    runs = [Outcome(100, 3, 10.0), Outcome(200, 3, 12.0)]
+    two, one = curve_through([runs] * len(REACHES)), curve_through([runs[:1]] * len(REACHES))
+    assert two.seed_variance == pytest.approx(math.log(2) ** 2 / 2)
+    assert one.seed_variance == 0.0
+
+
+@pytest.mark.slow
+def test_a_law_that_holds_in_all_locales_is_found_from_the_others() -> None:
+    """Min-seps and k by the law at reach 0.5 under the second mechanism: predicted to a per cent,
+    and only the published figures of other locales can have told so."""
+    made = []
+    for run in published_runs():
+        mechanism = MECHANISMS[1]
+        truth = lawful(run.scenario((*mechanism.overrides, "population.reach=0.5")))
+        k = math.ceil(truth.days * 24.0 / run.timer_hours)
+        made.append(replace(run, rounds_between=truth.min_sep - 1, max_participations=max(2, k)))
+    curves = curves_of(made)
+    found = [predict(run, made, curves) for run in made]
+    for run, prediction in zip(made, found, strict=True):
+        assert prediction.min_sep == pytest.approx(run.min_sep, rel=0.02)
+        assert prediction.reach == pytest.approx(0.5, rel=0.02)
+        assert prediction.own_reach == pytest.approx(0.5, rel=0.02)
+        assert prediction.low <= run.min_sep <= prediction.high
+    by_method = {score.method: score for score in scores_of(found)}
+    assert by_method["one reach and a mechanism"].error < 0.02
+    assert by_method["population / report goal"].error == pytest.approx(math.log(1 / 0.3), abs=0.02)
+
+
+@pytest.mark.slow
+def test_what_is_published_of_a_locale_changes_no_prediction_of_it() -> None:
+    runs = published_runs()
+    for place, run in enumerate(runs):
+        changed = [
+            replace(each, rounds_between=2 * each.rounds_between, max_participations=3)
+            if each.locale == run.locale
+            else each
+            for each in runs
+        ]
+        # The sibling row may move the transfer, and nothing else.
+        one = predict(run, runs, curves_of(runs))
+        two = predict(changed[place], changed, curves_of(changed))
+        for field in ("mechanism", "reach", "min_sep", "low", "high", "days", "renewal"):
+            assert getattr(one, field) == getattr(two, field)
+
+
+def test_the_renewal_formula_is_recovered() -> None:
+    runs = [
+        replace(
+            run,
+            rounds_between=round(
+                0.5 * run.population / run.report_goal * run.timer_hours / (run.timer_hours + 40)
+            )
+            - 1,
+        )
+        for run in published_runs()
+    ]
+    share, wait_hours = fit_renewal(runs)
+    assert share == pytest.approx(0.5, rel=0.05)
+    assert wait_hours == pytest.approx(40, abs=8)
+
+
+@pytest.mark.slow
+def test_pace_is_scored_at_the_reach_of_each_run() -> None:
+    """Runs whose k is that of slow days: this mechanism has all of them, and is chosen."""
+    made = []
+    for run in published_runs():
+        slow = next(each for each in MECHANISMS if each.name == "slow days")
+        truth = lawful(run.scenario((*slow.overrides, "population.reach=0.4")))
+        k = math.ceil(truth.days * 24.0 / run.timer_hours)
+        if k > 3:
+            made.append(replace(run, rounds_between=truth.min_sep - 1, max_participations=k))
+    by_name = {score.mechanism: score for score in pace_scores(made, curves_of(made))}
+    # Min-seps are whole numbers, so days are right to a per cent or so.
+    assert by_name["slow days"].distance < 0.005
+    assert by_name["chosen by the other locales"].distance < 0.005
+    assert by_name["a round per 7 min"].distance > 0.05
+    assert all(score.beyond_all == 0 for score in by_name.values())
+
+
+def test_rows_say_whether_their_reach_was_fitted_on_them() -> None:
+    runs = published_runs()
+    assert {run.name for run in runs if run.is_fitted} == set(FITTED_ROWS)
+    for run in runs:
+        # A locale with reach 1 was not fitted, and at most one row of a locale was.
+        reach = run.scenario().population.reach
+        rows = [other.is_fitted for other in runs if other.locale == run.locale]
+        assert sum(rows) == (reach < 1)
+
+
+HEADING = (
+    "task,locale,population,rounds,report_goal,timer_hours,rounds_between,max_participations,"
+    "noise_multiplier,zcdp,epsilon_at_delta_1e-10"
+)
+ROW = "MINE,fr-FR,2000000,500,5000,48,100,4,7,0.5,"
+
+
+def test_rows_of_a_user_have_the_defaults_and_what_they_say(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(f"{HEADING},note\n{ROW},first\n{ROW.replace('fr', 'nl')}8.5,\n")
+    first, second = select(str(file))
+    assert (first.name, first.min_sep, first.epsilon) == ("mine-fr-FR", 101, None)
+    assert second.epsilon == 8.5
+    assert not first.is_fitted
+    scenario = first.scenario(["seed=4"])
+    assert (scenario.population.devices, scenario.population.reach) == (2_000_000, 1.0)
+    assert (scenario.rounds.count, scenario.rounds.report_goal) == (500, 5000)
+    assert (scenario.participation.timer_hours, scenario.seed) == (48.0, 4)
+    assert scenario.privacy.mechanism.kind == "tree"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no column task"),
+        (HEADING, "no rows"),
+        (f"{HEADING.replace('zcdp', 'rho')}\n{ROW}", "no column zcdp"),
+        (f"{HEADING}\n{ROW.replace('2000000', '2e6')}", "row 1: population='2e6' must be a whole"),
+        (f"{HEADING}\n{ROW.replace(',48,', ',-48,')}", "timer_hours='-48' must be a number above"),
+        (f"{HEADING}\n{ROW.replace(',48,', ',nan,')}", "timer_hours='nan'"),
+        (f"{HEADING}\n{ROW.replace('fr-FR', '../x')}", "locale='../x' must be at most 40 letters"),
+        (f"{HEADING}\n{ROW.replace(',4,7', ',1,7')}", "took part twice"),
+        (f"{HEADING}\n{ROW}\n{ROW}", "mine-fr-FR more than once"),
+        (f"{HEADING}\nMINE,fr-FR", "population='' must be"),
+        (f'{HEADING}\n"MINE', "no CSV file"),
+        (f"{HEADING}\n{ROW}\n\xff", "not UTF-8"),
+    ],
+)
+def test_a_bad_file_of_rows_is_refused_in_one_line(
+    tmp_path: Path, fedray_command, text: str, reason: str
+) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=reason) as caught:
+        select(str(file))
+    assert "\n" not in str(caught.value)
+    code, out, err = fedray_command("reproduce", "gboard", "--rows", str(file))
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_the_command_predicts_published_rows_and_those_of_a_user(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    monkeypatch.setattr(predictions, "outcome_of", lawful)
+    file = tmp_path / "mine.csv"
+    file.write_text(f"{HEADING}\n{ROW}\n")
+    given = ("--predict", "--in-process", "--seeds", "1", "--rows", str(file))
+    code, out, err = fedray_command(
+        "reproduce", "gboard", *given, "--out", str(tmp_path / "o"), "--json"
+    )
+    assert code == 0, err
+    document = json.loads(out)
+    assert document == json.loads((tmp_path / "o" / "results.json").read_text())
+    (row,) = document["predictions"]
+    assert (row["name"], row["fitted"], row["transferred"]) == ("mine-fr-FR", None, None)
+    assert row["low"] < row["min_sep"] < row["high"]
+    assert {score["runs"] for score in document["scores"]} == {13, 8, 6}
+    page = (tmp_path / "o" / "report.html").read_text()
+    assert "mine-fr-FR" in page
+    assert "Leave one locale out" in page
+    pieces = list(prediction_pieces(document))
+    tables = [piece for piece in pieces if isinstance(piece, TextTable)]
+    assert [row[0] for row in tables[0].rows] == ["run", "mine-fr-FR"]
+    # No column is lost, and a table of 13 rows fits 100 columns.
+    for table in tables:
+        assert len({len(row) for row in table.rows}) == 1
+        widths = [max(map(len, column)) for column in zip(*table.rows, strict=True)]
+        assert sum(widths) + 3 * len(widths) + 1 <= 100
+
+
+@pytest.mark.slow
+def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
+    """Every setting makes a scenario of both rows, and differs from it."""
+    scenarios = []
+
+    def seen(scenario: Scenario) -> Outcome:
+        scenarios.append(scenario)
+        return lawful(scenario)
+
+    monkeypatch.setattr(sensitivity, "outcome_of", seen)
+    code, out, err = fedray_command(
+        "reproduce", "gboard", "--sensitivity", "--in-process", "--json"
+    )
+    assert code == 0, err
+    document = json.loads(out)
+    settings = len(sensitivity.SETTINGS) + 1
+    assert [each["row"] for each in document["settings"]] == (
+        ["nwp-en-GB"] * settings + ["nwp-pt-BR"] * settings
+    )
+    assert len({scenario.digest for scenario in scenarios}) == 2 * settings
+    changes = {each["setting"]: each for each in document["settings"]}
+    assert changes["reach -10 %"]["min_sep_change"] == pytest.approx(-0.1, abs=0.01)
+    assert changes[""]["min_sep_change"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("gboard", "--predict", "--sensitivity"),
+        ("gboard-privacy", "--predict"),
+        ("gboard", "--predict", "--shards", "2"),
+        ("gboard", "--sensitivity", "--seeds", "3"),
+        ("gboard", "--predict", "--seeds", "0"),
+        ("gboard", "--predict", "--scale", "2"),
+        ("gboard", "--scale", "0.1"),
+        ("learning", "--predict"),
+    ],
+)
+def test_options_of_other_studies_are_refused(fedray_command, given: tuple[str, ...]) -> None:
+    code, out, err = fedray_command("reproduce", *given)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_an_outcome_is_that_of_the_run_and_refuses_runs_without_a_gap() -> None:
+    scenario = Scenario.from_tables(
+        {
+            "name": "small",
+            "population": {"devices": 2000},
+            "participation": {"timer_hours": 24.0},
+            "rounds": {"count": 60, "report_goal": 30},
+            "training": {"enabled": False},
+        }
+    )
+    found = outcome_of(scenario)
+    # Rounds of 30 among 2000 devices come back after a day at the earliest.
+    assert 1 < found.min_sep <= 2000 / 30
+    assert found.max_participations <= math.floor(found.days) + 1
+    with pytest.raises(InputError, match="no device took part twice"):
+        outcome_of(scenario.with_overrides("rounds.count=3"))
+    with pytest.raises(InputError, match="max_days"):
+        outcome_of(scenario.with_overrides("rounds.count=600", "rounds.max_days=1.0"))

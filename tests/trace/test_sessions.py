@@ -1,0 +1,448 @@
+"""Sessions: what is exported is replayed, in all forms; published traces are read, hostile ones refused."""
+
+import json
+import os
+import pickle
+import pickletools
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from fedray.clients.sessions import population_sessions
+from fedray.errors import InputError
+from fedray.trace.foreign_sessions import read_fedscale, read_flash, read_plain_pickle
+from fedray.trace.sessions import Sessions, form_of, joined_sessions, write_sessions
+
+BLOCKS = (
+    Sessions(0, 3, np.array([0, 0, 2]), np.array([1.5, 10.0, 0.1]), np.array([2.0, 20.0, 0.3])),
+    Sessions(3, 5, np.array([4]), np.array([5.0]), np.array([7.0])),
+)
+ROWS = [(0, 1.5, 2.0), (0, 10.0, 20.0), (2, 0.1, 0.3), (4, 5.0, 7.0)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_columns_have_every_session(tmp_path: Path, form) -> None:
+    file = tmp_path / f"s.{form}"
+    assert write_sessions(BLOCKS, file, form, 100.0) == 4
+    table = pq.read_table(file) if form == "parquet" else pyarrow.csv.read_csv(file)
+    assert [tuple(row.values()) for row in table.to_pylist()] == ROWS
+
+
+def test_json_is_what_flower_and_appfl_clients_can_be_chosen_by(tmp_path: Path) -> None:
+    write_sessions(BLOCKS, tmp_path / "s.json", "json", 100.0)
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert found["finish_time"] == 100.0
+    assert found["devices"] == {
+        "0": [[1.5, 2.0], [10.0, 20.0]],
+        "1": [],
+        "2": [[0.1, 0.3]],
+        "3": [],
+        "4": [[5.0, 7.0]],
+    }
+
+
+def is_active(trace: dict, time: float) -> bool:
+    """FedScale's rule: some active[i] <= t mod finish_time <= inactive[i]."""
+    norm = time % trace["finish_time"]
+    return any(a <= norm <= b for a, b in zip(trace["active"], trace["inactive"], strict=True))
+
+
+def test_fedscale_json_is_its_dict(tmp_path: Path) -> None:
+    """By the three lines of the README, and read back as the same sessions."""
+    write_sessions(BLOCKS, tmp_path / "s.json", "fedscale", 86_400.0)
+    with open(tmp_path / "s.json") as file:
+        traces = {int(client): trace for client, trace in json.load(file).items()}
+    assert set(traces) == {0, 2, 4}
+    assert set(traces[0]) == {"duration", "inactive", "finish_time", "active", "model"}
+    assert traces[0]["duration"] == 10.5
+    assert [t for t in (0, 1.7, 5, 15, 86_401.7) if is_active(traces[0], t)] == [1.7, 15, 86_401.7]
+    (tmp_path / "trace").write_bytes(pickle.dumps(traces))
+    again = read_fedscale(tmp_path / "trace")
+    assert again.device.tolist() == [0, 0, 1, 2]
+    assert again.start.tolist() == [1.5, 10.0, 0.1, 5.0]
+
+
+def test_fedscale_does_not_stay_at_a_session_that_outlasts_the_period(tmp_path: Path) -> None:
+    """By FedScale's own rule, which goes on only after `inactive`: the second period is as the first."""
+    block = Sessions(
+        0, 2, np.array([0, 0, 1]), np.array([10.0, 80.0, 100.0]), np.array([20.0, 130.0, 120.0])
+    )
+    write_sessions([block], tmp_path / "s.json", "fedscale", 100.0)
+    traces = json.loads((tmp_path / "s.json").read_text())
+    assert set(traces) == {"0"}
+    index, found = 0, []
+    for time in range(300):
+        norm = time % traces["0"]["finish_time"]
+        if norm > traces["0"]["inactive"][index]:
+            index += 1
+        index %= len(traces["0"]["active"])
+        found.append(traces["0"]["active"][index] <= norm <= traces["0"]["inactive"][index])
+    assert found[:100] == found[100:200] == found[200:]
+    assert sum(found[:100]) == 11 + 20
+
+
+def test_what_fails_leaves_no_file(tmp_path: Path) -> None:
+    def blocks():
+        yield BLOCKS[0]
+        raise InputError("stop")
+
+    for form in ("parquet", "csv", "json"):
+        with pytest.raises(InputError, match="stop"):
+            write_sessions(blocks(), tmp_path / "s", form, 1.0)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="cannot be written"):
+        write_sessions(BLOCKS, tmp_path / "none" / "s.csv", "csv", 1.0)
+    with pytest.raises(InputError, match="suffix that is none of"):
+        form_of(Path("s.txt"), None)
+    with pytest.raises(InputError, match="'pickle' is none of parquet, csv, json, fedscale"):
+        form_of(Path("s.csv"), "pickle")
+
+
+def test_sessions_that_touch_are_one() -> None:
+    device = np.array([1, 0, 0, 0, 1])
+    start = np.array([5.0, 3.0, 0.0, 9.0, 5.5])
+    end = np.array([8.0, 4.0, 2.5, 10.0, 6.0])
+    joined = joined_sessions(device, start, end)
+    assert [tuple(row) for row in zip(*(c.tolist() for c in joined), strict=True)] == [
+        (0, 0.0, 4.0),
+        (0, 9.0, 10.0),
+        (1, 5.0, 8.0),
+    ]
+
+
+def test_blocks_do_not_change_what_is_exported(small, monkeypatch) -> None:
+    scenario = small(
+        "population.unreachable=0.3",
+        "population.joins_per_day=40.0",
+        "population.lifetime_days=9.0",
+    )
+    whole = list(population_sessions(scenario, 300, 5))
+    monkeypatch.setattr("fedray.clients.sessions.BLOCK_DEVICE_DAYS", 35)
+    parts = list(population_sessions(scenario, 300, 5))
+    assert len(whole) == 1
+    assert len(parts) == 43
+    for column in ("device", "start", "end"):
+        together = np.concatenate([getattr(part, column) for part in parts])
+        assert np.array_equal(together, getattr(whole[0], column))
+    assert 0.2 < 1.0 - np.unique(whole[0].device).size / 300 < 0.6
+    with pytest.raises(InputError, match="devices=0 must be from 1"):
+        population_sessions(scenario, 0, 5)
+    with pytest.raises(InputError, match="days=0 must be at least 1"):
+        population_sessions(scenario, 3, 0)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'availability={model="habit",night_center_hours=0.0}',
+        'availability={model="poisson"}',
+        'availability={model="always_on"}',
+    ],
+)
+def test_a_long_time_is_listed_as_a_short_one(small, table: str) -> None:
+    """Window by window, what one listing gives; and of times that one listing refuses."""
+    from fedray.clients.availability.registry import availability_of
+    from fedray.clients.sessions import long_intervals
+
+    availability = availability_of(small(table))
+    ids = np.arange(60, dtype=np.uint64)
+    opens = np.linspace(0.0, 3e6, 60)
+    whole = availability.list_intervals(ids, opens, 1e5, 1e5 + 30 * 86_400.0)
+    parts = long_intervals(availability, ids, opens, 1e5, 1e5 + 30 * 86_400.0)
+    for one, other in zip(whole, parts, strict=True):
+        assert np.array_equal(one, other)
+    longest = long_intervals(availability, ids, 0.0 * opens, 0.0, 2000 * 86_400.0)
+    assert longest.end_times.max() >= 1990 * 86_400.0
+
+
+@pytest.mark.slow
+def test_what_is_exported_is_replayed_to_the_same_trace(small, tmp_path: Path) -> None:
+    """Byte for byte: same devices, those without a session included, same rounds, same digest."""
+    from fedray.placement import Placement
+    from fedray.scenario import Scenario
+    from fedray.simulation import simulate
+
+    scenario = small("population.unreachable=0.1", "rounds.max_days=6.0")
+    file = tmp_path / "s.parquet"
+    devices = scenario.population.devices
+    write_sessions(population_sessions(scenario, devices, 8), file, "parquet", 8 * 86_400.0)
+    seen = np.unique(pq.read_table(file).column("device").to_numpy()).size
+    assert seen < devices
+    tables = scenario.model_dump(mode="json", exclude_none=True)
+    tables["availability"] = {
+        "model": "replay",
+        "file": str(file),
+        "recorded_devices": devices,
+        "period_days": 10,
+    }
+    replayed = Scenario.from_tables(tables)
+    placement = Placement(1, "in-process")
+    first = simulate(scenario, placement, tmp_path / "a")
+    second = simulate(replayed, placement, tmp_path / "b")
+    assert first.outcome_counts()["accepted"] > 0
+    assert second.digest == first.digest
+
+
+MESSAGES = """2020-01-30 22:00:00\tscreen_off
+2020-01-30 22:00:00\twifi
+2020-01-30 22:10:00\tbattery_charged_on
+2020-01-30 22:10:01\t83.0%
+2020-01-30 23:00:00\tscreen_on
+2020-01-30 23:05:00\tscreen_off
+2020-01-31 06:00:00\t4G
+2020-01-31 06:00:00\tscreen_on
+2020-01-31 07:00:00\tscreen_lock
+2020-01-31 07:00:00\twifi
+2020-01-31 08:00:00\tbattery_charged_off
+"""
+
+
+def flash(folder: Path, users: dict) -> Path:
+    file = folder / "user_behavior_tiny.json"
+    file.write_text(json.dumps(users))
+    return file
+
+
+def test_flash_devices_are_eligible_while_charging_on_wifi_and_idle(tmp_path: Path) -> None:
+    never = {"messages": "2020-01-30 01:00:00\tscreen_off\n", "model": "x"}
+    still_on = {"messages": MESSAGES.splitlines()[:4]}
+    file = flash(tmp_path, {"a": never, "b": {"messages": MESSAGES}, "c": still_on})
+    found = read_flash(file)
+    assert found.end_device == 3
+    hour = 3600.0
+    assert found.device.tolist() == [1, 1, 2]
+    assert (found.start / hour).tolist() == pytest.approx([22 + 1 / 6, 23 + 1 / 12, 22 + 1 / 6])
+    assert (found.end / hour).tolist() == pytest.approx([23, 30, 22 + 1 / 6 + 1 / 3600])
+    locked = read_flash(file, "locked")
+    assert (locked.start / hour).tolist() == [7.0]
+    assert (locked.end / hour).tolist() == [8.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[1]", "no object of users"),
+        ("{", "no JSON"),
+        ('{"a": {"model": "x"}}', "no text 'messages'"),
+        ('{"a": {"messages": "yesterday\\tscreen_off"}}', "has the line"),
+        ('{"a": {"messages": "2020-01-30 22:00:00\\tpress"}}', "unknown state 'press'"),
+        ('{"a": {"messages": ""}}', "ever charging"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_what_is_no_trace_of_flash_is_refused(tmp_path: Path, content: str, problem: str) -> None:
+    file = tmp_path / "f.json"
+    file.write_text(content)
+    with pytest.raises(InputError, match=problem):
+        read_flash(file)
+    with pytest.raises(InputError, match="idle='asleep' is none of"):
+        read_flash(file, "asleep")
+
+
+CLIENTS = {
+    3834: {
+        "duration": 211625,
+        "inactive": [65881, 133574],
+        "finish_time": 518400,
+        "active": [12788, 100044],
+        "model": "CPH1801",
+    },
+    7: {"duration": 0, "inactive": [5, 5], "finish_time": 9, "active": [5, 2], "model": ""},
+}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_pickles_of_every_protocol_are_read_as_pickle_reads_them(
+    tmp_path: Path, protocol: int
+) -> None:
+    plain = [
+        CLIENTS,
+        {"a": (1, (2,), (), (1, 2, 3, 4)), "b": [True, None, -1.5, 2**70, "ä" * 300]},
+        [[1], [2]] * 2,
+    ]
+    for value in plain:
+        assert read_plain_pickle(pickle.dumps(value, protocol)) == value
+    (tmp_path / "t").write_bytes(pickle.dumps(CLIENTS, protocol))
+    found = read_fedscale(tmp_path / "t")
+    assert found.end_device == 2
+    assert found.device.tolist() == [0, 1, 1]
+    assert found.start.tolist() == [2.0, 12788.0, 100044.0]
+
+
+class Calls:
+    """A pickle that runs a command when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = str(mark)
+
+    def __reduce__(self):
+        return os.mkdir, (self.mark,)
+
+
+def hostile(mark: Path) -> dict[str, bytes]:
+    path = str(mark).encode()
+    return {
+        **{f"reduce, protocol {p}": pickle.dumps({1: Calls(mark)}, p) for p in range(6)},
+        "global": b"cos\nmkdir\n(V" + path + b"\ntR.",
+        "inst": b"(V" + path + b"\nios\nmkdir\n.",
+        "obj": b"(cos\nmkdir\nV" + path + b"\no.",
+        "stack global": b"\x80\x04\x8c\x02os\x8c\x05mkdir\x93\x8c"
+        + bytes([len(path)])
+        + path
+        + b"\x85R.",
+        "extension": b"\x80\x02\x82\x01.",
+        "persistent": b"Px\n.",
+        "buffer": b"\x80\x05\x97.",
+        "numpy": pickle.dumps({1: np.arange(3)}),
+        "set": pickle.dumps({1: {2}}),
+        "bytearray": pickle.dumps(bytearray(b"x"), 5),
+        "frozenset": pickle.dumps(frozenset([1]), 4),
+    }
+
+
+@pytest.mark.parametrize("name", hostile(Path("x")))
+def test_hostile_pickles_are_refused_and_run_nothing(tmp_path: Path, name: str) -> None:
+    mark = tmp_path / "mark"
+    content = hostile(mark)[name]
+    with pytest.raises(ValueError, match="has the opcode"):
+        read_plain_pickle(content)
+    (tmp_path / "t").write_bytes(content)
+    with pytest.raises(InputError, match="it is not read"):
+        read_fedscale(tmp_path / "t")
+    assert not mark.exists()
+
+
+def test_the_first_hostile_pickle_is_one(tmp_path: Path) -> None:
+    """Else the test above could not fail."""
+    for name in ("reduce, protocol 4", "global", "inst", "obj", "stack global"):
+        mark = tmp_path / name.replace(" ", "").replace(",", "")
+        pickle.loads(hostile(mark)[name])
+        assert mark.is_dir(), name
+
+
+def test_every_opcode_of_python_is_read_or_refused() -> None:
+    """None is passed over, and those that import, call or build are refused."""
+    from fedray.trace.foreign_sessions import _step
+
+    builders = {"GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"}
+    builders |= {"EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
+    refused = set()
+    for opcode in pickletools.opcodes:
+        try:
+            _step(opcode.name, 0, [[], [], {}, 1, 2], [0], {0: 1})
+        except ValueError as error:
+            if "has the opcode" in str(error):
+                refused.add(opcode.name)
+        except (LookupError, TypeError):
+            pass  # read, but not of this stack
+    assert builders <= refused
+    assert refused - builders <= {
+        "BYTEARRAY8",
+        "EMPTY_SET",
+        "ADDITEMS",
+        "FROZENSET",
+        "DUP",
+        "POP_MARK",
+        "STOP",
+    }
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"x",
+        b"\x80\x04",
+        b".",
+        b"]]a",
+        b"(.",
+        b"a.",
+        b"g1\n.",
+        b"]q\x00h\x00a.",
+        b"(]]d.",
+        b"}]Ns.",
+        b"I" + b"9" * 5000 + b"\n.",
+        b"\x8b\xff\xff\xff\x7f.",
+        pickle.dumps(CLIENTS)[:-20],
+    ],
+)
+def test_damaged_pickles_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t").write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read") as caught:
+        read_fedscale(tmp_path / "t")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("clients", "problem"),
+    [
+        ([1], "no dict of clients"),
+        ({}, "no dict of clients"),
+        ({1.5: {}}, "not the ids"),
+        ({1: {"active": [1]}}, "no list 'inactive'"),
+        ({1: {"active": ["1"], "inactive": [2]}}, "no list 'active'"),
+        ({1: {"active": [1], "inactive": [2, 3]}}, "do not end after"),
+        ({1: {"active": [3], "inactive": [2]}}, "do not end after"),
+        ({1: {"active": [float("nan")], "inactive": [2]}}, "do not end after"),
+        ({1: {"active": [1], "inactive": [float("inf")]}}, "do not end after"),
+        ({1: {"active": [10**400], "inactive": [2]}}, "no list"),
+        ({1: {"active": [], "inactive": []}}, "ever active"),
+    ],
+)
+def test_what_is_no_trace_of_fedscale_is_refused(tmp_path: Path, clients, problem: str) -> None:
+    (tmp_path / "t").write_bytes(pickle.dumps(clients))
+    with pytest.raises(InputError, match=problem):
+        read_fedscale(tmp_path / "t")
+
+
+def test_the_commands_write_what_they_say(tmp_path: Path, capsys) -> None:
+    from fedray.cli import app
+
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(
+        "[population]\ndevices = 400\n[rounds]\ncount = 2\nreport_goal = 5\n"
+        "[training]\nenabled = false\n"
+    )
+    (tmp_path / "trace").write_bytes(pickle.dumps(CLIENTS))
+    file = tmp_path / "out.csv"
+    population = ["population", str(scenario), "--sessions", str(file), "--days", "3"]
+    app([*population, "--devices", "50", "--json"], standalone_mode=False)
+    document = json.loads(capsys.readouterr().out)
+    assert document["devices"] == 400
+    written = document["file"]
+    assert (written["devices"], written["days"], written["format"]) == (50, 3, "csv")
+    assert pyarrow.csv.read_csv(file).num_rows == written["sessions"] > 20
+    app(population, standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert 'replayed by          availability.model = "replay", recorded_devices = 400' in shown
+    again = ["sessions", str(tmp_path / "trace"), "--out", str(tmp_path / "f.json")]
+    app([*again, "--kind", "fedscale"], standalone_mode=False)
+    assert "3 of 2 devices in 2 days" in capsys.readouterr().out
+    for bad, problem in (
+        ([*again, "--kind", "flower"], "none of flash, fedscale"),
+        ([*again, "--kind", "fedscale", "--idle", "locked"], "is for FLASH"),
+        ([*again, "--kind", "flash"], "no JSON"),
+        ([*population, "--format", "xml"], "is none of parquet, csv, json, fedscale"),
+        ([*population, "--devices", "401"], "must be from 1 to the 400"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            app(bad, standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("recorded_devices=2", "has device 4; raise the number"),
+        ("recorded_devices=0", "greater than or equal to 1"),
+    ],
+)
+def test_recorded_devices_must_hold_the_file(tmp_path: Path, small, keys, problem: str) -> None:
+    write_sessions(BLOCKS, tmp_path / "s.csv", "csv", 1.0)
+    with pytest.raises(InputError, match=problem):
+        small(f'availability={{model="replay",file="{tmp_path}/s.csv",{keys}}}')
+    (tmp_path / "n.csv").write_text("device,start,end\na,1,2\n")
+    with pytest.raises(InputError, match="no whole numbers 0, 1, 2"):
+        small(f'availability={{model="replay",file="{tmp_path}/n.csv",recorded_devices=3}}')
