@@ -163,6 +163,7 @@ class Reporting:
     settlement: what the shards are told.
     busy_until: [S]; when each device is done with the round, one way or another, seconds since
         start.
+    attempted: how it went, as policies see it.
     """
 
     is_committed: bool
@@ -171,6 +172,7 @@ class Reporting:
     accepted_device_ids: NDArray[np.uint64]
     settlement: Settlement
     busy_until: NDArray[np.float64]
+    attempted: Attempt
 
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
@@ -301,6 +303,7 @@ def resolve_reporting(
         accepted_device_ids=selected.device_ids[outcomes == Outcome.ACCEPTED],
         settlement=settlement,
         busy_until=free,
+        attempted=attempted,
     )
 
 
