@@ -164,7 +164,9 @@ class ShardHost:
 
 def usable_cpus() -> int:
     """CPUs of this machine on which this process may run."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _of_shard(
