@@ -35,6 +35,7 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         (
             "fedray.simulation",
             "fedray.pipeline",
+            "fedray.several_tasks",
             "fedray.learning",
             "fedray.pretraining",
             "fedray.placement",
