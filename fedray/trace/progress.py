@@ -95,7 +95,8 @@ class ProgressFile:
     def __init__(self, partial: Path) -> None:
         self._file = partial / PROGRESS_FILE
         self._head: dict[str, Any] = {}
-        self._document: dict[str, Any] = {}
+        self._last: tuple[int, Callable[[], Mapping[str, Any]]] = (0, dict)
+        """What was told last; the file may be older."""
         self._done_at_start = 0
         self._started = 0.0
         self._next = 0.0
@@ -120,7 +121,8 @@ class ProgressFile:
             "count": count,
         }
         self._done_at_start, self._started = done, time.monotonic()
-        self._write(done, dict)
+        self._last = done, dict
+        self._write()
 
     def tell(self, done: int, facts: Callable[[], Mapping[str, Any]]) -> None:
         """Writes the next version, if it is time.
@@ -129,31 +131,34 @@ class ProgressFile:
             done: rounds that are done.
             facts: gives what else is told, by name; is called only if it is time.
         """
+        self._last = done, facts
         if self._head and time.monotonic() >= self._next:
-            self._write(done, facts)
+            self._write()
 
     def end(self) -> None:
         """Says that the process has given up, in a directory that is kept."""
-        if self._document:
-            self._replace({**self._document, "has_ended": True})
+        if self._head:
+            self._head["has_ended"] = True
+            self._write()
         self.stop()
 
     def stop(self) -> None:
         """Writes nothing any more."""
-        self._head, self._document = {}, {}
+        self._head = {}
 
-    def _write(self, done: int, facts: Callable[[], Mapping[str, Any]]) -> None:
+    def _write(self) -> None:
         begun = time.monotonic()
+        done, facts = self._last
         newly_done = done - self._done_at_start
         pace = (begun - self._started) / newly_done if newly_done > 0 else None
-        self._document = {
+        document = {
             **self._head,
             "told": time.time(),
             "done": done,
             "seconds_left": None if pace is None else pace * (self._head["count"] - done),
             "facts": dict(facts()),
         }
-        self._replace(self._document)
+        self._replace(document)
         taken = time.monotonic() - begun
         self._next = begun + max(SECONDS_BETWEEN, taken / MOST_SHARE)
 

@@ -113,12 +113,14 @@ def test_what_is_no_progress_file_says_nothing(content: str, tmp_path: Path) -> 
 def test_what_is_kept_says_that_it_was_given_up(tmp_path: Path) -> None:
     with pytest.raises(KeyError), PartialDirectory(tmp_path / "t", "run.json") as made:
         made.progress.begin("simulation", 0, 5)
+        made.progress.tell(3, lambda: {"shards": 2})  # too soon to be written by itself
         (made.partial / "checkpoints").mkdir()
         (made.partial / "checkpoints" / "0.npz").touch()
         raise KeyError
     told = read_progress(partial_directory(tmp_path / "t"))
     assert told is not None
     assert told.has_ended
+    assert (told.done, told.facts) == (3, {"shards": 2})
 
 
 def test_what_is_finished_has_no_progress_file(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.rounding import up
 
 Document = Mapping[str, Any]
+_WALL_TIME = {"finished": "took", "interrupted": "ran for"}
+"""What the wall time of an entry is called, by its state; of others it goes on."""
 
 
 def status_text(listing: Document) -> list[Piece]:
@@ -87,7 +89,7 @@ def shown_facts(entry: Document) -> dict[str, str]:
         "budget": ", ".join(f"{name} {most:g}" for name, most in limit.items()),
         "shards": _if("{:,}".format, entry["shards"]),
         "trainers": _if("{:,}".format, entry["trainers"]),
-        "running for" if not entry["written"] else "took": _if(duration, entry["wall_seconds"]),
+        _WALL_TIME.get(entry["state"], "running for"): _if(duration, entry["wall_seconds"]),
     }
     return {name: text for name, text in facts.items() if text}
 
