@@ -25,7 +25,7 @@ FORMAT = "fedray-progress"
 VERSION = 1
 SECONDS_BETWEEN = 1.0
 """Least time between two versions of the file."""
-MOST_SHARE = 0.005
+MOST_SHARE = 0.01
 """Most share of the time that writing may take: on a slow disk the file is written less often."""
 
 Kind = Literal["simulation", "training"]

@@ -295,7 +295,13 @@ class Runs:
             entry = replace(entry, privacy=privacy)
         live = whole.with_name(f"{whole.name}{LIVE_TRAINING}")
         training = read_progress(live)
-        return entry if training is None else replace(entry, **_training_facts(training))
+        if training is None:
+            return entry
+        # Simulation and training go on side by side: the slower one ends the run.
+        both = (entry.seconds_left, training.seconds_left if entry.seconds_left else None)
+        known = [seconds for seconds in both if seconds is not None]
+        entry = replace(entry, seconds_left=max(known, default=None))
+        return replace(entry, **_training_facts(training))
 
     def _with_progress(self, entry: Entry, partial: Path, told: Told | None, resumes: str) -> Entry:
         """The entry with what a progress file says, and who is at work."""

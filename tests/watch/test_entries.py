@@ -70,6 +70,19 @@ def test_a_run_that_is_under_way(tmp_path: Path, small) -> None:
     assert entry.told == pytest.approx(10.0, abs=5.0)
 
 
+def test_the_slower_one_of_simulation_and_training_ends_a_run(tmp_path: Path, small) -> None:
+    partial = under_way(tmp_path / "a", small(), Process.present())
+    document = json.loads((partial / PROGRESS_FILE).read_text())
+    facts = {"train_loss": 1.5, "evaluation": {"accuracy": 0.25}, "trainers": 3}
+    live = tmp_path / "a.training.partial"
+    live.mkdir()
+    of_training = {"kind": "training", "done": 2, "seconds_left": 9.0, "facts": facts}
+    (live / PROGRESS_FILE).write_text(json.dumps({**document, **of_training}))
+    entry = only(Runs(tmp_path))
+    assert (entry.done, entry.trained, entry.seconds_left) == (3, 2, 9.0)
+    assert (entry.train_loss, entry.evaluation, entry.trainers) == (1.5, {"accuracy": 0.25}, 3)
+
+
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_a_run_at_which_nobody_works(has_checkpoint: bool, tmp_path: Path, small) -> None:
     own = Process.present()

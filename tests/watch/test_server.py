@@ -3,6 +3,9 @@
 import http.client
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,6 +173,24 @@ def test_two_trained_runs_of_a_trace_are_compared(
     assert "Epsilon is not known" not in page  # the trace was found
     status, _, text = asks("/compare?run=one")
     assert (status, text) == (400, "1 trained run cannot be compared; give at least 2\n")
+
+
+@pytest.mark.slow
+def test_the_command_says_where_the_page_is_and_ends_quietly(directory: Path) -> None:
+    command = [sys.executable, "-m", "fedray", "watch", str(directory)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        line = run.stdout.readline()
+        port = int(line.partition("http://127.0.0.1:")[2].partition("/")[0])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/state.json")
+        assert connection.getresponse().status == 200
+        connection.close()
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=30)
+    assert (run.returncode, out, err) == (0, "", "")
 
 
 def test_a_port_that_is_taken_is_refused_in_one_line(server, directory: Path) -> None:
