@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from fedray.clients.several_tasks import TasksShard, shard_maker
 from fedray.clients.shard import PopulationShard
 from fedray.messages import CheckInOrder, CheckIns, Settlement, ShardPart, ShardUse
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import scenarios_of
 
 T = TypeVar("T")
 
@@ -33,22 +35,30 @@ class ShardHost:
     """
 
     def __init__(
-        self, scenario: Scenario, ranges: Sequence[tuple[int, int]], threads: int = 1
+        self, scenario: Scenario | SeveralTasks, ranges: Sequence[tuple[int, int]], threads: int = 1
     ) -> None:
         self.first_device, self.end_device = ranges[0][0], ranges[-1][1]
         self.busy_seconds = 0.0
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "shard") if threads > 1 else None
+        make = shard_maker(scenario)
         self._shards = self._of_each(
-            [lambda edges=edges: PopulationShard(scenario, *edges) for edges in ranges]
+            [lambda edges=edges: make(scenario, *edges) for edges in ranges]
         )
         self._prepared: list[Future[None]] = []
         self._window = -1
-        counts = [shard.part_count for shard in self._shards]
-        # The shards take turns, so that parts that are written together are of different shards.
-        self._parts = sorted(
-            ((part, place) for place, count in enumerate(counts) for part in range(count))
-        )
+        traces = len(scenarios_of(scenario))
+        counts = [shard.part_count // traces for shard in self._shards]
+        # One trace after the other. The shards take turns, so that parts that are written together
+        # are of different shards.
+        self._parts = [
+            (trace * counts[place] + part, place)
+            for trace in range(traces)
+            for part, place in sorted(
+                (part, place) for place, count in enumerate(counts) for part in range(count)
+            )
+        ]
+        self._parts_of_trace = sum(counts)
         self._locks = [threading.Lock() for _ in self._shards]
         self._written: dict[int, Future[ShardPart]] = {}
 
@@ -105,7 +115,9 @@ class ShardHost:
         self._finish_preparing()
         if self._pool is None:
             return self._write(part, partial, token)
-        for ahead in range(part, min(part + self._threads, len(self._parts))):
+        # Another trace is written elsewhere.
+        end = (part // self._parts_of_trace + 1) * self._parts_of_trace
+        for ahead in range(part, min(part + self._threads, end)):
             if ahead not in self._written:
                 self._written[ahead] = self._pool.submit(self._write, ahead, partial, token)
         return self._written.pop(part).result()
@@ -152,10 +164,14 @@ class ShardHost:
 
 def usable_cpus() -> int:
     """CPUs of this machine on which this process may run."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def _of_shard(settlements: Sequence[Settlement], shard: PopulationShard) -> tuple[Settlement, ...]:
+def _of_shard(
+    settlements: Sequence[Settlement], shard: PopulationShard | TasksShard
+) -> tuple[Settlement, ...]:
     return tuple(
         settlement.slice_of_devices(shard.first_device, shard.end_device)
         for settlement in settlements

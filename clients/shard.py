@@ -196,6 +196,23 @@ class PopulationShard:
         )
         return self._answer(self._trusted(listed), self._take_census(order))
 
+    def check_ins_at(self, first: FirstCheckIns, order: CheckInOrder) -> CheckIns:
+        """What the shard's devices say at check-ins that were listed elsewhere, whether or not the
+        rules of this scenario admit them: `open_times` says from when on they do.
+
+        Args:
+            first: the check-ins [A], in order of (time, device).
+            order: for the window, whose settlements were applied.
+        """
+        listed = self._with_work(first, np.arange(first.local.size))
+        answer = self._answer(listed, self._take_census(order))
+        return replace(answer, open_times=self._admission_times(first.local, first.times))
+
+    def open_times_of(self, device_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """When the timers of some of the shard's devices [S] open, whole seconds since start; 0
+        where none was started."""
+        return self._open_times.get((device_ids - np.uint64(self.first_device)).astype(np.int64))
+
     def settle(self, settlements: Sequence[Settlement]) -> None:
         """Starts timers and keeps the rows for the trace.
 
@@ -378,6 +395,19 @@ class PopulationShard:
             lost = last_loss_before(self._losses, device_ids, times)
             trusted = np.maximum(trusted, lost + self._young_seconds)
         return trusted
+
+    def _admission_times(
+        self, local: NDArray[np.uint32], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """From when on devices are admitted, as far as it is known at a time [S]: when their timer
+        is open and their history old enough; infinite where they have too little data."""
+        found = self._open_times.get(local.astype(np.int64)).astype(np.float64)
+        if self._young_seconds:
+            found = np.maximum(found, self._trust_times(local, times))
+        if self._least_examples:
+            has_data = self._have_data(local + np.uint64(self.first_device))
+            found = np.where(has_data, found, np.inf)
+        return found
 
     def _trusted(self, listed: "_Listed") -> "_Listed":
         """The check-ins of devices whose history is old enough then."""

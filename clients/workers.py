@@ -25,7 +25,8 @@ from fedray.messages import (
 )
 from fedray.placement import Placement
 from fedray.protocols import History, Kept
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import scenarios_of
 from fedray.workers import (
     ActorSpec,
     InProcessWorker,
@@ -124,7 +125,7 @@ class TrainerWorker:
 
 
 def start_shards(
-    scenario: Scenario, placement: Placement, cpus: float, history: History
+    scenario: Scenario | SeveralTasks, placement: Placement, cpus: float, history: History
 ) -> list[ShardWorker]:
     """The shards of a scenario: one host on every node, which has its share of them.
 
@@ -146,7 +147,8 @@ def start_shards(
         threads = min(count, usable_cpus()) if _can_use_threads(scenario) else 1
         worker = InProcessWorker(ShardHost, scenario, ranges, threads)
         return [ShardWorker(worker, device_ids, ranges, threads)]
-    build_index(scenario)
+    for each in scenarios_of(scenario):
+        build_index(each)
     scenario_once = shared(scenario)
     nodes = cluster_nodes()
     # Where somebody holds CPUs already, nobody knows on which nodes, and none are reserved.
@@ -160,7 +162,7 @@ def start_shards(
         threads = at_once if _can_use_threads(scenario) else 1
         first, last = own[0][0], own[-1][1]
         spec = ActorSpec(
-            name="ShardHost",
+            name="Shard",
             who=f"the host of the shards of devices {first} to {last}",
             make=ShardHost,
             arguments=(scenario_once, own, threads),
@@ -176,15 +178,18 @@ def start_shards(
     return shards
 
 
-def _shards_here(scenario: Scenario) -> int:
+def _shards_here(scenario: Scenario | SeveralTasks) -> int:
     """Shards in this process where the placement does not say how many."""
     return usable_cpus() if scenario.device_ids >= LEAST_FOR_THREADS else 1
 
 
-def _can_use_threads(scenario: Scenario) -> bool:
+def _can_use_threads(scenario: Scenario | SeveralTasks) -> bool:
     """Whether shards may work side by side in one process: a user's own code, and readers of
     recorded data, may not be made for threads."""
-    return scenario.data.draws_counts and scenario.availability.model != "custom"
+    return all(
+        each.data.draws_counts and each.availability.model != "custom"
+        for each in scenarios_of(scenario)
+    )
 
 
 def _shares(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:

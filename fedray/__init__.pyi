@@ -7,6 +7,8 @@ from fedray.audit.claims import read_claim as read_claim
 from fedray.audit.guarantees import Guarantee as Guarantee
 from fedray.audit.released import ReleasedEvent as ReleasedEvent
 from fedray.audit.released import read_events as read_events
+from fedray.audit.several_tasks import TasksAudit as TasksAudit
+from fedray.audit.several_tasks import audit_tasks as audit_tasks
 from fedray.audit.statement import Statement as Statement
 from fedray.audit.statement import privacy_statement as privacy_statement
 from fedray.encoding.tables import DiscreteGaussian as DiscreteGaussian
@@ -66,6 +68,7 @@ from fedray.pretraining import Pretrained as Pretrained
 from fedray.pretraining import pretrain as pretrain
 from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
+from fedray.report.several_tasks import write_tasks_report as write_tasks_report
 from fedray.report.trained_page import write_training_report as write_training_report
 from fedray.scenario.availability import AlwaysOn as AlwaysOn
 from fedray.scenario.availability import ChargingHabits as ChargingHabits
@@ -110,6 +113,9 @@ from fedray.scenario.rounds import GoalClosing as GoalClosing
 from fedray.scenario.rounds import Outage as Outage
 from fedray.scenario.rounds import Rounds as Rounds
 from fedray.scenario.scenario import Scenario as Scenario
+from fedray.scenario.several_tasks import FederatedTask as FederatedTask
+from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
+from fedray.scenario.several_tasks import read_scenario as read_scenario
 from fedray.scenario.tasks import CustomTask as CustomTask
 from fedray.scenario.tasks import ImageCnnTask as ImageCnnTask
 from fedray.scenario.tasks import KeyboardLstmTask as KeyboardLstmTask
@@ -134,6 +140,9 @@ from fedray.scenario.uploads import Uploads as Uploads
 from fedray.scenario.weighting import ClippedDenominator as ClippedDenominator
 from fedray.scenario.weighting import FixedDenominator as FixedDenominator
 from fedray.scenario.weighting import MeanWeighting as MeanWeighting
+from fedray.several_tasks import resume_tasks as resume_tasks
+from fedray.several_tasks import run_tasks as run_tasks
+from fedray.several_tasks import simulate_tasks as simulate_tasks
 from fedray.simulation import resume as resume
 from fedray.simulation import simulate as simulate
 from fedray.studies.canary import Aggregates as Aggregates
@@ -170,6 +179,7 @@ from fedray.trace.imported import open_trace as open_trace
 from fedray.trace.importer import import_log as import_log
 from fedray.trace.log_records import RecordColumns as RecordColumns
 from fedray.trace.reader import Trace as Trace
+from fedray.trace.several_tasks import TasksRun as TasksRun
 from fedray.trace.trained import TrainedRun as TrainedRun
 
 __version__: str

@@ -30,6 +30,7 @@ from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
 from fedray.encoding.registry import encoding_of
 from fedray.errors import CheckpointError, InputError, shown
+from fedray.mechanisms.triangular import MatrixFile
 from fedray.messages import (
     ProgressListener,
     TrainingEstimate,
@@ -500,6 +501,7 @@ def _training(
     time_of_devices: DeviceTime,
 ) -> Iterator[_Training]:
     """Within: the workers are there, and the directory is being made."""
+    is_of_run = partial is not None
     partial = partial or partial_directory(Path(os.path.abspath(directory)))
     state: dict[str, NDArray] = {}
     run = ""
@@ -519,6 +521,10 @@ def _training(
             run = write_unfinished(partial, scenario.to_document())
             for table in scenario.training_files:
                 writer.save_content(table.content_name, table.content)
+            mechanism = scenario.privacy.mechanism
+            # The matrix of a run's own mechanism is in its trace already.
+            if isinstance(mechanism, MatrixFile) and not is_of_run:
+                writer.save_content(mechanism.content_name, mechanism.content)
         checkpoints = Checkpoints(partial, run)
         if is_resumed:
             state = checkpoints.newest()

@@ -81,6 +81,8 @@ class Settlement:
         the model that it was sent; empty unless rounds are buffered. Then the attempt is all that
         ended while the buffer was filled, and a device may have several rows of it, in order of
         check-in, at most one of which is accepted.
+    task: whose attempt it was, or whose timers alone it starts (then of NO_ROUND), where several
+        tasks share the devices: their place in the scenario.
     """
 
     NO_ROUND: ClassVar[int] = -1
@@ -94,6 +96,7 @@ class Settlement:
     remembers_round: NDArray[np.bool_]
     forget_times: NDArray[np.uint32]
     versions: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    task: int = 0
 
     @property
     def is_of_uploads(self) -> bool:
@@ -130,6 +133,7 @@ class Settlement:
             self.remembers_round[begin:end],
             self.forget_times[begin:end],
             self.versions[begin:end],
+            self.task,
         )
 
 
@@ -145,6 +149,7 @@ class CheckInOrder:
         since start. Whoever lists them later, as after a resume, lists what was listed then.
     list_until_time: a window's end, seconds since start.
     settlements: what was decided since the last order, cut to the shard's devices.
+    task_rounds: where several tasks share the devices, the round that each of them forms.
     """
 
     window: Window
@@ -153,11 +158,15 @@ class CheckInOrder:
     list_from_time: float
     list_until_time: float
     settlements: tuple[Settlement, ...]
+    task_rounds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckIns:
     """The first check-in of each eligible interval in a window, sorted by (time, device); [A] each.
+
+    Where T tasks share the devices, the columns from fixed_seconds on are [A, T], none of them
+    empty.
 
     device_ids: who checks in.
     times: when, seconds since start.
@@ -173,6 +182,9 @@ class CheckIns:
     contributions: how many reports of the device arrived in time, as it remembers; empty unless
         participations are capped.
     census: of the shard's devices, at the window's start.
+    open_times: where several tasks share the devices, from when on the task's own rules admit the
+        device, whole seconds or later; infinite where they never do. Else empty.
+    task_censuses: the census of each task, where there are several.
     """
 
     device_ids: NDArray[np.uint64]
@@ -185,6 +197,8 @@ class CheckIns:
     timer_seconds: NDArray[np.float64]
     contributions: NDArray[np.uint32]
     census: "Census"
+    open_times: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    task_censuses: tuple["Census", ...] = ()
 
     @classmethod
     def merged(cls, parts: Sequence["CheckIns"]) -> "CheckIns":
@@ -197,12 +211,14 @@ class CheckIns:
         order = np.argsort(times, kind="stable")
         columns: dict[str, NDArray] = {}
         for column in fields(cls):
-            if column.name != "census":
+            if column.name not in ("census", "task_censuses"):
                 values = np.concatenate([getattr(part, column.name) for part in parts])
                 # Columns that nobody needs are empty.
                 columns[column.name] = values[order] if values.size else values
         census = sum((part.census for part in parts), Census(0, 0, 0, 0))
-        return cls(**columns, census=census)
+        of_tasks = zip(*(part.task_censuses for part in parts), strict=True)
+        task_censuses = tuple(sum(each, Census(0, 0, 0, 0)) for each in of_tasks)
+        return cls(**columns, census=census, task_censuses=task_censuses)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class Stream(IntEnum):
     WIFI_HABIT = 53
     WIFI_SESSIONS = 54
     USES = 55
+    OFFER = 60
     LOG_RECORDS = 70
     LOG_BOOTSTRAP = 71
     DEVICE_CLASS = 80

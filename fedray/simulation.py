@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,12 @@ from fedray.messages import (
 )
 from fedray.placement import Placement
 from fedray.protocols import History
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.several_tasks import scenarios_of
 from fedray.server.coordinator import Excluded, WindowOver
 from fedray.server.modes import AnyCoordinator, coordinator_of
 from fedray.server.stored import Uploaded
-from fedray.trace.partial import new_directory
+from fedray.trace.partial import PartialDirectory, new_directory
 from fedray.trace.reader import Trace
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter
@@ -88,7 +89,7 @@ def simulate(
     with TraceWriter(out or new_directory(scenario.name)) as writer:
         run = write_unfinished(writer.partial, scenario.to_document())
         journal = Journal(writer.partial, run)
-        _save_contents(scenario, writer)
+        save_contents(scenario, writer)
         simulation = _Simulation(scenario, placement, writer, journal, on_progress, on_commit)
         return simulation.run({}, on_start)
 
@@ -178,7 +179,7 @@ def read_unfinished_scenario(
     return partial, kept, run
 
 
-def check_memory(scenario: Scenario, placement: Placement) -> None:
+def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> None:
     """Checks that this machine has the memory that the shards' timers take.
 
     Args:
@@ -190,22 +191,35 @@ def check_memory(scenario: Scenario, placement: Placement) -> None:
     """
     if placement.address is not None:
         return
-    needed = scenario.device_ids * BYTES_PER_DEVICE
+    needed = scenario.device_ids * BYTES_PER_DEVICE * len(scenarios_of(scenario))
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > physical:
+        devices = scenarios_of(scenario)[0].population.devices
         raise InputError(
-            f"population.devices={scenario.population.devices} needs {needed / 2**30:.0f} GiB of "
-            f"memory, this machine has {physical / 2**30:.0f}; lower it, or join a cluster"
+            f"population.devices={devices} needs {needed / 2**30:.0f} GiB of memory, this "
+            f"machine has {physical / 2**30:.0f}; lower it, or join a cluster"
         )
 
 
-def _save_contents(scenario: Scenario, writer: TraceWriter) -> None:
-    """Writes the files that the scenario names by their content into the trace."""
+def save_contents(scenario: Scenario, writer: PartialDirectory) -> None:
+    """Writes the files that a `scenario` names by their content into what a `writer` makes."""
     mechanism = scenario.privacy.mechanism
     if isinstance(mechanism, MatrixFile):
         writer.save_content(mechanism.content_name, mechanism.content)
     for table in scenario.content_files:
         writer.save_content(table.content_name, table.content)
+
+
+class HasParts(Protocol):
+    """What holds parts of a trace: see fedray.protocols.Shard."""
+
+    def part_count(self) -> int:
+        """How many parts it holds."""
+        ...
+
+    def write_part(self, part: int, partial: str, token: str) -> Pending[ShardPart]:
+        """One of the parts."""
+        ...
 
 
 class _Simulation:
@@ -232,7 +246,7 @@ class _Simulation:
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Trace:
         started = time.perf_counter()
         try:
-            with _shards(self._scenario, self._placement, self._journal.settlements) as shards:
+            with shards_of(self._scenario, self._placement, self._journal.settlements) as shards:
                 if on_start is not None:
                     on_start()
                 coordinator = coordinator_of(self._scenario, shards)
@@ -240,7 +254,7 @@ class _Simulation:
                     self._take_up(state, coordinator, shards)
                 self._shards = sum(shard.shards for shard in shards)
                 ended = self._to_the_end(coordinator)
-                parts = _parts(shards, str(self._writer.partial), self._writer.token)
+                parts = parts_of(shards, str(self._writer.partial), self._writer.token)
                 for part in parts:
                     self._writer.add_part(part)
                 use = [asdict(shard.use().result()) for shard in shards]
@@ -285,7 +299,7 @@ class _Simulation:
             for answer in pending:
                 answer.result()
             pending = [
-                shard.settle(_of_range(batch, shard.first_device, shard.end_device))
+                shard.settle(of_range(batch, shard.first_device, shard.end_device))
                 for shard in shards
             ]
             for settlement in batch:
@@ -400,18 +414,24 @@ def _versions_of(settlement: Settlement) -> NDArray[np.uint32]:
     return settlement.versions[settlement.outcomes == Outcome.ACCEPTED]
 
 
-def _of_range(
+def of_range(
     batch: Sequence[Settlement],
     first_device: int,
     end_device: int,
 ) -> tuple[Settlement, ...]:
+    """The rows of a `batch` of devices from `first_device` to below `end_device`."""
     return tuple(each.slice_of_devices(first_device, end_device) for each in batch)
 
 
-def _parts(shards: Sequence[ShardWorker], partial: str, token: str) -> Iterator[ShardPart]:
+def parts_of(shards: Sequence[HasParts], partial: str, token: str) -> Iterator[ShardPart]:
     """The trace's parts, the shards taking turns.
 
     Every shard works one part ahead, so that memory stays bounded.
+
+    Args:
+        shards: that hold the parts.
+        partial: where they are written, if the shards see it.
+        token: by which they know it.
     """
     waiting = [list(range(shard.part_count())) for shard in shards]
     pending: dict[int, Pending[ShardPart]] = {}
@@ -431,12 +451,18 @@ def _parts(shards: Sequence[ShardWorker], partial: str, token: str) -> Iterator[
 
 
 @contextlib.contextmanager
-def _shards(
-    scenario: Scenario,
+def shards_of(
+    scenario: Scenario | SeveralTasks,
     placement: Placement,
     history: History,
 ) -> Iterator[list[ShardWorker]]:
-    """Within: the shards are there; they are closed at the end."""
+    """Within: the shards are there; they are closed at the end.
+
+    Args:
+        scenario: whose devices they hold.
+        placement: where they run.
+        history: what was settled before, for a shard that is started anew.
+    """
     with contextlib.ExitStack() as stack:
         cpus = stack.enter_context(cluster(placement))
         shards = start_shards(scenario.for_shards(), placement, cpus, history)

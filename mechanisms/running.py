@@ -107,19 +107,8 @@ class RunningSensitivity:
         self._now.grow(self.rounds)
         largest, certificates = self._limit, MOST_CERTIFICATES
         for _, patterns in self._devices.patterns(suspects):
-            found = self._now.of(patterns)
-            largest = max(largest, float(found.values[found.is_exact].max(initial=0.0)))
-            # These have upper bounds only. The exact value of a pattern takes a certificate, which
-            # is slow: the largest bounds come first, so that the rest may be ruled out without one.
-            unclear = np.flatnonzero(~found.is_exact & (found.values > largest))
-            for place in unclear[np.argsort(-found.values[unclear], kind="stable")].tolist():
-                if found.values[place] <= largest:
-                    break
-                if certificates == 0:  # the upper bound is all that is known
-                    largest = float(found.values[place])
-                    break
-                certificates -= 1
-                largest = max(largest, self._now.exact(patterns[place]).value)
+            found, certificates = self._now.largest(patterns, None, largest, certificates)
+            largest = largest if found is None else found.value
         return largest if largest > self._limit else None
 
 

@@ -18,7 +18,7 @@ square is sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where t
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,19 @@ class PatternValues:
     is_exact: NDArray[np.bool_]
     """Whether the value is attained, [P]; False marks an upper bound (some G[i, j] of the pattern
     is negative)."""
+
+
+class LargestPattern(NamedTuple):
+    """The largest sensitivity of some patterns.
+
+    value: L2 sensitivity at clip norm 1.
+    is_exact: whether it is attained; False marks an upper bound of all these patterns.
+    place: of the pattern among them; the first of equal ones.
+    """
+
+    value: float
+    is_exact: bool
+    place: int
 
 
 class PatternSensitivities:
@@ -256,6 +269,56 @@ class PatternSensitivities:
             "many parameters as rounds here)"
         )
         return Sensitivity(upper, _agree(lower, upper, CERTIFIED), theorem, lower, rows)
+
+    def largest(
+        self,
+        patterns: NDArray[np.int64],
+        weights: NDArray[np.float64] | None,
+        above: float,
+        certificates: int,
+    ) -> tuple[LargestPattern | None, int]:
+        """The largest sensitivity of patterns [P, c] that is above a value; None if there is none.
+
+        Some patterns have upper bounds alone. Their exact values take a certificate each, which is
+        slow, so they are asked for from the largest bound down, until the rest is ruled out. Where
+        no certificates are left, the largest bound that remains stands for all.
+
+        Args:
+            patterns: as `of` takes them, with `weights` [P, c] or none.
+            weights: see there.
+            above: what is known already.
+            certificates: how many may be asked for.
+
+        Returns:
+            What was found, and how many certificates are left.
+        """
+        found = self.of(patterns, weights)
+        largest = None
+        exact_values = np.where(found.is_exact, found.values, -np.inf)
+        place = int(exact_values.argmax()) if exact_values.size else 0
+        if exact_values.size and exact_values[place] > above:
+            above = float(exact_values[place])
+            largest = LargestPattern(above, True, place)
+        unclear = np.flatnonzero(~found.is_exact & (found.values > above))
+        # Many devices share a pattern.
+        tried: set[bytes] = set()
+        for place in unclear[np.argsort(-found.values[unclear], kind="stable")].tolist():
+            bound = float(found.values[place])
+            if bound <= above:
+                break
+            scales = None if weights is None else weights[place]
+            pattern = patterns[place].tobytes() + (b"" if scales is None else scales.tobytes())
+            if pattern in tried:
+                continue
+            if not certificates:
+                return LargestPattern(bound, False, place), 0
+            tried.add(pattern)
+            certificates -= 1
+            exact = self.exact(patterns[place], scales)
+            if exact.value > above:
+                above = exact.value
+                largest = LargestPattern(above, exact.is_exact, place)
+        return largest, certificates
 
     def gram_of(self, pattern: NDArray[np.int64]) -> NDArray[np.float64]:
         """The Gram matrix of one `pattern` [c], G[pattern, pattern], [c, c], in the order of the

@@ -28,6 +28,11 @@ class Closing:
 class ClosingRule(Protocol):
     """When a round closes."""
 
+    @property
+    def report_goal(self) -> int:
+        """Reports without which a round is abandoned."""
+        ...
+
     def close(self, report_times: NDArray[np.float64], started: float, deadline: float) -> Closing:
         """Closes a round.
 

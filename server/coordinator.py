@@ -33,6 +33,7 @@ from fedray.server.pace import Pace, Samplers
 from fedray.server.records import records_array, records_of
 from fedray.server.reservoir import drawn_cohort
 from fedray.server.rounds import (
+    Reporting,
     RoundRules,
     Selected,
     draw_fates,
@@ -152,11 +153,15 @@ class RoundLoop:
             if isinstance(closed, Excluded):
                 yield closed
                 continue
-            self.records.append(closed.record)
-            if closed.record.is_committed:
-                self._round_index += 1
-                self._since_commit = Census(0, 0, 0, 0)
+            self._note(closed)
             yield closed
+
+    def _note(self, closed: ClosedRound) -> None:
+        """Takes up an attempt that has closed."""
+        self.records.append(closed.record)
+        if closed.record.is_committed:
+            self._round_index += 1
+            self._since_commit = Census(0, 0, 0, 0)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -296,8 +301,177 @@ class RoundLoop:
         )
 
 
-class Coordinator(RoundLoop):
-    """Forms rounds whose devices are selected together.
+class Gathering(Forming, Protocol):
+    """Who waits for rounds whose devices are selected together: see `server.selection.Selection`,
+    which says what the methods do."""
+
+    @property
+    def waiting(self) -> int:
+        """Devices that wait now."""
+        ...
+
+    @property
+    def down_until(self) -> float:
+        """When the last outage that has begun is over."""
+        ...
+
+    def open(self, opened: float, ready_time: float) -> None:
+        """Opens selection for a round that can start from ready_time on."""
+        ...
+
+    def take(self) -> Selected:
+        """All waiting devices, sorted by id; nobody waits afterwards."""
+        ...
+
+    def let_go(
+        self,
+        selected: Selected,
+        busy_until: NDArray[np.float64],
+        reopen_times: NDArray[np.uint32],
+        remembered_rounds: NDArray[np.int32],
+        contributions: NDArray[np.uint32],
+    ) -> None:
+        """Lets devices go that waited."""
+        ...
+
+
+class CohortLoop(RoundLoop):
+    """Forms rounds whose devices are selected together: what becomes of an attempt, once its
+    devices wait.
+
+    Args:
+        scenario: says the rounds and their rules.
+        shards: of the population, in order of their devices.
+        rules: of the scenario's rounds.
+        gathering: who waits.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        shards: Sequence[Shard],
+        rules: RoundRules,
+        gathering: Gathering,
+    ) -> None:
+        self._rules = rules
+        self._gathering = gathering
+        self._reservoir_key = stream_key(scenario.seed, Stream.RESERVOIR)
+        super().__init__(scenario, shards, gathering)
+
+    def _close(self, status: int, time: float) -> ClosedRound:
+        """Closes the attempt that selection is open for, and opens selection for the next.
+
+        Args:
+            status: FULL or TIMED_OUT.
+            time: when that was so, seconds since start.
+        """
+        # At the selection timeout fewer than the target are enough, if they can meet the goal.
+        if status == FULL or self._gathering.waiting >= self._rules.least_to_start:
+            closed = self._report(time)
+        else:
+            closed = self._give_up(time)
+        # The next round opens when this one starts, not when it closes: its devices gather
+        # meanwhile.
+        self._opened = time
+        self._gathering.open(time, ready_time=self._ready_time(closed.record))
+        return closed
+
+    @property
+    def _attempt(self) -> int:
+        """The number of the attempt that is made: shards apply each number once. Abandoned attempts
+        count: a round that is tried again draws other fates."""
+        return len(self.records)
+
+    def _ready_time(self, record: RoundRecord) -> float:
+        """When the round after this attempt may start, seconds since start: an abandoned one may be
+        tried again at once."""
+        minutes = self._scenario.rounds.min_minutes_between
+        if minutes is None or not record.is_committed:
+            return record.closed
+        return max(record.closed, record.started + 60.0 * minutes)
+
+    def _report(self, time: float) -> ClosedRound:
+        """Closes an attempt that has started: who reports, and who is told what."""
+        attempt = self._attempt
+        selected = self._select(attempt, time)
+        fates = draw_fates(selected, attempt, self._rules.fates)
+        reporting = resolve_reporting(
+            selected, fates, time, attempt, self._round_index, self._rules
+        )
+        if reporting.is_committed and self._budget is not None:
+            self.stopped = self._budget.refusal(reporting.accepted_device_ids)
+            reporting = withheld(reporting) if self.stopped else reporting
+        settlement = self._settle(selected, reporting)
+        record = RoundRecord(
+            round_index=self._round_index,
+            opened=self._opened,
+            started=time,
+            closed=reporting.closed,
+            selected=int(selected.device_ids.size),
+            reported=reporting.reported,
+            accepted=int(reporting.accepted_device_ids.size),
+            is_committed=reporting.is_committed,
+            eligible_estimate=self._census.eligible,
+        )
+        return ClosedRound(record, reporting.accepted_device_ids, settlement)
+
+    def _settle(self, selected: Selected, reporting: Reporting) -> Settlement:
+        """Tells everybody what became of the devices of an attempt; what the shards were told."""
+        settlement = reporting.settlement
+        # The selection hears of it at once, the shards with the next order.
+        round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
+        remembered = round_or_none.astype(np.int32)
+        contributions = selected.contributions + settlement.has_arrived.astype(np.uint32)
+        self._gathering.let_go(
+            selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
+        )
+        self._shards.tell(settlement)
+        return settlement
+
+    def _give_up(self, time: float) -> ClosedRound:
+        """Closes an attempt for which too few waited at the selection timeout."""
+        self._send_away(time)
+        record = RoundRecord(
+            round_index=self._round_index,
+            opened=self._opened,
+            started=time,
+            closed=time,
+            selected=0,
+            reported=0,
+            accepted=0,
+            is_committed=False,
+            eligible_estimate=self._census.eligible,
+        )
+        return ClosedRound(record, np.empty(0, np.uint64), None)
+
+    def _send_away(self, until: float) -> None:
+        """Lets everybody go who waits: they may check in again from a time on."""
+        self._release(self._gathering.take(), until)
+
+    def _select(self, attempt: int, time: float) -> Selected:
+        """The devices of an attempt. Where more wait than it selects, it draws them, and sends the
+        others away."""
+        waiting, target = self._gathering.take(), self._rules.selection_target
+        if waiting.device_ids.size <= target:
+            return waiting
+        is_drawn = drawn_cohort(self._reservoir_key, waiting.device_ids, attempt, target)
+        self._release(waiting.take(~is_drawn), time)
+        return waiting.take(is_drawn)
+
+    def _release(self, released: Selected, until: float) -> None:
+        """Lets devices go that did nothing in a round, so that no timer starts."""
+        self._let_go(released, until, np.zeros(released.device_ids.size, np.uint32))
+
+    def _let_go(self, released: Selected, until: float, reopen_times: NDArray[np.uint32]) -> None:
+        """Lets devices go that were in no round, which they therefore do not remember."""
+        size = released.device_ids.size
+        busy_until = np.full(size, until)
+        no_round = np.full(size, -1, np.int32)
+        self._gathering.let_go(released, busy_until, reopen_times, no_round, released.contributions)
+
+
+class Coordinator(CohortLoop):
+    """Forms rounds whose devices are selected together, one after the other.
 
     Args:
         scenario: says the rounds and their rules.
@@ -305,15 +479,14 @@ class Coordinator(RoundLoop):
     """
 
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
-        self._rules = RoundRules.of(scenario)
-        self._reservoir_key = stream_key(scenario.seed, Stream.RESERVOIR)
-        self._selection = Selection(self._rules, stream_key(scenario.seed, Stream.RETURN))
+        rules = RoundRules.of(scenario)
+        self._selection = Selection(rules, stream_key(scenario.seed, Stream.RETURN))
         self._selection.open(0.0, ready_time=0.0)
         self._filter = filter_of(scenario)
         self._exclusions = 0
         """Settlements of excluded devices so far; their attempts are in no record."""
         self._excluded_devices = 0
-        super().__init__(scenario, shards, self._selection)
+        super().__init__(scenario, shards, rules, self._selection)
 
     def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
         """See `RoundLoop.remember`."""
@@ -347,21 +520,17 @@ class Coordinator(RoundLoop):
             excluded = self._exclude(time)
             if excluded is not None:
                 return excluded
-            # At the selection timeout fewer than the target are enough, if they can meet the goal.
-            if status == FULL or self._selection.waiting >= self._rules.least_to_start:
-                closed = self._report(time)
-            else:
-                closed = self._give_up(time)
-            # The next round opens when this one starts, not when it closes: its devices gather
-            # meanwhile.
-            self._opened = time
-            self._selection.open(time, ready_time=self._ready_time(closed.record))
-            return closed
+            return self._close(status, time)
+
+    def _report(self, time: float) -> ClosedRound:
+        closed = super()._report(time)
+        if closed.record.is_committed and self._filter is not None:
+            self._filter.add(closed.accepted_device_ids)
+        return closed
 
     @property
     def _attempt(self) -> int:
-        """The number of the attempt that is made: shards apply each number once."""
-        return len(self.records) + self._exclusions
+        return super()._attempt + self._exclusions
 
     def _exclude(self, time: float) -> Excluded | None:
         """Lets those waiting devices go for good that would go beyond the budget; None if there are
@@ -384,91 +553,6 @@ class Coordinator(RoundLoop):
         self._let_go(excluded, time, settlement.reopen_times)
         self._shards.tell(settlement)
         return Excluded(settlement)
-
-    def _ready_time(self, record: RoundRecord) -> float:
-        """When the round after this attempt may start, seconds since start: an abandoned one may be
-        tried again at once."""
-        minutes = self._scenario.rounds.min_minutes_between
-        if minutes is None or not record.is_committed:
-            return record.closed
-        return max(record.closed, record.started + 60.0 * minutes)
-
-    def _report(self, time: float) -> ClosedRound:
-        """Closes an attempt that has started: who reports, and who is told what."""
-        # Abandoned attempts count: a round that is tried again draws other fates.
-        attempt = self._attempt
-        selected = self._select(attempt, time)
-        fates = draw_fates(selected, attempt, self._rules.fates)
-        reporting = resolve_reporting(
-            selected, fates, time, attempt, self._round_index, self._rules
-        )
-        if reporting.is_committed and self._budget is not None:
-            self.stopped = self._budget.refusal(reporting.accepted_device_ids)
-            reporting = withheld(reporting) if self.stopped else reporting
-        if reporting.is_committed and self._filter is not None:
-            self._filter.add(reporting.accepted_device_ids)
-        settlement = reporting.settlement
-        # The selection hears of it at once, the shards with the next order.
-        round_or_none = np.where(settlement.remembers_round, self._round_index, -1)
-        remembered = round_or_none.astype(np.int32)
-        contributions = selected.contributions + settlement.has_arrived.astype(np.uint32)
-        self._selection.let_go(
-            selected, reporting.busy_until, settlement.reopen_times, remembered, contributions
-        )
-        self._shards.tell(settlement)
-        record = RoundRecord(
-            round_index=self._round_index,
-            opened=self._opened,
-            started=time,
-            closed=reporting.closed,
-            selected=int(selected.device_ids.size),
-            reported=reporting.reported,
-            accepted=int(reporting.accepted_device_ids.size),
-            is_committed=reporting.is_committed,
-            eligible_estimate=self._census.eligible,
-        )
-        return ClosedRound(record, reporting.accepted_device_ids, settlement)
-
-    def _give_up(self, time: float) -> ClosedRound:
-        """Closes an attempt for which too few waited at the selection timeout."""
-        self._send_away(time)
-        record = RoundRecord(
-            round_index=self._round_index,
-            opened=self._opened,
-            started=time,
-            closed=time,
-            selected=0,
-            reported=0,
-            accepted=0,
-            is_committed=False,
-            eligible_estimate=self._census.eligible,
-        )
-        return ClosedRound(record, np.empty(0, np.uint64), None)
-
-    def _send_away(self, until: float) -> None:
-        """Lets everybody go who waits: they may check in again from a time on."""
-        self._release(self._selection.take(), until)
-
-    def _select(self, attempt: int, time: float) -> Selected:
-        """The devices of an attempt. Where more wait than it selects, it draws them, and sends the
-        others away."""
-        waiting, target = self._selection.take(), self._rules.selection_target
-        if waiting.device_ids.size <= target:
-            return waiting
-        is_drawn = drawn_cohort(self._reservoir_key, waiting.device_ids, attempt, target)
-        self._release(waiting.take(~is_drawn), time)
-        return waiting.take(is_drawn)
-
-    def _release(self, released: Selected, until: float) -> None:
-        """Lets devices go that did nothing in a round, so that no timer starts."""
-        self._let_go(released, until, np.zeros(released.device_ids.size, np.uint32))
-
-    def _let_go(self, released: Selected, until: float, reopen_times: NDArray[np.uint32]) -> None:
-        """Lets devices go that were in no round, which they therefore do not remember."""
-        size = released.device_ids.size
-        busy_until = np.full(size, until)
-        no_round = np.full(size, -1, np.int32)
-        self._selection.let_go(released, busy_until, reopen_times, no_round, released.contributions)
 
 
 def _length(seconds: float) -> str:

@@ -36,6 +36,7 @@ class Pace:
     window_seconds: length of every look-ahead window.
     listed_from, listed_until: start and end of the period for which the shards have listed
         intervals, seconds since start; part of a checkpoint's state.
+    is_small: whether devices are so few that they are asked to come together.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -53,7 +54,7 @@ class Pace:
         # Buffered rounds take devices as they come, so nobody needs to come together.
         is_selected_together = rounds.mode == "on-device"
         most_of_small = rounds.small_population * rounds.wanted_at_once
-        self._is_small = is_selected_together and usable_devices < most_of_small
+        self.is_small = is_selected_together and usable_devices < most_of_small
 
     def census_only(self) -> CheckInOrder:
         """The order that asks for the first window's census, and for nobody to come."""
@@ -76,11 +77,11 @@ class Pace:
         """
         start = window * self.window_seconds
         end = start + self.window_seconds
-        rate = self._rate(census.free_eligible)
+        rate = self.rate(census.free_eligible)
         ask_until = end
         # Few devices come together at the window's start, or they would hardly ever wait at once;
         # the higher rate makes up for the shorter time.
-        if self._is_small:
+        if self.is_small:
             ask_until = min(end, start + 60.0 * self._scenario.rounds.together_minutes)
             rate *= self.window_seconds / (ask_until - start)
         # The same number of check-ins, spread over the whole window.
@@ -95,12 +96,15 @@ class Pace:
             settlements=(),
         )
 
-    def _rate(self, free_eligible: int) -> float:
+    def rate(self, free_eligible: int) -> float:
         """Check-ins per device and hour: those of the devices that may take part are a small
         multiple of what rounds at full speed could select.
 
         Devices whose last round is too near are asked at the same rate, since only they know that;
         they are turned away.
+
+        Args:
+            free_eligible: devices that may take part, at the start of the window before.
         """
         rounds, latency = self._scenario.rounds, self._scenario.latency
         # A round takes about as long as a device that is one deviation slower than the median. The
@@ -165,9 +169,11 @@ class UploadPace(Pace):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self._is_small = False
+        self.is_small = False
 
-    def _rate(self, free_eligible: int) -> float:
+    def rate(self, free_eligible: int) -> float:
+        """The highest; see `Pace.rate`."""
+        del free_eligible
         return self._scenario.rounds.max_checkins_per_hour
 
 

@@ -163,6 +163,7 @@ class Reporting:
     settlement: what the shards are told.
     busy_until: [S]; when each device is done with the round, one way or another, seconds since
         start.
+    attempted: how it went, as policies see it.
     """
 
     is_committed: bool
@@ -171,6 +172,7 @@ class Reporting:
     accepted_device_ids: NDArray[np.uint64]
     settlement: Settlement
     busy_until: NDArray[np.float64]
+    attempted: Attempt
 
 
 def draw_fates(selected: Selected, attempt: int, model: FateModel) -> Fates:
@@ -256,6 +258,10 @@ def resolve_reporting(
     # Who neither reports nor fails is away when its interval ends.
     free = np.where(reports, report_times, np.where(fails, failure_times, selected.interval_ends))
     closing = rules.closing.close(np.where(reports, report_times, np.inf), started, deadline)
+    if closing.is_committed:
+        arrived = int(np.count_nonzero(closing.has_arrived))
+        # What trains is a sample of at least so many.
+        assert arrived >= rules.closing.report_goal, f"a committed round kept {arrived} reports"
 
     # In this order: a device that reports has not failed, and one on time has reported.
     outcomes = np.full(reports.size, Outcome.DROPPED, np.uint8)
@@ -297,6 +303,7 @@ def resolve_reporting(
         accepted_device_ids=selected.device_ids[outcomes == Outcome.ACCEPTED],
         settlement=settlement,
         busy_until=free,
+        attempted=attempted,
     )
 
 

@@ -23,6 +23,7 @@ from fedray.clients.availability.habit import (
     HabitTables,
     habit_of,
     intervals_between,
+    intervals_within,
 )
 from fedray.clients.availability.intervals import (
     DAY,
@@ -197,9 +198,9 @@ class ConditionsModel(NothingKnown):
 
 
 @njit
-def _of_habits(is_needed, model, tables, device, from_time, until_time, starts, ends):
+def _of_habits(is_needed, follows, model, tables, device, from_time, until_time, starts, ends):
     """Intervals of a condition of a device that touch a time: fills the arrays; how many. One
-    without end where it is not needed."""
+    without end where it is not needed. The last one is followed to its true end if asked for."""
     if not is_needed:
         starts[0], ends[0] = -np.inf, np.inf
         return 1
@@ -207,7 +208,9 @@ def _of_habits(is_needed, model, tables, device, from_time, until_time, starts, 
     zone_key, edges, offsets = zones
     offset = offsets[zone_of(zone_key, edges, device)]
     habit = habit_of(model, propensities, free_rates, offset, device)
-    return intervals_between(model, habit, device, from_time, until_time, starts, ends)
+    if follows:
+        return intervals_between(model, habit, device, from_time, until_time, starts, ends)
+    return intervals_within(model, habit, device, from_time, until_time, starts, ends)
 
 
 @njit(forceinline=True)
@@ -297,6 +300,7 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
             continue
         charges = _of_habits(
             model.needs_charging,
+            True,
             model.charging,
             charging,
             device,
@@ -307,13 +311,23 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
         )
         if charges == 0:
             continue
+        covered = until_time + 2.0 * JOIN_SECONDS
+        offset = offsets[zone_of(zone_key, edges, device)]
+        # A device may be on wifi for months. What matters is whether it is until it is no longer
+        # charged, or is used next.
+        horizon = until_time
+        if model.needs_charging:
+            horizon = max(horizon, charge_ends[charges - 1])
+        elif model.needs_idle and model.needs_wifi:
+            horizon = _next_use(uses, offset, device, covered, np.inf, use_starts, use_ends)
         connected = _of_habits(
             model.needs_wifi,
+            not (model.needs_charging or model.needs_idle),
             model.wifi,
             wifi,
             device,
             from_time,
-            until_time,
+            horizon,
             wifi_starts,
             wifi_ends,
         )
@@ -330,8 +344,6 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
         if common == 0:
             continue
         used = 0
-        covered = until_time + 2.0 * JOIN_SECONDS
-        offset = offsets[zone_of(zone_key, edges, device)]
         if model.needs_idle:
             used = _gather_uses(
                 uses, offset, device, from_time - JOIN_SECONDS, covered, use_starts, use_ends

@@ -502,9 +502,10 @@ def _check_count(count):
 
 
 @njit(forceinline=True)
-def intervals_between(model, habit, device, from_time, until_time, starts, ends):
+def intervals_within(model, habit, device, from_time, until_time, starts, ends):
     """Intervals of a device with a habit that touch [from_time, until_time): fills the arrays
-    starts and ends (sorted, disjoint); how many."""
+    starts and ends (sorted, disjoint); how many. The last one may really end later, if its end is
+    past until_time."""
     # What starts within JOIN_SECONDS after an end belongs to the same interval, so a little more
     # than the time asked for is looked at.
     until = until_time + 2.0 * JOIN_SECONDS
@@ -516,7 +517,14 @@ def intervals_between(model, habit, device, from_time, until_time, starts, ends)
 def _joined_sessions(model, habit, device, from_time, until_time, starts, ends, sessions):
     """Makes intervals of the gathered sessions, in place; how many touch the time."""
     intervals = merge(starts, ends, sessions)
-    kept = keep_touching(starts, ends, intervals, from_time, until_time)
+    return keep_touching(starts, ends, intervals, from_time, until_time)
+
+
+@njit(forceinline=True)
+def intervals_between(model, habit, device, from_time, until_time, starts, ends):
+    """Intervals of a device with a habit that touch [from_time, until_time): fills the arrays
+    starts and ends (sorted, disjoint), with true ends; how many."""
+    kept = intervals_within(model, habit, device, from_time, until_time, starts, ends)
     if kept == 0:
         return 0
     covered = until_time

@@ -586,7 +586,7 @@ def audit_trace(
         exclusions=exclusions,
         scenario=scenario,
         claim=claim,
-        assumptions=_assumptions(scenario, imported, mechanisms),
+        assumptions=(*_assumptions(scenario, imported, mechanisms), *_other_tasks(opened)),
     )
 
 
@@ -606,6 +606,16 @@ def _assumptions(
     own += [f"Filtered: {text}" for text in by_filter.assumptions] if by_filter else []
     own += [each.noise.sentence for each in mechanisms if isinstance(each.noise, DeviceNoise)]
     return (*assumptions_of(scenario, imported), *own)
+
+
+def _other_tasks(trace: Trace | ImportedTrace) -> tuple[str, ...]:
+    """What is to be said of a task whose devices took part in others too."""
+    if not isinstance(trace.run.get("task"), dict):
+        return ()
+    return (
+        "This is one of several tasks that shared the devices: what a device spent in the others "
+        "is not in these figures. The audit of the whole run adds it up.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,20 @@ MOST_BOUND = 2e8
 s at 10,000 rounds."""
 
 
-def device_sensitivities(strategy: Strategy, patterns: Patterns) -> PatternValues:
+def device_sensitivities(
+    strategy: Strategy, patterns: Patterns, sensitivities: PatternSensitivities | None = None
+) -> PatternValues:
     """The sensitivity of every device's own pattern, in order of device [P].
 
-    Values are exact, or upper bounds where the strategy has negative Gram entries.
+    Args:
+        strategy: the mechanism.
+        patterns: of the devices.
+        sensitivities: of this strategy over the patterns' rounds, where there are some already.
+
+    Returns:
+        Values are exact, or upper bounds where the strategy has negative Gram entries.
     """
-    sensitivities = PatternSensitivities(strategy, patterns.committed_rounds)
+    sensitivities = sensitivities or PatternSensitivities(strategy, patterns.committed_rounds)
     values = np.empty(patterns.counts.size)
     is_exact = np.empty(patterns.counts.size, np.bool_)
     # Devices with equally many participations make one array of patterns, without padding.

@@ -133,31 +133,43 @@ def read_patterns(trace: Trace | ImportedTrace) -> Patterns:
             f"trace {str(trace.path)!r} has no committed round, so nothing was released; there is "
             "nothing to audit"
         )
-    device_ids = []
-    counts = []
-    rounds = []
-    weights = []
+    parts = list(patterns_by_part(trace))
+    has_weights = parts[0].weights is not None
+    return Patterns(
+        trace.committed_rounds,
+        np.concatenate([part.device_ids for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.rounds for part in parts]),
+        np.concatenate([_weights(part) for part in parts]) if has_weights else None,
+    )
+
+
+def patterns_by_part(trace: Trace | ImportedTrace) -> Iterator[Patterns]:
+    """The patterns of a `trace`, part by part: parts hold whole devices, in order. Raises
+    TraceCorrupt."""
     weighting = _weighting_of(trace)
-    # Parts hold whole devices, in order, so what is found in each can be put together.
     for part in trace.accepted():
         is_other = part.device_ids[1:] != part.device_ids[:-1]
         # The slice is for a part without rows, which has no first device.
         is_first = np.concatenate([[True], is_other])[: part.device_ids.size]
         starts = np.flatnonzero(is_first)
-        device_ids.append(part.device_ids[starts])
-        counts.append(np.diff(np.append(starts, part.device_ids.size)))
-        rounds.append(part.rounds)
+        weights = None
         if weighting is not None:
             assert part.versions is not None
             # No version is above its round: the reader has checked that.
-            weights.append(weighting.weights(part.rounds - part.versions))
-    return Patterns(
-        trace.committed_rounds,
-        np.concatenate(device_ids),
-        np.concatenate(counts),
-        np.concatenate(rounds),
-        np.concatenate(weights) if weights else None,
-    )
+            weights = weighting.weights(part.rounds - part.versions)
+        yield Patterns(
+            trace.committed_rounds,
+            part.device_ids[starts],
+            np.diff(np.append(starts, part.device_ids.size)),
+            part.rounds,
+            weights,
+        )
+
+
+def _weights(part: Patterns) -> NDArray[np.float64]:
+    assert part.weights is not None
+    return part.weights
 
 
 def _weighting_of(trace: Trace | ImportedTrace) -> PolynomialWeighting | None:

@@ -100,36 +100,12 @@ def _larger(
     """The larger of what was found so far and these devices' largest, and how many certificates are
     left."""
     rounds, weights = chosen.rounds, chosen.weights
-    found = sensitivities.of(rounds, weights)
-
-    def named(value: float, is_exact: bool, place: int) -> TraceSensitivity:
-        scales = () if weights is None else tuple(weights[place].tolist())
-        pattern = tuple(rounds[place].tolist())
-        return TraceSensitivity(value, is_exact, int(device_ids[place]), pattern, scales)
-
-    if found.is_exact.all():
-        # `argmax` gives the first, which is the least device id: so the device that is named does
-        # not depend on how devices are cut into parts.
-        place = int(found.values.argmax())
-        value = float(found.values[place])
-        return (named(value, True, place) if value > best.value else best), certificates
-    # From the largest bound down: as soon as one is no larger than what is known, none is.
-    tried: set[tuple[tuple[int, ...], tuple[float, ...]]] = set()
-    for place in np.argsort(-found.values, kind="stable").tolist():
-        bound = float(found.values[place])
-        if bound <= best.value:
-            break
-        bounded = named(bound, False, place)
-        pattern = bounded.rounds, bounded.weights
-        if len(tried) == certificates:
-            # The largest bound that is left bounds all the others too.
-            best = bounded
-            break
-        # Many devices share a pattern, and a certificate is slow.
-        if pattern not in tried:
-            tried.add(pattern)
-            scales = None if weights is None else weights[place]
-            exact = sensitivities.exact(rounds[place], scales)
-            if exact.value > best.value:
-                best = named(exact.value, exact.is_exact, place)
-    return best, certificates - len(tried)
+    found, certificates = sensitivities.largest(rounds, weights, best.value, certificates)
+    if found is None:
+        return best, certificates
+    # The first of equal ones has the least device id, so the device that is named does not depend
+    # on how devices are cut into parts.
+    device_id = int(device_ids[found.place])
+    pattern = tuple(rounds[found.place].tolist())
+    scales = () if weights is None else tuple(weights[found.place].tolist())
+    return TraceSensitivity(found.value, found.is_exact, device_id, pattern, scales), certificates

@@ -84,8 +84,23 @@ def audit(
     With --claim the exit code is 1 unless every statement that can be checked
     holds, and at least one can. A rho or epsilon that is claimed and cannot be
     checked gives 1 too. A log does not show how noise was added, so mechanism
-    and noise multiplier of a claim are then taken as they are claimed.
+    and noise multiplier of a claim are then taken as they are claimed. Of a
+    run of several tasks each trace is audited, and what devices spent over all.
     """
+    from fedray.trace.several_tasks import is_of_tasks
+
+    if is_of_tasks(trace):
+        from fedray.commands.several_tasks import audit_run_of_tasks
+
+        refused = {
+            "claim": claim,
+            "mechanism": mechanism,
+            "noise_multiplier": noise_multiplier,
+            "events": events,
+            "show_devices": show_devices,
+        }
+        audit_run_of_tasks(trace, refused, delta, page, figures, verify, as_json)
+        return
     with progress_line("auditing", quiet):
         opened = _opened(trace, verify)
         result = _audited(opened, claim, mechanism, noise_multiplier, delta, show_devices)
@@ -196,6 +211,7 @@ def report(
     from fedray.report.page import write_report
     from fedray.trace.learned_from import is_trained_run
     from fedray.trace.schema import REPORT_FILE
+    from fedray.trace.several_tasks import is_of_tasks
 
     if is_trained_run(trace):
         options = {
@@ -207,6 +223,17 @@ def report(
         }
         given = [name for name, value in options.items() if value is not None]
         _print_written(_report_trained(trace, out, figures, verify, given), as_json)
+        return
+    if is_of_tasks(trace):
+        from fedray.commands.several_tasks import pages_of_tasks
+
+        refused = {
+            "claim": claim,
+            "mechanism": mechanism,
+            "noise_multiplier": noise_multiplier,
+            "show_devices": show_devices,
+        }
+        _print_written(pages_of_tasks(trace, refused, delta, out, figures, verify), as_json)
         return
     with progress_line("auditing", quiet):
         opened = _opened(trace, verify)

@@ -35,8 +35,9 @@ from fedray.commands.output import (
 )
 from fedray.commands.populations import fit_log
 from fedray.commands.predictions import predict_published, refuse_existing, vary_published
+from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_tasks
 from fedray.commands.studies import reproduce_learning
-from fedray.errors import InputError, RunFailed
+from fedray.errors import CheckpointError, InputError, RunFailed
 from fedray.part_done import PartDone
 
 
@@ -81,8 +82,10 @@ def run(
     from fedray.report.progress import both, run_progress
     from fedray.report.text import TextTable
     from fedray.report.text.audits import audit_text
-    from fedray.scenario import Scenario
+    from fedray.scenario import SeveralTasks, read_scenario
+    from fedray.several_tasks import is_unfinished_run_of_tasks, resume_tasks, run_tasks
     from fedray.trace.schema import REPORT_FILE
+    from fedray.trace.several_tasks import TasksRun
 
     placement = Placement(
         shards=shards,
@@ -95,11 +98,16 @@ def run(
     )
     value = None
     if scenario is not None:
-        value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
+        value = read_scenario(scenario, overrides or (), trust_code=trust_code)
     if resume is None and value is None:
         raise InputError(
             "SCENARIO is missing; name a scenario file (`fedray scenarios` lists some), or "
             "--resume DIR"
+        )
+    if tensorboard is not None and isinstance(value, SeveralTasks):
+        raise InputError(
+            "--tensorboard would write the curves of several tasks over one another; leave it out, "
+            "and write those of one by `fedray train DIR/NAME --tensorboard`"
         )
     if resume is not None and (out is not None or (value is None and overrides)):
         raise InputError(
@@ -113,11 +121,22 @@ def run(
     ):
         on_progress = both(show, write)
         if resume is not None:
-            trace = resume_run(resume, placement, value, on_progress, trust_code=trust_code)
+            is_of_tasks = is_unfinished_run_of_tasks(resume)
+            if value is not None and is_of_tasks != isinstance(value, SeveralTasks):
+                raise CheckpointError(
+                    f"{str(resume)!r} is of another scenario than the one that was given: one of "
+                    "them has several tasks; leave the scenario out"
+                )
+            go_on: Any = resume_tasks if is_of_tasks else resume_run
+            trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
         else:
             assert value is not None
             on_start = None if quiet else partial(_say_supply, value)
-            trace = run_scenario(value, placement, out, on_progress, on_start)
+            start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
+            trace = start(value, placement, out, on_progress, on_start)
+    if isinstance(trace, TasksRun):
+        print_run_of_tasks(trace, as_json)
+        return
     audit = audit_trace(trace)
     report, problem = None, ""
     try:
@@ -151,7 +170,11 @@ def run(
 def _say_supply(scenario: Any) -> None:
     """How many devices are eligible, before a run that may be long."""
     from fedray.clients.availability.supply import eligible_at_once
+    from fedray.scenario import SeveralTasks
 
+    if isinstance(scenario, SeveralTasks):
+        say_supply_of_tasks(scenario)
+        return
     supply, target = eligible_at_once(scenario), scenario.rounds.wanted_at_once
     what = "a round selects" if scenario.rounds.buffer is None else "at most so many train at once:"
     typer.echo(
@@ -585,6 +608,7 @@ def fit(
     from fedray.mechanisms.participation import gap_of
     from fedray.report.text import TextTable
     from fedray.report.text.studies import fit_rows, fitted_min_sep
+    from fedray.scenario import find_scenario
     from fedray.studies.fit import MOST_RUNS, fit_min_sep, scenario_to_fit
 
     if (min_sep is None) == (rounds_between is None):
@@ -596,8 +620,7 @@ def fit(
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
         raise InputError(f"--vary {vary!r} is not one of {', '.join(keys)}")
-    from fedray.scenario import find_scenario
-
+    # Here and not for the argument, which may be a log.
     scenario = None if file is None else find_scenario(file)
     value = scenario_to_fit(scenario, population, timer, rounds, report_goal, overrides or ())
     with progress_line(f"fitting {vary}", quiet) as on_status:

@@ -41,10 +41,10 @@ def schema(
     a name is enough, such as mechanism: it means the table that is least deep.
     """
     from fedray.report.text import TextTable
-    from fedray.scenario import Scenario
+    from fedray.scenario.several_tasks import scenario_schema
 
     if table is None:
-        print_json(Scenario.model_json_schema())
+        print_json(scenario_schema())
         return
     parts = _described(table)
     if as_json:

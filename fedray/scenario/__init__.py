@@ -6,6 +6,15 @@ is in `fedray.placement`.
 """
 
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES, Scenario
+from fedray.scenario.several_tasks import SeveralTasks, read_scenario
 from fedray.scenario.shipped import find_scenario, shipped_scenarios
 
-__all__ = ["FILE_KEYS", "TRAINED_TABLES", "Scenario", "find_scenario", "shipped_scenarios"]
+__all__ = [
+    "FILE_KEYS",
+    "TRAINED_TABLES",
+    "Scenario",
+    "SeveralTasks",
+    "find_scenario",
+    "read_scenario",
+    "shipped_scenarios",
+]

@@ -16,6 +16,7 @@ from fedray.descriptions import descriptions_of
 from fedray.mistakes import classes_in
 from fedray.scenario.literals import literal
 from fedray.scenario.scenario import Scenario
+from fedray.scenario.several_tasks import FederatedTask
 
 _TYPES = {int: "integer", float: "number", bool: "boolean", str: "text"}
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -67,9 +68,11 @@ class KeyTable:
 
 
 def tables_of(root: type[BaseModel] = Scenario) -> list[KeyTable]:
-    """All tables below a class, with every kind of each, in order of their paths in it."""
+    """All tables below a class, with every kind of each, in order of their paths in it; below a
+    scenario, that of a task too."""
     found = {(each.path, each.table): each for each in _walk("", root, ())}
-    return list(found.values())
+    tasks = [KeyTable("tasks", "", FederatedTask)] if root is Scenario else []
+    return [*found.values(), *tasks]
 
 
 def _walk(
@@ -122,6 +125,8 @@ def _type_text(annotation: Any, metadata: tuple[Any, ...]) -> str:
         return _type_text(inner, (*more, *metadata))
     classes = classes_in(annotation)
     is_list = get_origin(annotation) in (tuple, list)
+    if get_origin(annotation) is dict:
+        return "table"
     if get_origin(annotation) is Literal:
         return " | ".join(map(str, get_args(annotation)))
     parts = [each for each in get_args(annotation) if each is not type(None)]

@@ -443,24 +443,12 @@ class Scenario(Table):
         InputError unless `trust_code`.
         """
         file = Path(path)
-        try:
-            tables = parse_toml(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        tables = read_tables(file, overrides)
+        if "tasks" in tables:
             raise ScenarioError(
-                f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship"
-            ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ScenarioError(
-                f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file"
-            ) from None
-        except ValueError as error:  # of the syntax, of numbers or nesting beyond reason
-            raise ScenarioError(
-                f"scenario {str(file)!r} is not valid TOML: {error}; correct that line"
-            ) from None
-        if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
-            tables.setdefault("name", file.stem)
-        for override in [overrides] if isinstance(overrides, str) else overrides:
-            apply_override(tables, override)
+                f"scenario {str(file)!r} has several tasks, and here one is meant; give a scenario "
+                "without [tasks], or the trace of one task"
+            )
         scenario = cls.from_tables(tables, source=str(file), directory=file.parent)
         if not trust_code:
             scenario.demand_trust()
@@ -544,6 +532,39 @@ class Scenario(Table):
             table = functools.reduce(lambda each, part: each.get(part, {}), path, tables)
             table.pop(name, None)
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
+def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The tables of a scenario file as they are written; a file without a name is named by its
+    own.
+
+    Args:
+        path: the file.
+        overrides: `table.key=value` texts, which are applied.
+
+    Raises:
+        ScenarioError: it cannot be read, or is no TOML.
+    """
+    file = Path(path)
+    try:
+        tables = parse_toml(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ScenarioError(
+            f"scenario {str(file)!r} does not exist; `fedray scenarios` lists those that ship"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(
+            f"scenario {str(file)!r} cannot be read ({error}); give a TOML text file"
+        ) from None
+    except ValueError as error:  # of the syntax, of numbers or nesting beyond reason
+        raise ScenarioError(
+            f"scenario {str(file)!r} is not valid TOML: {error}; correct that line"
+        ) from None
+    if re.fullmatch(NAME_PATTERN, file.stem) and len(file.stem) <= 80:
+        tables.setdefault("name", file.stem)
+    for override in [overrides] if isinstance(overrides, str) else overrides:
+        apply_override(tables, override)
+    return tables
 
 
 def _with_keys(availability: Availability, device_class: DeviceClass) -> Availability:

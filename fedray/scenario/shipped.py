@@ -6,11 +6,12 @@ from pathlib import Path
 from fedray.errors import ScenarioError
 from fedray.mistakes import nearest_first
 from fedray.scenario.scenario import Scenario
+from fedray.scenario.several_tasks import SeveralTasks, read_scenario
 
 
-def shipped_scenarios() -> list[tuple[Path, Scenario]]:
+def shipped_scenarios() -> list[tuple[Path, Scenario | SeveralTasks]]:
     """The scenario files of the `scenarios` package, with their values, in order of path."""
-    return [(file, Scenario.from_toml(file)) for file in shipped_scenario_files().values()]
+    return [(file, read_scenario(file)) for file in shipped_scenario_files().values()]
 
 
 def shipped_scenario_files() -> dict[str, Path]:

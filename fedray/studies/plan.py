@@ -573,7 +573,19 @@ class _Search:
         return goal <= self._most and not 0 < self._starving <= goal
 
 
+_NOT_PLANNED = {
+    "buffered": "min-sep then counts buffers and follows from rounds.buffer.concurrency, which a "
+    "plan does not vary; compare runs with `fedray stress`",
+    "upload-then-train": "min-sep is then that of rounds.uploads.schedule, so no simulation is "
+    "needed to find it; take `fedray calibrate`",
+}
+"""Why a mode of rounds is not planned, and what to do instead."""
+
+
 def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float) -> None:
+    mode = scenario.rounds.mode
+    if mode in _NOT_PLANNED:
+        raise InputError(f"rounds.mode={mode!r}: {_NOT_PLANNED[mode]}")
     if not timers or min(timers) < 0:
         raise InputError(f"timers={list(timers)} must be hours, at least one; 24, 48, 72 are usual")
     if scenario.participation.policies is not None:

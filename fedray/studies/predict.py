@@ -161,16 +161,16 @@ class Score:
 @dataclass(frozen=True, slots=True)
 class PaceScore:
     """How well a mechanism explains k where the min-sep is given: each run has the reach that gives
-    its own min-sep, so nothing but the mechanism can move its days."""
+    its own min-sep, so nothing but the mechanism can move its relative pace."""
 
     mechanism: str
     """Its name."""
     inside: int
-    """Runs whose days are among those that the published k implies."""
+    """Runs whose relative pace is among those that the published k implies."""
     distance: float
-    """Mean distance of log days from there."""
+    """Mean distance of its logarithm from there."""
     beyond_all: int
-    """Runs that would need a reach above 1."""
+    """Runs that would need a reach above 1; their pace is that of the whole population."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,20 +383,31 @@ def _days_off(run: PublishedRun, curve: Curve, log_reach: float) -> float:
     return max(0.0, least - days, days - most)
 
 
-def _days_off_at_own_reach(run: PublishedRun, curve: Curve) -> float:
-    """The same at the reach that gives the run's own min-sep, or with the whole population where
-    that is too small."""
-    needed = curve.needed_log_reach(run.min_sep)
-    return _days_off(run, curve, 0.0 if needed is None else needed)
+def _pace_off(run: PublishedRun, curve: Curve) -> float:
+    """Distance of the log of the relative pace, at the reach that gives the run's own min-sep, from
+    those that the published k implies (`PublishedRun.relative_pace`)."""
+    log_reach = curve.needed_log_reach(run.min_sep)
+    # Where the whole population is too small, its pace stands for that of a larger one: relative
+    # paces hardly depend on how many devices there are.
+    if log_reach is None:
+        log_reach = 0.0
+    days = curve.days(log_reach)
+    min_sep = curve.min_sep(log_reach)
+    least, most = (math.log(each) for each in run.relative_pace)
+    timers = days + math.log(24.0 / run.timer_hours)
+    pace = math.log(run.rounds) - timers - min_sep
+    # Rounding must not decide about a pace at an end.
+    distance = max(0.0, least - pace, pace - most)
+    return distance if distance > 1e-9 else 0.0
 
 
 def _pace_loss(runs: Sequence[PublishedRun], curves: Table, mechanism: Mechanism) -> float:
-    return sum(_days_off_at_own_reach(run, curves[run, mechanism]) for run in runs)
+    return sum(_pace_off(run, curves[run, mechanism]) for run in runs)
 
 
 def _pace_score(name: str, chosen: dict[PublishedRun, Mechanism], curves: Table) -> PaceScore:
     own = {run: curves[run, mechanism] for run, mechanism in chosen.items()}
-    off = [_days_off_at_own_reach(run, curve) for run, curve in own.items()]
+    off = [_pace_off(run, curve) for run, curve in own.items()]
     needed = [curve.needed_log_reach(run.min_sep) for run, curve in own.items()]
     return PaceScore(
         mechanism=name,

@@ -138,6 +138,7 @@ def _reproduce(
     tree = audit.mechanisms[0]
     min_sep = audit.min_sep if audit.max_participations > 1 else None
     days = float(trace.rounds["closed"][-1]) / 86_400.0
+    reach = scenario.population.reach
     timer_hours = scenario.participation.timer_hours
     pace = None
     if min_sep is not None and timer_hours > 0.0:
@@ -146,8 +147,8 @@ def _reproduce(
     assert tree.observed.rho is not None
     return ReproducedRun(
         name=published.name,
-        reach=scenario.population.reach,
-        is_fitted=published.is_fitted,
+        reach=reach,
+        is_fitted=published.is_fitted and reach == published.scenario().population.reach,
         min_sep=Figure(min_sep, published.min_sep),
         max_participations=Figure(audit.max_participations, published.max_participations),
         rho=Figure(tree.observed_limits.rho, published.rho),

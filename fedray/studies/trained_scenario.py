@@ -12,14 +12,15 @@ def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:
     """What a run was trained with.
 
     Args:
-        trained: the run, which has the files of its data and task.
-        trace: that it was learned from, which has the matrix of a mechanism of one's own.
+        trained: the run, which has the files of its data and task, and the matrix of a mechanism
+            that is not that of the trace.
+        trace: that it was learned from, which has the matrix of its own mechanism.
 
     Raises:
         ScenarioError: this release does not read it.
     """
     tables = trained.document["scenario"]
-    # A mechanism's matrix lies in the trace alone, everything else in the trained run too.
+    # The matrix of the trace's own mechanism may lie there alone.
     digest = tables["privacy"]["mechanism"].get("sha256", "")
     has_matrix = bool(digest) and (trace.path / f"{digest}.npy").exists()
     directory: Path = trace.path if has_matrix else trained.path

@@ -41,6 +41,7 @@ from fedray.trace.reader import (
     read_document,
 )
 from fedray.trace.schema import DOCUMENT_DIGEST, FORMAT, columns_digest, run_digest
+from fedray.trace.several_tasks import is_of_tasks
 
 IMPORT_FORMAT = "fedray-import"
 IMPORT_VERSION = 2
@@ -595,6 +596,11 @@ def open_trace(path: str | Path, verify: bool = True) -> Trace | ImportedTrace:
         TraceCorrupt: a file is missing, damaged or changed.
         TraceVersion: another release of fedray wrote it.
     """
+    if is_of_tasks(path):
+        raise TraceError(
+            f"{str(path)!r} has the traces of several tasks, and here one is meant; name one of "
+            "the folders in it"
+        )
     document = read_document(Path(path))
     if document.get("format") == IMPORT_FORMAT:
         return ImportedTrace.open(path, verify)

@@ -446,17 +446,20 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     return run
 
 
-def check_keys(run: dict[str, Any], kinds: Mapping[str, type], directory: Path) -> None:
+def check_keys(
+    run: dict[str, Any], kinds: Mapping[str, type], directory: Path, name: str = RUN_FILE
+) -> None:
     """Raises TraceCorrupt unless run.json has some keys, with values of their kinds.
 
     Args:
         run: the document.
         kinds: the type of each key's value.
         directory: where it was read, for messages.
+        name: of its file, for messages.
     """
     wrong = [key for key, kind in kinds.items() if not isinstance(run.get(key), kind)]
     if wrong:
-        file = directory / RUN_FILE
+        file = directory / name
         raise TraceCorrupt(
             f"{file} lacks {', '.join(wrong)}, or has them in another form; take the trace from "
             "its source again"

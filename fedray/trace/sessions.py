@@ -185,7 +185,7 @@ def _fedscale_client(
     # FedScale goes on to the next session, and from the last one to the first, when it is asked at
     # a time after `inactive`, which is less than finish_time. An end that no such time exceeds
     # would leave the client at its last session for ever.
-    last = finish_seconds - 1.0
+    last = finish_seconds - 2.0
     is_inside = start < last
     start, end = start[is_inside], np.minimum(end[is_inside], last)
     if not start.size:

@@ -90,12 +90,12 @@ class Journal:
             arrays = load_npz(self._segment(number), digest.hex())
             # Rows of all settlements of a file lie one after the other; their sizes part them.
             edges = np.concatenate([[0], np.cumsum(arrays["sizes"])])
-            heads = zip(arrays["attempts"], arrays["rounds"], strict=True)
+            heads = zip(arrays["attempts"], arrays["rounds"], arrays["tasks"], strict=True)
             batch = []
-            for place, (attempt, round_index) in enumerate(heads):
+            for place, (attempt, round_index, task) in enumerate(heads):
                 rows = slice(edges[place], edges[place + 1])
                 columns = (arrays[name][rows] for name in _COLUMNS)
-                batch.append(Settlement(int(attempt), int(round_index), *columns))
+                batch.append(Settlement(int(attempt), int(round_index), *columns, task=int(task)))
             yield tuple(batch)
         if self._recent:
             yield tuple(self._recent)
@@ -147,6 +147,7 @@ class Journal:
         arrays["sizes"] = np.array([each.device_ids.size for each in recent], np.int64)
         arrays["attempts"] = np.array([each.attempt for each in recent], np.int64)
         arrays["rounds"] = np.array([each.round_index for each in recent], np.int64)
+        arrays["tasks"] = np.array([each.task for each in recent], np.int64)
         content = npz_bytes(arrays)
         segment = self._segment(len(self._digests))
         write_whole(segment, content, f"the journal in {str(self._partial)!r}")

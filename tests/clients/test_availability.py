@@ -432,3 +432,23 @@ def test_conditions_that_make_no_sense_are_refused_in_one_line(keys, expected: s
     with pytest.raises(ScenarioError, match=expected) as error:
         conditions(*keys)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_devices_that_are_on_wifi_for_months_are_eligible_while_they_charge() -> None:
+    """They are refused only where nothing else ends their intervals."""
+    always = [
+        "wifi.night_propensity=[1000.0,0.01]",
+        "wifi.day_sessions=4.0",
+        "wifi.day_habit_shape=50.0",
+        "wifi.day_length_minutes=1440.0",
+        "wifi.day_start_hours=[0.0,24.0]",
+        "wifi.session_max_hours=24.0",
+        "wifi.night_length_hours=20.0",
+    ]
+    for needed in (("charging", "wifi"), ("wifi", "idle")):
+        found = _list(conditions(*needing(*needed), *always), 0.0, DAY, np.zeros(500))
+        alone = _list(conditions(*needing(*(set(needed) - {"wifi"}))), 0.0, DAY, np.zeros(500))
+        assert 0.8 * alone.local.size < found.local.size < 1.4 * alone.local.size
+    with pytest.raises(ScenarioError, match="more than 60 days on end"):
+        _list(conditions(*needing("wifi"), *always), 0.0, DAY, np.zeros(500))

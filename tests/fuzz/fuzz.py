@@ -55,7 +55,7 @@ from fedray.messages import (
     TrainingMetrics,
     TrainReport,
 )
-from fedray.scenario import Scenario
+from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.pretraining import Pretraining
 from fedray.scenarios.gboard import select
 from fedray.studies.habits.read import read_observed_log
@@ -66,6 +66,7 @@ from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.importer import import_log
 from fedray.trace.log_records import RecordColumns
 from fedray.trace.reader import Trace
+from fedray.trace.several_tasks import TASKS_FILE, TasksRun
 from fedray.trace.trained import TRAINING, TrainedRunWriter
 from fedray.trace.unfinished import Journal, read_unfinished, write_unfinished
 from fedray.trace.writer import TraceWriter, encode_part
@@ -407,6 +408,14 @@ def read_scenario(file: Path) -> None:
     _ = scenario.digest, scenario.to_toml()
 
 
+def read_tasks(file: Path) -> None:
+    several = SeveralTasks.from_toml(file)
+    document = json.loads(json.dumps(several.to_document()))
+    again = SeveralTasks.of_document(document, "recorded", file.parent)
+    if again.digest != several.digest or again.tasks != several.tasks:
+        raise Finding("several tasks are not what their own document says")
+
+
 class Overrides:
     """`--set`, on a scenario that is fine."""
 
@@ -738,6 +747,11 @@ MECHANISMS = [
 ]
 CLAIM = 'mechanism = { kind = "tree" }\nnoise_multiplier = 2.0\nrounds = 8\nmin_sep = 1\nepsilon = 6.6\ndelta = 1e-6\ntimer_hours = 3.0\n'
 PUBLIC = 'steps = 8\nclients = 3\nlearning_rate = 0.5\nmomentum = 0.9\n\n[data]\nkind = "classes"\nshape = [3]\n'
+TASKS = (
+    '{\n "format": "fedray-tasks",\n "version": 1,\n "digest": "0",\n "written": "",\n'
+    ' "scenario": {},\n "traces": [\n  {\n   "task": "a",\n   "digest": "0"\n  }\n ],\n'
+    ' "document_digest": "0"\n}'
+)
 TARGETS = '[\n {\n "rounds": 8,\n "min_sep": 2,\n "max_participations": 2,\n "weight": 1.0\n }\n]'
 
 
@@ -784,9 +798,14 @@ def targets(folder: Path) -> Iterator[tuple[str, float, Any]]:
     ]
     texts, schema = places["texts"], (8, 2, 2)
     own = Traces(places["own"], make_own, read_own)
-    yield "own trace", 0.37, own
+    yield "own trace", 0.33, own
     yield "imported trace", 0.25, Traces(places["imported"], make_imported, read_imported)
     yield "scenario", 0.06, Texts(texts / "s.toml", scenarios, " = ", read_scenario)
+    root_file = root / "scenarios/several-tasks.toml"
+    tasks = Texts(texts / "t.toml", [root_file.read_text()], " = ", read_tasks)
+    yield "several tasks", 0.03, tasks
+    joined = Texts(texts / TASKS_FILE, [TASKS], ": ", lambda file: TasksRun.open(file.parent))
+    yield "tasks.json", 0.01, joined
     public = Texts(
         texts / "p.toml",
         [PUBLIC],

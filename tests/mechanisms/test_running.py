@@ -143,3 +143,35 @@ def test_the_largest_sensitivity_is_the_last_that_is_allowed(target, z: float) -
 def test_impossible_budgets_are_refused(target) -> None:
     with pytest.raises(ValueError, match="=None|must be positive and finite"):
         largest_sensitivity(1.0, 1e-8, **target)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "place", "is_exact", "left"),
+    [(0, 0, False, 0), (1, 1, False, 0), (2, 4, False, 0), (3, 4, True, 0), (5, 4, True, 2)],
+)
+def test_certificates_go_to_the_largest_bounds_of_different_patterns(
+    allowed: int, place: int, is_exact: bool, left: int
+) -> None:
+    """Patterns that occur again take none, nor do those whose value is exact. Without any left, the
+    largest bound that remains stands.
+
+    Three neighbours cannot all be opposed, so their bound is not attained; it is above that of the
+    pattern at 4, which is.
+    """
+    sensitivities = PatternSensitivities(Toeplitz(coefficients=(1.0, -0.5, -0.3)), 12)
+    patterns = np.array([[0, 1, 2], [3, 4, 5], [0, 4, 8], [0, 1, 2], [6, 7, 9], [3, 4, 5]])
+    bounds = sensitivities.of(patterns)
+    assert bounds.is_exact.tolist() == [False, False, True, False, False, False]
+    found, certificates = sensitivities.largest(patterns, None, 0.0, allowed)
+    assert found is not None
+    assert (found.place, found.is_exact, certificates) == (place, is_exact, left)
+    assert found.value == pytest.approx(bounds.values[place])
+
+
+def test_nothing_above_what_is_known_is_nothing() -> None:
+    sensitivities = PatternSensitivities(Identity(), 4)
+    patterns = np.array([[0, 1], [1, 3]])
+    assert sensitivities.largest(patterns, None, 2.0, 9) == (None, 9)
+    found, _ = sensitivities.largest(patterns, None, 1.0, 9)
+    assert found is not None
+    assert (found.value, found.is_exact, found.place) == (2**0.5, True, 0)

@@ -392,3 +392,27 @@ def test_a_plan_that_makes_no_sense_gets_one_line(fedray_command, tmp_path: Path
         code, stdout, stderr = fedray_command("plan", *arguments)
         assert (code, stdout, stderr.count("\n")) == (2, "", 1)
         assert expected in stderr
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            ("rounds.mode=buffered", "rounds.buffer={concurrency=300, max_staleness=3}"),
+            "rounds.mode='buffered': min-sep then counts buffers",
+        ),
+        (
+            (
+                "rounds.mode=upload-then-train",
+                "rounds.uploads={window_hours=24, schedule={kind='cyclic', min_sep=3}}",
+            ),
+            "rounds.mode='upload-then-train': min-sep is then that of rounds.uploads.schedule",
+        ),
+    ],
+)
+def test_modes_of_which_a_plan_knows_nothing_are_refused(
+    small, keys: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(InputError, match=told) as error:
+        make_plan(small(*keys), PlanTarget(6.0), [24.0], placement=HERE)
+    assert "\n" not in str(error.value)

@@ -154,7 +154,7 @@ def test_the_renewal_formula_is_recovered() -> None:
 
 @pytest.mark.slow
 def test_pace_is_scored_at_the_reach_of_each_run() -> None:
-    """Runs whose k is that of slow days: this mechanism has all of them, and is chosen."""
+    """Runs whose k is that of slow days: this mechanism has their pace, and is chosen."""
     made = []
     for run in published_runs():
         slow = next(each for each in MECHANISMS if each.name == "slow days")

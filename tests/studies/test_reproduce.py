@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedray.mechanisms.participation import gap_of
+from fedray.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenarios.gboard import published_runs, relative_pace, select
+from fedray.studies.reproduce import reproduce_gboard
 
 
 def test_every_published_run_has_its_scenario() -> None:
@@ -55,6 +57,16 @@ def test_k_tells_between_how_many_days_a_published_run_took_and_so_its_pace() ->
     assert relative_pace(3600, 6.0 * 3600 / 910, 144.0, 910) == pytest.approx(1.0)
 
 
+def test_a_row_is_fitted_as_long_as_its_scenario_has_the_reach_that_was_fitted_on_it() -> None:
+    """A twentieth of the rounds, a hundredth of the devices; another reach was fitted on nothing."""
+    small = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
+    found = [
+        reproduce_gboard("nwp-pt-PT", [*small, *more], placement=Placement(1, "in-process"))[0]
+        for more in ([], ["population.reach=0.5"])
+    ]
+    assert [run.is_fitted for run in found] == [True, False]
+
+
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) -> None:
@@ -78,6 +90,7 @@ def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) ->
     runs = json.loads(out)["runs"]
     assert [run["name"] for run in runs] == ["nwp-en-GB", "otf-en-GB"]
     assert runs == json.loads((tmp_path / "g" / "results.json").read_text())
+    assert [run["is_fitted"] for run in runs] == [False, False]
     assert runs[0]["min_sep"]["published"] == 227
     difference = runs[0]["min_sep"]["observed"] / 227 - 1
     assert runs[0]["min_sep"]["relative_difference"] == pytest.approx(difference)
@@ -86,6 +99,7 @@ def test_reproduce_writes_table_json_and_page(fedray_command, tmp_path: Path) ->
     assert runs[0]["relative_pace"] == pytest.approx(seen)
     page = (tmp_path / "g" / "report.html").read_text()
     assert f"{seen:.2f} / 1.08 to 1.44" in page
+    assert "predicted" in page
     assert f"{runs[0]['min_sep']['observed']:.0f} / 227" in page
     assert f"{100 * difference:+.1f} %" in page
     assert (tmp_path / "g" / "nwp-en-GB" / "run.json").exists()

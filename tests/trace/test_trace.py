@@ -72,6 +72,7 @@ def test_what_was_written_is_read(trace_of) -> None:
         "dropped": 0,
         "failed": 0,
         "abandoned": 0,
+        "excluded": 0,
     }
 
 

@@ -25,7 +25,7 @@ def prediction_tables(study: Document) -> list[TextTable]:
         others.append(_other_cells(run))
     scores = [["method", "fitted on", "runs", "mean error", "median", "k right"]]
     scores += [_score_cells(each) for each in study["scores"]]
-    pace = [["mechanism", "days inside", "distance", "reach above 1"]]
+    pace = [["mechanism", "pace inside", "distance", "reach above 1"]]
     for each in study["pace"]:
         cells = [each["mechanism"], f"{each['inside']}", f"{each['distance']:.3f}"]
         pace.append([*cells, f"{each['beyond_all']}"])
@@ -36,7 +36,7 @@ def prediction_tables(study: Document) -> list[TextTable]:
         ),
         TextTable("Min-sep by every method", others),
         TextTable("Errors of log min-sep over the published runs", scores),
-        TextTable("Days of the published runs where min-sep is given", pace),
+        TextTable("Relative pace of the published runs where min-sep is given", pace),
     ]
 
 
@@ -62,9 +62,9 @@ def prediction_notes(study: Document) -> list[str]:
         "nothing, since it was chosen to be zero.",
         f"Renewal formula: min-sep = e N / goal T / (T + w), with timer T; over all published runs "
         f"e = {share:.3f} and w = {wait_hours:.0f} h.",
-        "Days where min-sep is given: every run has the reach that its own min-sep needs, so that "
-        "only the mechanism moves its days. Inside: they are among those that k implies. Distance: "
-        "mean distance of log days from there.",
+        "Relative pace where min-sep is given: every run has the reach that its own min-sep needs, "
+        "so that only the mechanism moves the pace. Inside: it is among those that k implies. "
+        "Distance: mean distance of its logarithm from there.",
         f"Simulated at {study['scale']:g} of population and report goal, {study['seeds']} seeds of "
         "each case.",
     ]

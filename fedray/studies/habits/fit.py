@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from fedray.errors import FitFailed, InputError, ScenarioError
+from fedray.part_done import PartDone
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
 from fedray.studies.habits.parameters import (
@@ -141,7 +142,8 @@ class HabitFit:
     def to_tables(self) -> dict[str, Any]:
         """The tables of a scenario that the fit gives: availability, and where the offset was
         fitted, population.time_zones."""
-        keys = self.table.model_dump(mode="json")
+        # TOML has no null: what is none is left out.
+        keys = self.table.model_dump(mode="json", exclude_none=True)
         tables: dict[str, Any] = {"availability": {name: _short(keys[name]) for name in keys}}
         if self.offset_hours is not None:
             zone = {"utc_offset_hours": _short(self.offset_hours), "share": 1.0}
@@ -327,7 +329,7 @@ class _Search:
             tuple(estimates),
             tuple(held),
             table_of(values, self.base),
-            values.get(OFFSET),
+            values[OFFSET] if any(each.name == OFFSET for each in free) else None,
             self.measured,
             simulated,
             np.sqrt(noise * np.diag(self.covariance)),
@@ -450,7 +452,9 @@ class _Search:
     ) -> Summary:
         values = self._values(free, place)
         self._simulations += 1
-        self._on_progress(f"simulation {self._simulations} of about {8 * len(free) + 20}")
+        expected = max(8 * len(free) + 20, self._simulations)
+        text = f"simulation {self._simulations}"
+        self._on_progress(PartDone(text, self._simulations, expected, is_least=True))
         rate = values.get(RATE, math.inf)
         try:
             records = simulator.records(table_of(values, self.base), values[OFFSET], rate)

@@ -105,7 +105,7 @@ def table_of(values: Mapping[str, float], base: HabitAvailability) -> HabitAvail
         values: by the parameters' names; what is no key of the table is passed over.
         base: has all other keys.
     """
-    keys: dict[str, Any] = base.model_dump()
+    keys: dict[str, Any] = base.model_dump(exclude_none=True)
     alpha, beta = base.night_propensity
     keys["night_propensity"] = (
         values.get("night_propensity.alpha", alpha),
@@ -127,7 +127,11 @@ def base_table(overrides: Sequence[str]) -> HabitAvailability:
     for each in overrides:
         if not each.startswith("availability."):
             raise InputError(f"overrides={each!r}: a fit of a log takes keys of availability alone")
-    tables = {"population": {"devices": 10}, "rounds": {"count": 1, "report_goal": 1}}
+    tables = {
+        "population": {"devices": 10},
+        "rounds": {"count": 1, "report_goal": 1},
+        "training": {"enabled": False},
+    }
     table = Scenario.from_tables(tables).with_overrides(*overrides).availability
     if not isinstance(table, HabitAvailability):
         raise InputError(

@@ -1,0 +1,141 @@
+"""TasksShard: a range of devices that several federated tasks share. Plain Python, as
+clients/shard.py; clients/host.py puts several of them on a node.
+
+A device checks in by one process, whatever the tasks are: it may come as soon as one of them would
+admit it. Each task has a `PopulationShard` of its own, which keeps what the devices remember of
+it, the rows of its trace, and its census. One more, without rules of participation, draws the
+check-ins; its timers open when the first of a device's timers does.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.blocks import part_ranges
+from fedray.clients.check_in import FirstCheckIns
+from fedray.clients.shard import PopulationShard
+from fedray.messages import CheckInOrder, CheckIns, Settlement, ShardPart
+from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.participation import Participation
+
+
+class TasksShard:
+    """Devices [first_device, end_device) of a scenario with several tasks.
+
+    It answers as a `PopulationShard` does. Parts of the traces are counted task by task: with P
+    parts of a trace, part p of task t is part t P + p here.
+    """
+
+    def __init__(self, scenario: SeveralTasks, first_device: int, end_device: int) -> None:
+        self.first_device, self.end_device = first_device, end_device
+        self._tasks = [
+            PopulationShard(task.scenario, first_device, end_device) for task in scenario.tasks
+        ]
+        self._scenarios = [task.scenario for task in scenario.tasks]
+        self._parts = len(part_ranges(scenario.device_ids, first_device, end_device))
+        # The rules of a single task are those of the process, so that its trace is the one that it
+        # would have without others.
+        self._process = self._tasks[0]
+        if len(self._tasks) > 1:
+            ruleless = _without_rules(scenario.common)
+            self._process = PopulationShard(ruleless, first_device, end_device)
+
+    def prepare(self, order: CheckInOrder) -> None:
+        """See `PopulationShard.prepare`."""
+        self._process.prepare(_of_process(order))
+
+    def check_ins(self, order: CheckInOrder) -> CheckIns:
+        """Applies the order's settlements, then lists its window's first check-ins, with what the
+        devices say to each task."""
+        self.settle(order.settlements)
+        found = self._process.check_ins(_of_process(order))
+        local = (found.device_ids - np.uint64(self.first_device)).astype(np.uint32)
+        first = FirstCheckIns(local, found.times, found.times, found.interval_ends)
+        rounds = order.task_rounds
+        said = [
+            task.check_ins_at(first, replace(order, round_index=number, settlements=()))
+            for task, number in zip(self._tasks, rounds, strict=True)
+        ]
+        size = local.size
+
+        def columns(name: str, absent: Sequence[float], kind: type) -> NDArray:
+            """[A, T]; `absent` stands for columns that a task leaves out."""
+            found = np.empty((size, len(said)), kind)
+            for place, each in enumerate(said):
+                column = getattr(each, name)
+                found[:, place] = column if column.size else absent[place]
+            return found
+
+        none = [0.0] * len(said)
+        timers = [each.participation.timer_seconds for each in self._scenarios]
+        return replace(
+            found,
+            fixed_seconds=columns("fixed_seconds", none, np.float32),
+            training_seconds=columns("training_seconds", none, np.float32),
+            upload_seconds=columns("upload_seconds", none, np.float32),
+            last_rounds=columns("last_rounds", [-1] * len(said), np.int32),
+            timer_seconds=columns("timer_seconds", timers, np.float64),
+            contributions=columns("contributions", none, np.uint32),
+            open_times=columns("open_times", none, np.float64),
+            task_censuses=tuple(each.census for each in said),
+        )
+
+    def settle(self, settlements: Sequence[Settlement]) -> None:
+        """Starts timers and keeps the rows for the traces.
+
+        Args:
+            settlements: in order of attempt. Those of one attempt, which may start timers of
+                several tasks, come together.
+        """
+        for settlement in settlements:
+            self._tasks[settlement.task].settle([settlement])
+        if len(self._tasks) == 1:
+            return
+        # Once all of an attempt have started their timers, the first of a device's timers is known.
+        for _, group in itertools.groupby(settlements, lambda each: each.attempt):
+            settlement = next(group)
+            ids = settlement.device_ids
+            open_times = np.stack([task.open_times_of(ids) for task in self._tasks])
+            self._process.settle(
+                [
+                    replace(
+                        settlement,
+                        round_index=Settlement.NO_ROUND,
+                        reopen_times=open_times.min(axis=0),
+                    )
+                ]
+            )
+
+    def write_part(self, part: int, partial: str, token: str) -> ShardPart:
+        """See `PopulationShard.write_part`; `partial` is the directory of the task's trace."""
+        task, own = divmod(part, self._parts)
+        return self._tasks[task].write_part(own, partial, token)
+
+    @property
+    def part_count(self) -> int:
+        """How many parts of the traces it holds."""
+        return len(self._tasks) * self._parts
+
+    @property
+    def rows(self) -> int:
+        """Rows of the traces that it holds."""
+        return sum(task.rows for task in self._tasks)
+
+
+def shard_maker(scenario: Scenario | SeveralTasks) -> Callable[..., PopulationShard | TasksShard]:
+    """The class of the shards of a scenario, by whether it has several tasks."""
+    return TasksShard if isinstance(scenario, SeveralTasks) else PopulationShard
+
+
+def _of_process(order: CheckInOrder) -> CheckInOrder:
+    """The order without what is of single tasks, so that what was prepared for it stays good."""
+    return replace(order, round_index=0, settlements=(), task_rounds=())
+
+
+def _without_rules(scenario: Scenario) -> Scenario:
+    """A scenario whose devices may come at any time, as far as its rules go."""
+    free = Participation(policies=())
+    return scenario.model_copy(update={"participation": free})

@@ -1,0 +1,360 @@
+"""The audit of several tasks on one population: each trace by itself, and what a device spent over
+all tasks together.
+
+Tasks add independent noise, and each may be chosen by what the others released. So the releases
+that hold a device's data compose: zCDP adds up (Bun and Steinke 2016, Lemma 1.7), and Gaussian
+mechanisms are one with mu^2 = mu_1^2 + mu_2^2 + ... (Dong, Roth, Su 2022, Corollary 3.3), for the
+device's own patterns. That is exact for normal noise where the sensitivities of its patterns are.
+The largest over devices is the observed guarantee of the run. It is at most the sum over tasks of
+each one's largest, which may be of different devices; that sum is what enforced limits give.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.audit.audit import Audit, MechanismAudit, audit_trace
+from fedray.audit.distribution import CURVE_STEPS, SHARES, device_sensitivities
+from fedray.audit.guarantees import OBSERVED_CANNOT_BE_RESTED_ON
+from fedray.audit.noise import DeviceNoise, Noise, released
+from fedray.audit.participation import Patterns, patterns_by_part
+from fedray.errors import InputError
+from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.mechanisms.accounting.events import Composed, Event
+from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.sensitivity import PatternSensitivities
+from fedray.trace.several_tasks import TasksRun
+
+ASSUMPTIONS = (
+    "The unit of privacy is a device with all that it contributed to any of the tasks.",
+    "The tasks added independent noise: each drew its own by a seed of its own (training.seed).",
+    "The attacker may see the released models of all tasks.",
+)
+"""What the composition rests on, beside what the audit of each task does."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpending:
+    """What one device spent in one task.
+
+    task: its name.
+    rounds: in which the device took part, in order.
+    sensitivity: of these rounds, at contributions of norm 1.
+    rho: zCDP of that sensitivity.
+    """
+
+    task: str
+    rounds: tuple[int, ...]
+    sensitivity: float
+    rho: float
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What devices spent over all tasks."""
+
+    delta: float
+    """Of every epsilon here."""
+    devices: int
+    """Devices that took part in at least one task."""
+    devices_by_tasks: tuple[int, ...]
+    """How many of them took part in 1, 2, .. tasks."""
+    worst_device: int
+    """The device that spent most; of several the one with the least id."""
+    spent: tuple[TaskSpending, ...]
+    """What that device spent in each task in which it took part."""
+    rho: float
+    """What it spent, in rho: observed, for the recorded rounds of each device."""
+    epsilon: float
+    """The same as epsilon at delta."""
+    is_exact: bool
+    """False marks upper bounds."""
+    largest: Mapping[str, float]
+    """The largest rho of a device in each task alone, by the task's name."""
+    bound_rho: float
+    """The sum of these: an upper bound of `rho`, whose devices may be different ones."""
+    bound_epsilon: float
+    """The epsilon of that sum."""
+    enforced_rho: float | None
+    """The sum over tasks of the rho of their enforced limits; None where one of them has none."""
+    enforced_epsilon: float | None
+    """The epsilon of that sum."""
+    enforced_reason: str
+    """Why a guarantee may rest on the enforced sum, or why not: a sentence."""
+    quantiles: tuple[tuple[float, float], ...]
+    """(share, rho): so many of the devices spent no more than that over all tasks."""
+    mean_rho: float
+    """Mean over these devices."""
+    curves: Mapping[str, tuple[float, ...]]
+    """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS: of
+    each task by its name among the devices that took part in it, and of all together as ''."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object, without the curves."""
+        return {
+            "delta": self.delta,
+            "devices": self.devices,
+            "devices_by_tasks": list(self.devices_by_tasks),
+            "observed": {
+                "rho": self.rho,
+                "epsilon": self.epsilon,
+                "is_exact": self.is_exact,
+                "device": self.worst_device,
+                "tasks": [
+                    {
+                        "task": each.task,
+                        "rounds": list(each.rounds),
+                        "sensitivity": each.sensitivity,
+                        "rho": each.rho,
+                    }
+                    for each in self.spent
+                ],
+                "reason": OBSERVED_CANNOT_BE_RESTED_ON,
+            },
+            "sum_of_largest": {
+                "rho": self.bound_rho,
+                "epsilon": self.bound_epsilon,
+                "tasks": dict(self.largest),
+            },
+            "enforced": {
+                "rho": self.enforced_rho,
+                "epsilon": self.enforced_epsilon,
+                "reason": self.enforced_reason,
+            },
+            "quantiles": [{"share": share, "rho": rho} for share, rho in self.quantiles],
+            "mean_rho": self.mean_rho,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TasksAudit:
+    """What the traces of several tasks show, and their composition over devices."""
+
+    path: Path
+    """Directory of the run."""
+    digest: str
+    """Of the traces together."""
+    audits: Mapping[str, Audit]
+    """Of the tasks by their names; a task that committed no round released nothing, and has
+    none."""
+    without_rounds: tuple[str, ...]
+    """The tasks that committed no round."""
+    composition: Composition
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object: an audit's for each task, and the composition."""
+        return {
+            "run": str(self.path),
+            "digest": self.digest,
+            "composition": self.composition.to_json(),
+            "without_rounds": list(self.without_rounds),
+            "assumptions": list(ASSUMPTIONS),
+            "tasks": {name: audit.to_json() for name, audit in self.audits.items()},
+        }
+
+
+def audit_tasks(run: TasksRun | str | Path, delta: float | None = None) -> TasksAudit:
+    """Audits the traces of several tasks, and composes them over the devices.
+
+    Args:
+        run: opened, or by path.
+        delta: of every epsilon, instead of each task's own; the composition has the least of
+            these, which gives the largest epsilon.
+
+    Raises:
+        InputError: for an impossible delta, or if nobody took part in any task.
+        TraceError: for what cannot be read.
+    """
+    opened = run if isinstance(run, TasksRun) else TasksRun.open(run)
+    committed = {name: each for name, each in opened.traces.items() if each.committed_rounds}
+    audits = {name: audit_trace(trace, delta=delta) for name, trace in committed.items()}
+    if not audits:
+        raise InputError(
+            f"run {str(opened.path)!r}: no task committed a round, so nothing was spent; audit a "
+            "run in which some did"
+        )
+    return TasksAudit(
+        path=opened.path,
+        digest=opened.digest,
+        audits=audits,
+        without_rounds=tuple(name for name in opened.traces if name not in audits),
+        composition=_composed(opened, audits),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What the devices [P] of one part of the traces spent over all tasks."""
+
+    device_ids: NDArray[np.uint64]
+    rho: NDArray[np.float64]
+    tasks: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskPart:
+    """What the devices [Q] of one part of one task's trace spent in it."""
+
+    patterns: Patterns
+    sensitivities: NDArray[np.float64]
+    rho: NDArray[np.float64]
+    is_exact: bool
+
+
+class _Spending:
+    """What devices spent in one task, by the parts of its trace."""
+
+    def __init__(self, run: TasksRun, name: str, audit: Audit) -> None:
+        self.used: MechanismAudit = audit.mechanisms[0]
+        assert self.used.noise is not None
+        self.noise: Noise = self.used.noise
+        self._trace = run.traces[name]
+        rounds = self._trace.committed_rounds
+        self._sensitivities = PatternSensitivities(self.used.strategy, rounds)
+
+    def parts(self) -> Iterator[_TaskPart]:
+        """In order of the devices."""
+        for patterns in patterns_by_part(self._trace):
+            if not patterns.device_ids.size:
+                none = np.empty(0)
+                yield _TaskPart(patterns, none, none, True)
+                continue
+            found = device_sensitivities(self.used.strategy, patterns, self._sensitivities)
+            rho = self._rho(found.values)
+            yield _TaskPart(patterns, found.values, rho, bool(found.is_exact.all()))
+
+    def _rho(self, sensitivities: NDArray[np.float64]) -> NDArray[np.float64]:
+        # rho is proportional to the squared sensitivity, of normal noise (Bun and Steinke 2016,
+        # Proposition 1.6) and of repeated sums with noise of devices alike.
+        return sensitivities**2 * rho_of(released(self.noise, 1.0))
+
+
+def _composed(run: TasksRun, audits: Mapping[str, Audit]) -> Composition:
+    """Part by part: parts of all traces are cut at the same devices."""
+    spendings = {name: _Spending(run, name, audit) for name, audit in audits.items()}
+    parts: list[_Part] = []
+    own_rhos: dict[str, list[NDArray[np.float64]]] = {name: [] for name in audits}
+    worst_rho, worst_device, worst = -1.0, 0, ()
+    is_exact = not any(isinstance(each.noise, DeviceNoise) for each in spendings.values())
+    for of_tasks in zip(*(each.parts() for each in spendings.values()), strict=True):
+        joined = _join(of_tasks)
+        parts.append(joined)
+        for name, each in zip(audits, of_tasks, strict=True):
+            own_rhos[name].append(each.rho)
+            is_exact &= each.is_exact
+        if not joined.rho.size:
+            continue
+        # The first of equal ones, which has the least id.
+        place = int(joined.rho.argmax())
+        if joined.rho[place] > worst_rho:
+            worst_rho = float(joined.rho[place])
+            worst_device = int(joined.device_ids[place])
+            worst = tuple(
+                spent
+                for name, each in zip(audits, of_tasks, strict=True)
+                for spent in _spent_by(worst_device, name, each)
+            )
+    rho = np.concatenate([part.rho for part in parts])
+    tasks = np.concatenate([part.tasks for part in parts])
+    delta = min(each.used.observed.delta for each in spendings.values())
+    at_most = {name: each.used.observed.event for name, each in spendings.items()}
+    largest = {name: _rho_of([event]) for name, event in at_most.items()}
+    bound = list(at_most.values())
+    events = [released(spendings[each.task].noise, each.sensitivity) for each in worst]
+    # Where sensitivities of devices are upper bounds, those of the audits may be closer ones.
+    if not is_exact and _rho_of(bound) < _rho_of(events):
+        events = bound
+    enforced = _enforced(audits, delta)
+    curves = {name: _curve(np.concatenate(each)) for name, each in own_rhos.items()}
+    return Composition(
+        delta=delta,
+        devices=int(rho.size),
+        devices_by_tasks=tuple(np.bincount(tasks, minlength=len(audits) + 1)[1:].tolist()),
+        worst_device=worst_device,
+        spent=worst,
+        rho=_rho_of(events),
+        epsilon=_epsilon_of(events, delta),
+        is_exact=is_exact,
+        largest=largest,
+        bound_rho=_rho_of(bound),
+        bound_epsilon=_epsilon_of(bound, delta),
+        enforced_rho=enforced[0],
+        enforced_epsilon=enforced[1],
+        enforced_reason=enforced[2],
+        quantiles=tuple(zip(SHARES, _at_shares(rho, np.array(SHARES)), strict=True)),
+        mean_rho=math.fsum(rho.tolist()) / rho.size,
+        curves={"": _curve(rho), **curves},
+    )
+
+
+def _join(of_tasks: Sequence[_TaskPart]) -> _Part:
+    """Adds up what each device of a part spent in every task."""
+    ids = [each.patterns.device_ids for each in of_tasks]
+    device_ids, places = np.unique(np.concatenate(ids), return_inverse=True)
+    rho = np.zeros(device_ids.size)
+    # Task by task, so that sums of floats do not depend on how many devices a part has.
+    begin = 0
+    for each in of_tasks:
+        end = begin + each.rho.size
+        rho[places[begin:end]] += each.rho
+        begin = end
+    tasks = np.bincount(places, minlength=device_ids.size)
+    return _Part(device_ids, rho, tasks)
+
+
+def _spent_by(device: int, name: str, part: _TaskPart) -> Iterator[TaskSpending]:
+    """What a device spent in a task; nothing where it took no part."""
+    patterns = part.patterns
+    place = int(np.searchsorted(patterns.device_ids, np.uint64(device)))
+    if place < patterns.device_ids.size and int(patterns.device_ids[place]) == device:
+        start = int(patterns.starts[place])
+        rounds = patterns.rounds[start : start + int(patterns.counts[place])]
+        sensitivity, rho = float(part.sensitivities[place]), float(part.rho[place])
+        yield TaskSpending(name, tuple(rounds.tolist()), sensitivity, rho)
+
+
+def _enforced(audits: Mapping[str, Audit], delta: float) -> tuple[float | None, float | None, str]:
+    """(rho, epsilon, why) of the enforced limits of all tasks together."""
+    guarantees = {name: audit.mechanisms[0].enforced for name, audit in audits.items()}
+    unknown = [name for name, each in guarantees.items() if each.event is None]
+    if unknown:
+        return None, None, f"task {unknown[0]}: {guarantees[unknown[0]].reason}"
+    shaky = [name for name, each in guarantees.items() if not each.may_rest_on]
+    reason = (
+        "every device keeps the rules of each task, whose enforced limits add up; a guarantee may "
+        "rest on the sum"
+    )
+    if shaky:
+        reason = f"the limits of task {shaky[0]} cannot be rested on: {guarantees[shaky[0]].reason}"
+    events = [each.event for each in guarantees.values()]
+    return _rho_of(events), _epsilon_of(events, delta), reason
+
+
+def _rho_of(events: Sequence[Event | None]) -> float:
+    return rho_of(_all_of(events))
+
+
+def _epsilon_of(events: Sequence[Event | None], delta: float) -> float:
+    return epsilon_of(_all_of(events), delta).epsilon
+
+
+def _all_of(events: Sequence[Event | None]) -> Event:
+    known: tuple[Any, ...] = tuple(each for each in events if each is not None)
+    # Every task of a run has noise, and so an event.
+    assert len(known) == len(events)
+    return known[0] if len(known) == 1 else Composed(events=known)
+
+
+def _at_shares(values: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
+    """Values that devices have: the least with at least that share of them below or equal."""
+    places = np.maximum(np.ceil(shares * values.size).astype(int) - 1, 0)
+    return np.partition(values, np.unique(places))[places].tolist()
+
+
+def _curve(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(_at_shares(values, np.arange(1, CURVE_STEPS + 1) / CURVE_STEPS))

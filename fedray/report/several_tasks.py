@@ -1,0 +1,82 @@
+"""The page of a run of several tasks: what devices spent over all of them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
+from fedray.report.figure import Axis, Figure, Series, Shown, needs_log
+from fedray.report.page import render_study, write_page
+from fedray.report.tables import PageTable
+from fedray.report.text.several_tasks import (
+    composition_rows,
+    spending_rows,
+    task_rows,
+    worst_rows,
+)
+
+
+def write_tasks_report(audit: TasksAudit, out: str | Path) -> Path:
+    """Writes the page, whole or not at all.
+
+    Args:
+        audit: of the run.
+        out: the file.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    return write_page(tasks_page(audit), out)
+
+
+def tasks_page(audit: TasksAudit) -> str:
+    """The page of an `audit` as text: one HTML document that loads nothing."""
+    document = audit.to_json()
+    composition = document["composition"]
+    observed, enforced = composition["observed"], composition["enforced"]
+    worst = f"Device {observed['device']}, which spent most"
+    tables = [
+        PageTable(
+            f"Over all tasks, for one device, delta {composition['delta']:g}",
+            composition_rows(composition),
+            f"Observed: {observed['reason']}. Enforced: {enforced['reason']}.",
+        ),
+        PageTable(worst, worst_rows(composition)),
+        PageTable("The tasks", task_rows(document), "Each has a page of its own."),
+        PageTable("Devices by what they spent over all tasks", spending_rows(composition)),
+    ]
+    return render_study(
+        f"Several tasks: {audit.path.name}",
+        f"{len(audit.audits)} tasks on one population; {composition['devices']:,} devices took "
+        "part in at least one.",
+        tasks_figures(audit),
+        tables,
+        document,
+        ASSUMPTIONS,
+    )
+
+
+def tasks_figures(audit: TasksAudit) -> list[Shown]:
+    """The figures of the page of an `audit`: what the devices got, in each task and over all."""
+    curves = audit.composition.curves
+    steps = len(curves[""])
+    shares = np.linspace(0.0, 100.0, steps + 1)
+    rhos = {name or "all tasks together": np.array(curve) for name, curve in curves.items()}
+    kind = "" if audit.composition.is_exact else " Some devices' values are upper bounds."
+    return [
+        Figure(
+            "devices",
+            "What the devices got",
+            "Devices that took part, from the least rho to the largest: so many per cent of them "
+            "have at most this rho. A task's line is of the devices that took part in it." + kind,
+            Axis("Devices (%)"),
+            Axis("rho (zCDP)", needs_log(list(rhos.values())), decimals=6),
+            tuple(
+                Series(name, "steps", shares[:-1], values, shares[1:])
+                for name, values in rhos.items()
+            ),
+        )
+    ]

@@ -1,0 +1,427 @@
+"""The tables `tasks`: several federated tasks that share one population.
+
+A federated task (the FL task of Bonawitz et al. 2019, section 2) has rounds, rules of
+participation, noise and a model of its own. `training.task` is another thing: the model and metric
+that one of them trains. A device does one federated task at a time.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError
+
+from fedray.errors import ScenarioError, one_line, shown
+from fedray.mistakes import explain
+from fedray.scenario.content import ContentFile
+from fedray.scenario.overrides import KINDS
+from fedray.scenario.scenario import NAME_PATTERN, Scenario, read_tables
+from fedray.table import Table
+
+OVERRIDDEN = ("rounds", "participation", "latency", "data", "training", "privacy")
+"""Tables of the scenario of which a task may have keys of its own."""
+MOST_TASKS = 64
+"""Most tasks of a scenario: a check-in looks at each of them."""
+RESERVED_NAMES = ("checkpoints", "journal", "lock", "report.html", "token")
+"""Names that a run needs beside the folders of its tasks."""
+_COMMON = {
+    "rounds": ("look_ahead_minutes", "max_days", "sampler", "outages", "together_minutes"),
+    "participation": ("history_loss_per_day", "history_loss"),
+}
+"""Keys of these tables that speak of the server or of the devices, not of a task."""
+_TIME_RULES = (
+    "timer_hours",
+    "timer_resets_on",
+    "timer_violators",
+    "clock_skew_hours",
+    "clock_changes_per_day",
+    "clock_change_hours",
+)
+
+
+class FederatedTask(Table):
+    """One of several tasks: when it starts, its part of the devices, and what is its own of the
+    scenario's tables."""
+
+    starts_days: Annotated[float, Field(ge=0, le=3660)] = 0.0
+    """Days from the start of the run to the time at which its first round may select devices."""
+    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """A device that several tasks would take is given to one of them, with a probability in
+    proportion to this."""
+    timer_group: Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)] | None = None
+    """Tasks of one group share one timer: a contribution to one of them counts for all. None: the
+    task has its own."""
+    rounds: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the table `rounds` that are its own; each has those of the scenario otherwise."""
+    participation: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the table `participation` that are its own."""
+    latency: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the table `latency` that are its own."""
+    data: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the table `data` that are its own."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the table `training` that are its own."""
+    privacy: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the table `privacy` that are its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScenario:
+    """A task, and the whole scenario that it would be if it had the devices for itself.
+
+    name: of the task, and of the folder of its trace.
+    starts_days: when its first round may select devices, days since start.
+    weight: its part of the devices that several tasks would take.
+    timer_group: the group whose timer it shares; None where it has its own.
+    scenario: the common tables, with its own keys in place of theirs.
+    """
+
+    name: str
+    starts_days: float
+    weight: float
+    timer_group: str | None
+    scenario: Scenario
+
+    @property
+    def starts_seconds(self) -> float:
+        """When its first round may select devices, seconds since start."""
+        return 86_400.0 * self.starts_days
+
+    def to_document(self) -> dict[str, Any]:
+        """As recorded: its own keys, digest and tables."""
+        own: dict[str, Any] = {"starts_days": self.starts_days, "weight": self.weight}
+        if self.timer_group is not None:
+            own["timer_group"] = self.timer_group
+        return {**own, **self.scenario.to_document()}
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralTasks:
+    """Several tasks on one population: their traces are a function of this value alone.
+
+    name: of the scenario.
+    description: one sentence for people.
+    tasks: in the order of the file.
+    """
+
+    name: str
+    description: str
+    tasks: tuple[TaskScenario, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tasks, in order."""
+        return tuple(task.name for task in self.tasks)
+
+    @property
+    def common(self) -> Scenario:
+        """A scenario whose population, availability, seed and server are those of all tasks."""
+        return self.tasks[0].scenario
+
+    @property
+    def seed(self) -> int:
+        """Seed of every draw of the simulation."""
+        return self.common.seed
+
+    @property
+    def device_ids(self) -> int:
+        """See `Scenario.device_ids`."""
+        return self.common.device_ids
+
+    def sharing_timer(self, task: int) -> tuple[int, ...]:
+        """The other tasks of the timer group of a task; both are places in `tasks`."""
+        group = self.tasks[task].timer_group
+        if group is None:
+            return ()
+        return tuple(
+            place
+            for place, other in enumerate(self.tasks)
+            if place != task and other.timer_group == group
+        )
+
+    @property
+    def content_files(self) -> tuple[ContentFile, ...]:
+        """The tables of all tasks that name a file which travels with traces."""
+        return tuple(each for task in self.tasks for each in task.scenario.content_files)
+
+    def for_shards(self) -> Self:
+        """A copy to be sent to shards: see `Scenario.for_shards`."""
+        tasks = (replace(task, scenario=task.scenario.for_shards()) for task in self.tasks)
+        return replace(self, tasks=tuple(tasks))
+
+    def demand_trust(self) -> None:
+        """Raises InputError if a run of this would execute code that came with a trace or run."""
+        for task in self.tasks:
+            task.scenario.demand_trust()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content: names of tasks count, the scenario's own does not."""
+        own = {
+            task.name: {
+                "starts_days": task.starts_days,
+                "weight": task.weight,
+                "timer_group": task.timer_group,
+                "digest": task.scenario.digest,
+            }
+            for task in self.tasks
+        }
+        # A list: which task comes first decides where two are equal.
+        return hashlib.sha256(json.dumps(list(own.items()), sort_keys=True).encode()).hexdigest()
+
+    def to_document(self) -> dict[str, Any]:
+        """Digest and tasks with their whole tables, as recorded; `of_document` reads it."""
+        tables = {task.name: task.to_document() for task in self.tasks}
+        scenario = {"name": self.name, "description": self.description, "tasks": tables}
+        return {"scenario_digest": self.digest, "scenario": scenario}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any], source: str, directory: Path) -> Self:
+        """The inverse of `to_document`.
+
+        Args:
+            document: as recorded.
+            source: names it in messages.
+            directory: where the files lie that it names by their digests.
+
+        Raises:
+            ScenarioError: it is of no release that this one reads.
+        """
+        try:
+            recorded = document["scenario"]
+            tasks = tuple(
+                TaskScenario(
+                    name,
+                    each["starts_days"],
+                    each["weight"],
+                    each.get("timer_group"),
+                    Scenario.from_tables(
+                        each["scenario"], f"{source}, task {name}", directory, is_recorded=True
+                    ),
+                )
+                for name, each in recorded["tasks"].items()
+            )
+            return cls(recorded["name"], recorded["description"], tasks)
+        except (KeyError, TypeError, AttributeError):
+            raise ScenarioError(
+                f"{source}: it does not describe several tasks; take it from its source again"
+            ) from None
+
+    @classmethod
+    def from_toml(
+        cls, path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False
+    ) -> Self:
+        """Reads a scenario file with tables `tasks`; `overrides` are `table.key=value` texts, as
+        `tasks.NAME.rounds.count=60`. Raises ScenarioError, and InputError as `Scenario.from_toml`
+        does."""
+        several = cls.from_tables(read_tables(path, overrides), str(path), Path(path).parent)
+        if not trust_code:
+            several.demand_trust()
+        return several
+
+    @classmethod
+    def from_tables(
+        cls, tables: dict[str, Any], source: str = "scenario", directory: Path = Path()
+    ) -> Self:
+        """Several tasks from nested dicts, as a TOML parser gives them.
+
+        Args:
+            tables: the nested dicts.
+            source: names them in messages.
+            directory: where the files that they name are looked for.
+
+        Raises:
+            ScenarioError: they are no tasks, or tasks that cannot share devices.
+        """
+        common = {key: value for key, value in tables.items() if key != "tasks"}
+        given = tables.get("tasks")
+        if not isinstance(given, dict) or not given:
+            raise ScenarioError(
+                f"{source}: tasks must be tables with a name each, such as "
+                "[tasks.next-word.rounds]; add one"
+            )
+        if len(given) > MOST_TASKS:
+            raise ScenarioError(
+                f"{source}: there are {len(given)} tasks, and at most {MOST_TASKS} can share "
+                "devices; leave some out"
+            )
+        name = common.get("name", "scenario")
+        tasks = tuple(
+            _task(task, own, common, name, source, directory) for task, own in given.items()
+        )
+        tasks = (tasks[0], *(_with_own_seed(task, given[task.name]) for task in tasks[1:]))
+        description = common.get("description", "")
+        several = cls(tasks[0].scenario.name.removesuffix(f".{tasks[0].name}"), description, tasks)
+        _check(several, source)
+        return several
+
+
+def scenarios_of(scenario: Scenario | SeveralTasks) -> tuple[Scenario, ...]:
+    """The scenario of every task of a `scenario`; itself where it has none."""
+    if isinstance(scenario, Scenario):
+        return (scenario,)
+    return tuple(task.scenario for task in scenario.tasks)
+
+
+def _task(
+    name: str, own: Any, common: dict[str, Any], base: Any, source: str, directory: Path
+) -> TaskScenario:
+    """One task of a file."""
+    is_name = re.fullmatch(NAME_PATTERN, name) and len(name) <= 40
+    if not is_name or name in RESERVED_NAMES or name.endswith((".partial", ".json")):
+        raise ScenarioError(
+            f"{source}: the task {shown(name)} cannot have that name, which is also the name of "
+            "its trace's folder; take letters, digits, dashes and underscores, 40 at most"
+        )
+    where = f"{source}, task {name}"
+    try:
+        task = FederatedTask.model_validate(own)
+    except ValidationError as error:
+        told = explain(error, FederatedTask, own)
+        raise ScenarioError(one_line(f"{where}: {told}")) from None
+    tables = dict(common)
+    for key in OVERRIDDEN:
+        if key in task.model_fields_set:
+            tables[key] = merged(tables.get(key, {}), getattr(task, key), (key,))
+    if isinstance(base, str):
+        tables["name"] = f"{base}.{name}"[:80]
+    scenario = Scenario.from_tables(tables, where, directory)
+    return TaskScenario(name, task.starts_days, task.weight, task.timer_group, scenario)
+
+
+def _with_own_seed(task: TaskScenario, own: Any) -> TaskScenario:
+    """A task whose noise is not that of another: unless it names a seed itself, its own follows
+    from the scenario's and its name."""
+    if "seed" in own.get("training", {}):
+        return task
+    scenario = task.scenario
+    text = f"{scenario.training_seed}:{task.name}"
+    word = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    # Seeds are below 2^63.
+    seed = int.from_bytes(word, "little") >> 1
+    training = scenario.training.model_copy(update={"seed": seed})
+    return replace(task, scenario=scenario.model_copy(update={"training": training}))
+
+
+def merged(base: Any, own: Any, path: tuple[str, ...]) -> Any:
+    """A table with some keys in place of its own, table by table.
+
+    Args:
+        base: the table, or what stands in its place.
+        own: the keys.
+        path: names of the table's key and of those above it.
+
+    Returns:
+        A new table. Where `own` says of another kind than `base`, it is taken whole: the keys of
+        one kind mean nothing in another.
+    """
+    if not isinstance(base, dict) or not isinstance(own, dict):
+        return own
+    tags = [tag for tag in ("kind", "model") if (*path, tag) in KINDS]
+    if any(tag in own and own[tag] != base.get(tag) for tag in tags):
+        return own
+    result = dict(base)
+    for key, value in own.items():
+        result[key] = merged(base[key], value, (*path, key)) if key in base else value
+    return result
+
+
+def _check(several: SeveralTasks, source: str) -> None:
+    """Raises ScenarioError for tasks that cannot share devices."""
+    first, *others = several.tasks
+    for task in several.tasks:
+        mode = task.scenario.rounds.mode
+        if mode != "on-device":
+            raise ScenarioError(
+                f"{source}, task {task.name}: rounds.mode={mode!r}: tasks share devices only where "
+                "rounds select their devices together; take 'on-device', or run the task alone"
+            )
+        if task.scenario.privacy.at_limit == "exclude":
+            raise ScenarioError(
+                f"{source}, task {task.name}: privacy.at_limit='exclude': a device has one limit "
+                "over all tasks, and this would keep one of each; leave it out, or run the task "
+                "alone"
+            )
+        if task.starts_days >= task.scenario.rounds.max_days:
+            raise ScenarioError(
+                f"{source}, task {task.name}: starts_days={task.starts_days:g} is not before "
+                f"rounds.max_days={task.scenario.rounds.max_days:g}; lower it, or raise max_days"
+            )
+    for task in others:
+        for table, keys in _COMMON.items():
+            mine, theirs = getattr(task.scenario, table), getattr(first.scenario, table)
+            for key in keys:
+                if getattr(mine, key) != getattr(theirs, key):
+                    raise ScenarioError(
+                        f"{source}, task {task.name}: {table}.{key}={getattr(mine, key)} is not "
+                        f"that of task {first.name}, and it speaks of what tasks share; say it "
+                        f"once, in [{table}]"
+                    )
+    seeds: dict[int, str] = {}
+    for task in several.tasks:
+        seed = task.scenario.training_seed
+        other = seeds.setdefault(seed, task.name)
+        if other != task.name:
+            raise ScenarioError(
+                f"{source}, task {task.name}: training.seed={seed} is that of task {other}, so "
+                "that both would have the same noise, and privacy would not compose; give it "
+                "another seed, or none"
+            )
+    for place, task in enumerate(several.tasks):
+        for other in (several.tasks[each] for each in several.sharing_timer(place)):
+            _check_group(task, other, source)
+
+
+def _check_group(task: TaskScenario, other: TaskScenario, source: str) -> None:
+    """Raises ScenarioError where two tasks that share a timer have different ones."""
+    mine, theirs = _timer_of(task), _timer_of(other)
+    for key, value in mine.items():
+        if value != theirs[key]:
+            raise ScenarioError(
+                f"{source}, task {task.name}: timer_group={task.timer_group!r} shares its timer "
+                f"with task {other.name}, but participation.{key}={value} is {theirs[key]} there; "
+                "make them equal, or take another group"
+            )
+
+
+def _timer_of(task: TaskScenario) -> dict[str, Any]:
+    """The rules of a task that a shared timer is made of."""
+    participation = task.scenario.participation
+    kinds = {each.kind: each for each in participation.policies or ()}
+    period = kinds["swor"].model_dump() if "swor" in kinds else None
+    rules = {key: getattr(participation, key) for key in _TIME_RULES}
+    return {**rules, "has_timer": participation.has_timer, "policies": period}
+
+
+def read_scenario(
+    path: str | Path, overrides: Sequence[str] = (), *, trust_code: bool = False
+) -> Scenario | SeveralTasks:
+    """Reads a scenario file, with or without tables `tasks`.
+
+    Args:
+        path: the file.
+        overrides: `table.key=value` texts.
+        trust_code: as `Scenario.from_toml`.
+
+    Raises:
+        ScenarioError: it is no scenario.
+        InputError: code is not trusted.
+    """
+    kind = SeveralTasks if "tasks" in read_tables(path, overrides) else Scenario
+    return kind.from_toml(path, overrides, trust_code=trust_code)
+
+
+def scenario_schema() -> dict[str, Any]:
+    """The JSON schema of scenario files, those with tables `tasks` included."""
+    schema = Scenario.model_json_schema()
+    task = FederatedTask.model_json_schema()
+    schema["properties"]["tasks"] = {
+        "additionalProperties": task,
+        "description": "Tables: several federated tasks that share the population, by their names.",
+        "type": "object",
+    }
+    return schema

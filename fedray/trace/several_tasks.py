@@ -1,0 +1,200 @@
+"""The traces of several tasks that shared the devices.
+
+    DIRECTORY/
+      tasks.json     what was run, the tasks, the digest of each trace, and one of itself
+      NAME/          the trace of the task with that name, as any other (fedray/trace/schema.py)
+      report.html    the page of what devices spent over all tasks, where one was written
+
+run.json of each trace says in `task` of which run it is: `name`, and the `scenario_digest` of the
+whole. Its own scenario alone would not make the trace again, since the other tasks are not in it.
+
+Parts of all traces are cut at the same devices, so that what a device did in every task can be read
+part by part.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.parsing import parse_json
+from fedray.trace.files import first_line
+from fedray.trace.partial import PartialDirectory
+from fedray.trace.reader import Trace, check_keys
+from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
+
+TASKS_FILE = "tasks.json"
+TASKS_FORMAT = "fedray-tasks"
+TASKS_VERSION = 1
+_KINDS: dict[str, type] = {
+    "digest": str,
+    "written": str,
+    "scenario": dict,
+    "traces": list,
+    DOCUMENT_DIGEST: str,
+}
+
+
+def is_of_tasks(directory: str | Path) -> bool:
+    """Whether a `directory` has the traces of several tasks."""
+    try:
+        return (Path(directory) / TASKS_FILE).exists()
+    except OSError:
+        # A name that no directory can have is one without tasks.
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class TasksRun:
+    """A run of several tasks, opened.
+
+    path: its directory.
+    document: tasks.json.
+    traces: of the tasks by their names, in the order of the scenario.
+    """
+
+    path: Path
+    document: dict[str, Any]
+    traces: dict[str, Trace]
+
+    @classmethod
+    def open(cls, path: str | Path, verify: bool = True) -> Self:
+        """Opens and validates tasks.json and every trace.
+
+        Args:
+            path: the directory.
+            verify: whether documents and, as they are read, columns must have their digests.
+
+        Raises:
+            TraceError: the directory is none of a run of several tasks.
+            TraceCorrupt: a file is missing, damaged, changed, or of another run.
+            TraceVersion: another release of fedray wrote it.
+        """
+        directory = Path(path)
+        document = _read(directory, verify)
+        traces: dict[str, Trace] = {}
+        for entry in document["traces"]:
+            name = entry["task"]
+            trace = Trace.open(directory / name, verify)
+            if trace.digest != entry["digest"]:
+                raise TraceCorrupt(
+                    f"{directory / name} is the trace {trace.digest[:12]}, and {TASKS_FILE} names "
+                    f"{entry['digest'][:12]}; take the run from its source again"
+                )
+            traces[name] = trace
+        return cls(directory, document, traces)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the tasks' traces together."""
+        return self.document["digest"]
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object: tasks.json, and the path."""
+        return {"path": str(self.path), **self.document}
+
+    def verify(self) -> None:
+        """Recomputes every digest of every trace. Raises TraceCorrupt at the first that differs."""
+        for trace in self.traces.values():
+            trace.verify()
+
+
+class TasksWriter(PartialDirectory):
+    """The traces of several tasks in the making.
+
+    Args:
+        directory: gets its name when `finish` is called.
+        names: of the tasks.
+        is_resumed: whether a run that ended early goes on.
+    """
+
+    def __init__(
+        self, directory: str | Path, names: Sequence[str], *, is_resumed: bool = False
+    ) -> None:
+        super().__init__(directory, TASKS_FILE, is_resumed=is_resumed)
+        # Traces are written at the end, and anew after an interruption.
+        for name in names:
+            for path in (self.partial / name, self.partial / f"{name}.partial"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def forget_content(self, name: str) -> None:
+        """Removes a file that `save_content` wrote for as long as the run goes on; each trace has
+        its own.
+
+        Args:
+            name: as it was given to `save_content`.
+        """
+        (self.partial / name).unlink(missing_ok=True)
+
+    def finish(self, traces: Mapping[str, Trace], run: Mapping[str, Any]) -> Path:
+        """Writes tasks.json, then gives the directory its name.
+
+        Args:
+            traces: of the tasks by their names, which are in the directory.
+            run: further keys of tasks.json.
+
+        Returns:
+            The directory's path.
+        """
+        entries = [
+            {"task": name, "digest": trace.digest, "ended": trace.run["ended"]}
+            for name, trace in traces.items()
+        ]
+        return self.publish(
+            {
+                "format": TASKS_FORMAT,
+                "version": TASKS_VERSION,
+                "digest": _digest_of(entries),
+                **run,
+                "traces": entries,
+            }
+        )
+
+
+def _digest_of(entries: Sequence[Mapping[str, str]]) -> str:
+    text = "\n".join(f"{each['task']}:{each['digest']}" for each in entries)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(directory: Path, verify: bool) -> dict[str, Any]:
+    file = directory / TASKS_FILE
+    try:
+        document = parse_json(file.read_bytes())
+    except FileNotFoundError:
+        raise TraceError(
+            f"{str(directory)!r} has no {TASKS_FILE}; give the directory of a run of several tasks"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise TraceCorrupt(
+            f"{file} cannot be read ({first_line(error)}); take the run from its source again"
+        ) from None
+    if not isinstance(document, dict) or document.get("format") != TASKS_FORMAT:
+        raise TraceError(
+            f"{file} does not say format={TASKS_FORMAT!r}; give the directory of a run of several "
+            "tasks"
+        )
+    if document.get("version") != TASKS_VERSION:
+        raise TraceVersion(
+            f"{file} has version={shown(document.get('version'))}, this release reads "
+            f"{TASKS_VERSION}; use the release that wrote it, or run the scenario again"
+        )
+    check_keys(document, _KINDS, directory, TASKS_FILE)
+    entries = document["traces"]
+    is_listed = all(
+        isinstance(each, dict) and all(isinstance(each.get(key), str) for key in ("task", "digest"))
+        for each in entries
+    )
+    if not entries or not is_listed:
+        raise TraceCorrupt(f"{file} names no traces; take the run from its source again")
+    if verify and document[DOCUMENT_DIGEST] != document_digest(document):
+        raise TraceCorrupt(
+            f"{file} does not have the digest that it records of itself; it was changed: take the "
+            "run from its source again, or leave digests unchecked (verify=False)"
+        )
+    names = [each["task"] for each in entries]
+    if any("/" in name or name in (".", "..") for name in names) or len(set(names)) < len(names):
+        raise TraceCorrupt(f"{file}: traces are no folders beside it; take the run from its source")
+    return document

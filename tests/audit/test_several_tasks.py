@@ -1,0 +1,96 @@
+"""What devices spend over several tasks, against brute force over all devices."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.audit.several_tasks import audit_tasks
+from fedray.mechanisms import reference
+from fedray.mechanisms.accounting.gdp import gaussian_epsilon
+from fedray.scenario import Scenario
+from fedray.trace.several_tasks import TasksRun
+
+ROUNDS = 12
+SETTINGS = {
+    "words": ("privacy.noise_multiplier=3.0",),
+    "emoji": ('privacy.mechanism={kind="tree"}', "privacy.noise_multiplier=5.0"),
+    "plain": ('privacy.mechanism={kind="identity"}', "privacy.delta=1e-9"),
+}
+DEVICES = 70_000
+"""Two parts of a trace."""
+
+
+def random_patterns(generator: np.random.Generator) -> list[list[int]]:
+    """Of devices 0 .. 39, of which some take no part."""
+    sizes = generator.integers(0, 5, 40)
+    return [sorted(generator.choice(ROUNDS, size, replace=False).tolist()) for size in sizes]
+
+
+def spent(scenario: Scenario, pattern: list[int]) -> float:
+    """rho of a device, from the matrix of the mechanism."""
+    matrix = reference.strategy_matrix(scenario.privacy.mechanism, ROUNDS)
+    sensitivity = np.linalg.norm(matrix[:, pattern].sum(axis=1))
+    return float(sensitivity / scenario.privacy.noise_multiplier) ** 2 / 2
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+)
+def test_the_composition_is_that_of_brute_force(small, trace_of, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    traces, rhos, own = {}, np.zeros(DEVICES), {}
+    for name, overrides in SETTINGS.items():
+        scenario = small(f"population.devices={DEVICES}", *overrides)
+        # Devices of the second part too: they take no part in the first task.
+        few = random_patterns(generator)
+        far = [] if name == "words" else random_patterns(generator)
+        patterns = [*few, *([[]] * (DEVICES - len(few) - len(far))), *far]
+        traces[name] = trace_of(patterns, ROUNDS, scenario)
+        of_task = np.array([spent(scenario, each) if each else 0.0 for each in patterns])
+        own[name] = of_task.max()
+        rhos += of_task
+    audit = audit_tasks(TasksRun(Path("run"), {"digest": ""}, traces))
+    found = audit.composition
+    took_part = np.sort(rhos[rhos > 0])
+    assert found.is_exact
+    assert found.rho == pytest.approx(rhos.max(), rel=1e-12)
+    assert found.worst_device == int(rhos.argmax())
+    assert found.epsilon == gaussian_epsilon(math.sqrt(2 * found.rho), 1e-10) or (
+        found.epsilon == pytest.approx(gaussian_epsilon(math.sqrt(2 * rhos.max()), 1e-10), rel=1e-9)
+    )
+    assert found.delta == 1e-10
+    assert found.devices == took_part.size
+    assert sum(found.devices_by_tasks) == took_part.size
+    assert found.bound_rho == pytest.approx(sum(own.values()), rel=1e-12)
+    assert found.rho <= found.bound_rho
+    assert dict(found.largest) == pytest.approx(own, rel=1e-12)
+    assert found.mean_rho == pytest.approx(took_part.mean(), rel=1e-12)
+    assert dict(found.quantiles)[0.5] == pytest.approx(took_part[math.ceil(took_part.size / 2) - 1])
+    assert sum(each.rho for each in found.spent) == pytest.approx(found.rho, rel=1e-12)
+    # These devices kept no rules, so that nothing is ensured.
+    assert found.enforced_rho is None
+
+
+def test_enforced_limits_add_up(small, trace_of) -> None:
+    """Nobody takes part twice, as a timer that outlasts the run ensures."""
+    patterns = [[0], [1], [], [2]]
+    traces = {name: trace_of(patterns, 3, small(*SETTINGS[name])) for name in ("words", "plain")}
+    audit = audit_tasks(TasksRun(Path("run"), {"digest": ""}, traces), delta=1e-6)
+    enforced = [each.mechanisms[0].enforced for each in audit.audits.values()]
+    found = audit.composition
+    assert found.enforced_rho == pytest.approx(sum(each.rho or 0.0 for each in enforced))
+    assert found.enforced_epsilon == pytest.approx(
+        gaussian_epsilon(math.hypot(*(each.mu or 0.0 for each in enforced)), 1e-6)
+    )
+    assert found.rho <= found.bound_rho <= found.enforced_rho
+    assert found.delta == 1e-6
+
+
+def test_a_task_that_released_nothing_costs_nothing(small, trace_of, tmp_path) -> None:
+    traces = {"some": trace_of([[0], [1]], 2, small()), "none": trace_of([[], []], 0, small())}
+    audit = audit_tasks(TasksRun(Path("run"), {"digest": ""}, traces))
+    assert audit.without_rounds == ("none",)
+    assert list(audit.audits) == ["some"]
+    assert audit.composition.rho == audit.audits["some"].mechanisms[0].observed.rho
