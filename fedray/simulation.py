@@ -351,14 +351,11 @@ class _Simulation:
     def _facts(self, coordinator: AnyCoordinator) -> dict[str, Any]:
         """What the progress file tells of a simulation beside its rounds."""
         last = coordinator.records[-1]
-        rounds = [record for record in coordinator.records if record.is_committed]
-        columns = ("opened", "started", "closed", "accepted")
         return {
             "simulated_seconds": last.closed,
             "eligible_estimate": last.eligible_estimate,
-            "attempts": len(coordinator.records),
             "shards": self._shards,
-            "rounds": {name: [getattr(each, name) for each in rounds] for name in columns},
+            "rounds": columns_so_far(coordinator.records),
         }
 
     def _save_if_due(self, coordinator: AnyCoordinator) -> None:
@@ -367,6 +364,14 @@ class _Simulation:
         if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:
             self._journal.save(coordinator.state())
             self._last_checkpoint = time.monotonic()
+
+
+def columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
+    """What progress files tell of the committed rounds among the `records` of a run, by which a
+    watcher bounds the privacy spent (fedray/audit/so_far.py)."""
+    committed = [record for record in records if record.is_committed]
+    names = ("opened", "started", "closed", "accepted")
+    return {name: [getattr(each, name) for each in committed] for name in names}
 
 
 def with_resume_hint(

@@ -26,6 +26,7 @@ from fedray.trace.imported import IMPORT_FORMAT
 from fedray.trace.partial import UNFINISHED_FILE
 from fedray.trace.progress import PROGRESS_FILE, Told, read_progress
 from fedray.trace.schema import REPORT_FILE, RUN_FILE
+from fedray.trace.several_tasks import TASKS_FILE
 from fedray.trace.trained import METRICS_FILE, TRAINING, TRAINING_FILE
 
 PARTIAL, LIVE_TRAINING = ".partial", f".{TRAINING}.partial"
@@ -38,7 +39,7 @@ LONGEST_DOCUMENT = 64 << 20
 SHARE_FOR_BOUNDS = 0.05
 """Share of the time of a watcher that bounds may take: some mechanisms take long."""
 
-Kind = Literal["run", "import", "training", "sweep", "study"]
+Kind = Literal["run", "tasks", "import", "training", "sweep", "study"]
 State = Literal["finished", "running", "elsewhere", "interrupted", "damaged"]
 
 
@@ -62,13 +63,26 @@ class Privacy:
     limit: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSoFar:
+    """One of several tasks of a run that is under way.
+
+    done, count: rounds that are simulated, and that there will be.
+    privacy: spent at most so far; None before its first round.
+    """
+
+    done: int
+    count: int | None
+    privacy: Privacy | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """Something under the directory.
 
     path: relative to the directory, with slashes; of what is unfinished, where it will be.
-    kind: a simulated run, an imported log, a training apart from its trace, a sweep, or another
-        study.
+    kind: a simulated run, one of several tasks, an imported log, a training apart from its
+        trace, a sweep, or another study.
     state: "running" by a process of this machine; "elsewhere", by one of another machine, or of
         a system that does not tell: only its last word is known; "interrupted", so that nobody
         works at it; "damaged", so that it cannot be read.
@@ -82,7 +96,8 @@ class Entry:
     eligible: an estimate of the devices that are eligible at the moment.
     train_loss: of the last trained round.
     evaluation: the last held-out metrics, by name.
-    privacy: spent at most so far; None of what is not under way.
+    privacy: spent at most so far; None of what is not under way, and where there are `tasks`.
+    tasks: of a run of several that is under way, by name; empty of others.
     shards, trainers: workers that there are.
     wall_seconds: that it took, or has taken since it began or went on.
     seconds_left: an estimate; None where it is not known.
@@ -107,6 +122,7 @@ class Entry:
     train_loss: float | None = None
     evaluation: dict[str, float | None] = field(default_factory=dict)
     privacy: Privacy | None = None
+    tasks: dict[str, TaskSoFar] = field(default_factory=dict)
     shards: int | None = None
     trainers: int | None = None
     wall_seconds: float | None = None
@@ -199,6 +215,8 @@ class Runs:
             return None
         if folder.name.endswith(PARTIAL):
             return self._unfinished(folder)
+        if (folder / TASKS_FILE).is_file():
+            return self._finished_tasks(folder)
         if (folder / RUN_FILE).is_file():
             return self._finished_run(folder)
         if (folder / TRAINING_FILE).is_file():
@@ -239,8 +257,30 @@ class Runs:
             return replace(entry, **self._trained(inside))
         if live.is_dir():
             # The trace is whole, and its model is still made.
-            return self._with_progress(entry, live, read_progress(live), resumes=f"run {_HERE}")
+            command = "run --resume"
+            entry = self._with_progress(entry, live, read_progress(live), f"{command} {_HERE}")
+            if entry.resume and (folder.parent / TASKS_FILE).is_file():
+                whole = f"fedray {command} {shlex.quote(str(folder.parent))}"
+                entry = replace(entry, resume=whole)
+            return entry
         return entry
+
+    def _finished_tasks(self, folder: Path) -> Entry:
+        """The run as a whole; the trace of each task is in a folder of its own."""
+        document = self._document(folder / TASKS_FILE)
+        if not isinstance(document, dict):
+            return self._damaged(folder, "tasks", TASKS_FILE)
+        return Entry(
+            path=self._relative(folder),
+            kind="tasks",
+            state="finished",
+            name=_text(_table(document, "scenario"), "name"),
+            written=_text(document, "written"),
+            report=self._report_of(folder),
+            shards=_number(document, "shards"),
+            wall_seconds=_real(document, "wall_seconds"),
+            trace_digest=_text(document, "digest"),
+        )
 
     def _finished_training(self, folder: Path) -> Entry:
         entry = Entry(path=self._relative(folder), kind="training", state="finished")
@@ -290,9 +330,8 @@ class Runs:
         )
         command = f"train TRACE --resume {_HERE}" if is_training else f"run --resume {_HERE}"
         entry = self._with_progress(entry, partial, told, command)
-        if not is_training and isinstance(document, dict):
-            privacy = self._privacy(partial, scenario, told)
-            entry = replace(entry, privacy=privacy)
+        if told is not None and not is_training:
+            entry = replace(entry, **self._spent(partial, scenario, told))
         live = whole.with_name(f"{whole.name}{LIVE_TRAINING}")
         training = read_progress(live)
         if training is None:
@@ -333,19 +372,39 @@ class Runs:
             shards=_number(facts, "shards"),
         )
 
-    def _privacy(self, partial: Path, tables: dict[str, Any], told: Told | None) -> Privacy | None:
+    def _spent(self, partial: Path, scenario: dict[str, Any], told: Told) -> dict[str, Any]:
+        """What an entry says of the privacy of a simulation, or of each of its tasks."""
+        of_tasks = _table(told.facts, "tasks")
+        if not of_tasks:
+            rounds = _table(told.facts, "rounds")
+            return {"privacy": self._privacy(partial, partial, scenario, rounds)}
+        tasks: dict[str, TaskSoFar] = {}
+        for name in of_tasks:
+            tables = _table(_table(_table(scenario, "tasks"), name), "scenario")
+            rounds = _table(of_tasks, name)
+            tasks[name] = TaskSoFar(
+                _length(rounds),
+                _number(_table(tables, "rounds"), "count"),
+                self._privacy(partial / name, partial, tables, rounds),
+            )
+        return {"kind": "tasks", "tasks": tasks}
+
+    def _privacy(
+        self, key: Path, partial: Path, tables: dict[str, Any], rounds: dict[str, Any]
+    ) -> Privacy | None:
         """The bound after the rounds that were told last, or after earlier ones where computing it
         takes long."""
-        kept = self._bounds.get(partial)
-        if told is None or not told.done:
+        kept = self._bounds.get(key)
+        done = _length(rounds)
+        if not done:
             return None
         is_due = kept is None or time.monotonic() >= kept.next
-        if kept is None or (is_due and kept.privacy.rounds != told.done):
+        if kept is None or (is_due and kept.privacy.rounds != done):
             begun = time.monotonic()
-            privacy = _bound(partial, tables, told)
+            privacy = _bound(partial, tables, rounds)
             taken = time.monotonic() - begun
             kept = _Bound(privacy, begun + taken / SHARE_FOR_BOUNDS)
-            self._bounds[partial] = kept
+            self._bounds[key] = kept
         return kept.privacy
 
     def _study(self, folder: Path) -> Entry | None:
@@ -410,12 +469,11 @@ class _Bound:
     """From when on it may be computed anew, of time.monotonic."""
 
 
-def _bound(partial: Path, tables: dict[str, Any], told: Told) -> Privacy:
+def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Privacy:
     try:
         scenario = Scenario.from_tables(
             tables, source=str(partial), directory=partial, is_recorded=True
         )
-        columns = told.facts["rounds"]
         rounds = RoundsSoFar(
             opened=np.asarray(columns["opened"], np.float64),
             started=np.asarray(columns["started"], np.float64),
@@ -424,7 +482,7 @@ def _bound(partial: Path, tables: dict[str, Any], told: Told) -> Privacy:
         )
         found = bound_so_far(scenario, rounds)
     except (FedrayError, ValueError, LookupError, TypeError) as error:
-        return Privacy(None, None, 0.0, told.done, str(error), {})
+        return Privacy(None, None, 0.0, _length(columns), str(error), {})
     stop_at = scenario.privacy.stop_at
     limit = {} if stop_at is None else {"rho": stop_at.rho, "epsilon": stop_at.epsilon}
     return Privacy(
@@ -483,6 +541,12 @@ def _is_of_run(folder: Path) -> bool:
     """Whether a folder is one run, so that no other is below it."""
     files = (RUN_FILE, TRAINING_FILE, UNFINISHED_FILE, PROGRESS_FILE)
     return folder.name.endswith(PARTIAL) or any((folder / name).is_file() for name in files)
+
+
+def _length(rounds: dict[str, Any]) -> int:
+    """How many rounds there are, by the first of their columns."""
+    opened = rounds.get("opened")
+    return len(opened) if isinstance(opened, list) else 0
 
 
 def _table(document: Any, key: str) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from fedray.audit.audit import audit_trace
 from fedray.audit.so_far import RoundsSoFar, bound_so_far
 from fedray.errors import InputError
 from fedray.placement import Placement
+from fedray.scenario import SeveralTasks
+from fedray.several_tasks import simulate_tasks
 from fedray.simulation import resume, simulate
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.partial import partial_directory
@@ -116,8 +118,31 @@ def test_the_bound_is_the_enforced_guarantee_of_the_rounds_so_far(tmp_path: Path
     assert (privacy.rounds, privacy.limit) == (3, {})
 
 
+@pytest.mark.slow
+def test_each_of_several_tasks_has_a_bound_of_its_own(tmp_path: Path, small, monkeypatch) -> None:
+    monkeypatch.setattr("fedray.trace.progress.SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("fedray.trace.progress.MOST_SHARE", 1e9)
+    tables = {**small().to_tables(), "tasks": {"a": {}, "b": {"rounds": {"count": 5}}}}
+    seen: list[Entry] = []
+    several = SeveralTasks.from_tables(tables)
+    runs = Runs(tmp_path)
+    run = simulate_tasks(several, HERE, tmp_path / "t", lambda told: seen.append(only(runs)))
+    last = seen[-1]
+    assert (last.kind, last.state, last.privacy) == ("tasks", "running", None)
+    assert sum(task.done for task in last.tasks.values()) == last.done == 16
+    for name, trace in run.traces.items():
+        privacy = last.tasks[name].privacy
+        enforced = audit_trace(trace).mechanisms[0].enforced
+        assert privacy is not None
+        assert privacy.rho is not None
+        assert enforced.rho is not None
+        assert 0.0 < privacy.rho <= enforced.rho
+    found = {entry.path: entry.kind for entry in runs.list().entries}
+    assert found == {"t": "tasks", "t/a": "run", "t/b": "run"}
+
+
 @pytest.mark.parametrize(
-    "rounds", [None, {}, {"opened": [1.0]}, {"opened": "x", "started": [], "closed": []}]
+    "rounds", [{"opened": [1.0]}, {"opened": [1.0], "started": ["x"], "closed": [], "accepted": []}]
 )
 def test_no_bound_is_told_where_it_is_not_known(rounds: Any, tmp_path: Path, small) -> None:
     under_way(tmp_path / "a", small(), Process.present(), rounds=rounds)

@@ -8,6 +8,7 @@ from fedray.report.text import Paragraph, Piece, TextTable
 from fedray.rounding import up
 
 Document = Mapping[str, Any]
+_NOT_KNOWN: Document = {"rho": None, "epsilon": None, "limit": {}}
 _WALL_TIME = {"finished": "took", "interrupted": "ran for"}
 """What the wall time of an entry is called, by its state; of others it goes on."""
 
@@ -74,7 +75,7 @@ def under_way_rows(entries: list[Document]) -> list[list[str]]:
 
 def shown_facts(entry: Document) -> dict[str, str]:
     """What is known of an entry: names and values as text, privacy rounded up."""
-    privacy = entry["privacy"] or {"rho": None, "epsilon": None, "limit": {}}
+    privacy = entry["privacy"] or _NOT_KNOWN
     limit = privacy["limit"]
     facts = {
         "round": _of(entry["done"], entry["count"]),
@@ -86,6 +87,7 @@ def shown_facts(entry: Document) -> dict[str, str]:
         **{name: _if("{:.4f}".format, value) for name, value in entry["evaluation"].items()},
         "rho at most": _if(lambda rho: up(rho, 6), privacy["rho"]),
         "epsilon at most": _if(up, privacy["epsilon"]),
+        **{f"task {name}": _task(task) for name, task in entry["tasks"].items()},
         "budget": ", ".join(f"{name} {most:g}" for name, most in limit.items()),
         "shards": _if("{:,}".format, entry["shards"]),
         "trainers": _if("{:,}".format, entry["trainers"]),
@@ -127,6 +129,16 @@ def state_text(entry: Document) -> str:
     if entry["state"] != "elsewhere" or entry["told"] is None:
         return entry["state"]
     return f"elsewhere, {duration(entry['told'])} ago"
+
+
+def _task(task: Document) -> str:
+    privacy = task["privacy"] or _NOT_KNOWN
+    parts = [
+        _of(task["done"], task["count"]),
+        _if(lambda rho: f"rho at most {up(rho, 6)}", privacy["rho"]),
+        _if(lambda epsilon: f"epsilon at most {up(epsilon)}", privacy["epsilon"]),
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _of(done: int | None, count: int | None) -> str:
