@@ -22,6 +22,7 @@ from fedray.commands.populations import population, sessions
 from fedray.commands.runs import fit, reproduce, run, scenarios
 from fedray.commands.schemas import init, schema
 from fedray.commands.studies import plan, stress
+from fedray.commands.watching import status, watch
 from fedray.errors import FedrayError, InputError, one_line
 from fedray.extras import missing_extra
 
@@ -106,6 +107,8 @@ for _command in (
     fit,
     population,
     sessions,
+    status,
+    watch,
     cache,
     scenarios,
     init,

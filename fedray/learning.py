@@ -37,6 +37,7 @@ from fedray.messages import (
     TrainingProgress,
     TrainOrder,
 )
+from fedray.parsing import finite_or_none
 from fedray.placement import Placement
 from fedray.scenario import TRAINED_TABLES, Scenario
 from fedray.scenario.tasks import CustomTask
@@ -391,6 +392,7 @@ class _Training:
             on_progress(_estimate(scenario, trainers, rounds_left, time_of_devices))
         self._begun = time.monotonic()
         self._last_checkpoint = self._begun
+        writer.progress.begin("training", self._loop.next_round, scenario.rounds.count)
         self._seconds_of_rounds: list[float] = []
         """How long each round took, of those since this began or went on."""
 
@@ -414,6 +416,18 @@ class _Training:
             loop.next_round, count, loop.metrics[-1], loop.last_evaluation, loop.evaluated
         )
         self._on_progress(progress)
+        self.writer.progress.tell(loop.next_round, lambda: self._facts(progress))
+
+    def _facts(self, progress: TrainingProgress) -> dict[str, Any]:
+        """What the progress file tells of a training beside its rounds."""
+        evaluation = progress.evaluation
+        measures = {} if evaluation is None else evaluation.metrics
+        return {
+            "train_loss": finite_or_none(progress.metrics.train_loss),
+            "evaluation": {name: finite_or_none(each.value) for name, each in measures.items()},
+            "evaluated": progress.evaluated,
+            "trainers": len(self._trainers),
+        }
 
     def finish(self, trace: Trace) -> TrainedRun:
         """Writes the trained run."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedray.clients.workers import ShardWorker
 from fedray.errors import CheckpointError, FedrayError, Starved
 from fedray.learning import finish_training
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.messages import Outcome, ProgressListener, RunProgress, ShardPart
+from fedray.messages import Outcome, ProgressListener, RoundRecord, RunProgress, ShardPart
 from fedray.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.server.coordinator import WindowOver
@@ -25,6 +26,7 @@ from fedray.server.several_tasks import TasksCoordinator
 from fedray.simulation import (
     CHECKPOINT_ROWS,
     check_memory,
+    columns_so_far,
     of_range,
     parts_of,
     predicted_seconds,
@@ -253,6 +255,7 @@ class _Simulation:
         self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
         self._last_checkpoint = time.monotonic()
+        self._shards = 0
 
     def run(
         self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None
@@ -265,6 +268,7 @@ class _Simulation:
                 coordinator = TasksCoordinator(self._several, shards)
                 if state:
                     self._take_up(state, coordinator, shards)
+                self._shards = sum(shard.shards for shard in shards)
                 self._to_the_end(coordinator)
                 seconds = round(time.perf_counter() - started, 3)
                 document = self._document(coordinator, shards, seconds)
@@ -303,6 +307,8 @@ class _Simulation:
         """Runs until every task has ended."""
         count = sum(task.scenario.rounds.count for task in self._several.tasks)
         committed = sum(task.round_index for task in coordinator.tasks)
+        file = self._writer.progress
+        file.begin("simulation", committed, count)
         for event in coordinator.events():
             if isinstance(event, WindowOver):
                 self._save_if_due(coordinator)
@@ -316,7 +322,21 @@ class _Simulation:
             self._on_progress(
                 RunProgress(committed, count, record.closed, record.eligible_estimate)
             )
+            file.tell(committed, partial(self._facts, coordinator, record))
         coordinator.finish()
+
+    def _facts(self, coordinator: TasksCoordinator, last: RoundRecord) -> dict[str, Any]:
+        """What the progress file tells of a simulation beside its rounds."""
+        rounds = {
+            task.name: columns_so_far(own.records)
+            for task, own in zip(self._several.tasks, coordinator.tasks, strict=True)
+        }
+        return {
+            "simulated_seconds": last.closed,
+            "eligible_estimate": last.eligible_estimate,
+            "shards": self._shards,
+            "tasks": rounds,
+        }
 
     def _save_if_due(self, coordinator: TasksCoordinator) -> None:
         seconds = time.monotonic() - self._last_checkpoint
@@ -336,7 +356,7 @@ class _Simulation:
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": seconds,
             **coordinator.document,
-            "shards": sum(shard.shards for shard in shards),
+            "shards": self._shards,
             "shard_use": [asdict(shard.use().result()) for shard in shards],
             "driver_peak_mebibytes": round(peak, 1),
             "restarts": sum(shard.worker.restarts for shard in shards),

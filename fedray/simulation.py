@@ -241,6 +241,7 @@ class _Simulation:
         self._on_progress = on_progress or (lambda progress: None)
         self._on_commit = on_commit or (lambda round_index, device_ids, versions: None)
         self._last_checkpoint = time.monotonic()
+        self._shards = 0
 
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Trace:
         started = time.perf_counter()
@@ -251,6 +252,7 @@ class _Simulation:
                 coordinator = coordinator_of(self._scenario, shards)
                 if state:
                     self._take_up(state, coordinator, shards)
+                self._shards = sum(shard.shards for shard in shards)
                 ended = self._to_the_end(coordinator)
                 parts = parts_of(shards, str(self._writer.partial), self._writer.token)
                 for part in parts:
@@ -267,7 +269,7 @@ class _Simulation:
                 "wall_seconds": round(time.perf_counter() - started, 3),
                 **coordinator.document,
                 **_classes_document(self._scenario, self._writer.class_counts),
-                "shards": sum(shard.shards for shard in shards),
+                "shards": self._shards,
                 "shard_use": use,
                 "driver_peak_mebibytes": round(peak, 1),
                 "restarts": restarts,
@@ -313,6 +315,8 @@ class _Simulation:
         how it ended."""
         committed = sum(record.is_committed for record in coordinator.records)
         ended = "completed"
+        file = self._writer.progress
+        file.begin("simulation", committed, self._scenario.rounds.count)
         try:
             for event in coordinator.events():
                 if isinstance(event, WindowOver):
@@ -330,6 +334,7 @@ class _Simulation:
                     round_index = event.record.round_index
                     self._on_commit(round_index, event.accepted_device_ids, versions)
                 self._on_progress(self._progress(event.record, committed))
+                file.tell(committed, lambda: self._facts(coordinator))
             if coordinator.stopped:
                 ended = f"stopped: {coordinator.stopped}"
         except Starved as starved:
@@ -343,12 +348,30 @@ class _Simulation:
         count = self._scenario.rounds.count
         return RunProgress(committed, count, record.closed, record.eligible_estimate)
 
+    def _facts(self, coordinator: AnyCoordinator) -> dict[str, Any]:
+        """What the progress file tells of a simulation beside its rounds."""
+        last = coordinator.records[-1]
+        return {
+            "simulated_seconds": last.closed,
+            "eligible_estimate": last.eligible_estimate,
+            "shards": self._shards,
+            "rounds": columns_so_far(coordinator.records),
+        }
+
     def _save_if_due(self, coordinator: AnyCoordinator) -> None:
         seconds = time.monotonic() - self._last_checkpoint
         is_time = seconds >= self._placement.checkpoint_seconds
         if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:
             self._journal.save(coordinator.state())
             self._last_checkpoint = time.monotonic()
+
+
+def columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
+    """What progress files tell of the committed rounds among the `records` of a run, by which a
+    watcher bounds the privacy spent (fedray/audit/so_far.py)."""
+    committed = [record for record in records if record.is_committed]
+    names = ("opened", "started", "closed", "accepted")
+    return {name: [getattr(each, name) for each in committed] for name in names}
 
 
 def with_resume_hint(

@@ -276,8 +276,9 @@ def enforced_limits(
         limits = _limits_of_log(trace, claim)
     else:
         assert scenario is not None
-        is_stored = scenario.rounds.uploads is not None
-        limits = (_limits_of_uploads if is_stored else _limits_of_run)(trace, scenario)
+        is_committed = trace.rounds["state"] == 0
+        columns = (trace.rounds[name][is_committed] for name in ("opened", "started", "closed"))
+        limits = limits_at(scenario, *columns)
     participation = limits.participation
     if participation is None or _is_kept(participation, patterns):
         return limits
@@ -290,6 +291,24 @@ def enforced_limits(
         f"{patterns.max_participations:,} participations for "
         f"{participation.max_participations:,}), so the rules were not kept",
     )
+
+
+def limits_at(
+    scenario: Scenario,
+    opened: NDArray[np.float64],
+    started: NDArray[np.float64],
+    closed: NDArray[np.float64],
+) -> Limits:
+    """What the rules of a run of ours allow, if all devices kept them, given when its rounds ran.
+
+    Args:
+        scenario: of the run; says its rules.
+        opened, started, closed: of its committed rounds so far [n], seconds since start, as
+            `RoundRecord` has them; n > 0.
+    """
+    if scenario.rounds.uploads is not None:
+        return _limits_of_uploads(scenario, opened)
+    return _limits_of_run(scenario, opened, started, closed)
 
 
 def _is_kept(participation: MinSep, patterns: Patterns) -> bool:
@@ -353,12 +372,23 @@ def tightest(following: NDArray[np.int64], most: int | None = None) -> MinSep:
     return _participation(n, b, k if most is None else min(k, most))
 
 
-def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
-    given, n = scenario.participation, trace.committed_rounds
+def _limits_of_run(
+    scenario: Scenario,
+    opened: NDArray[np.float64],
+    started: NDArray[np.float64],
+    closed: NDArray[np.float64],
+) -> Limits:
+    given, n = scenario.participation, opened.size
     in_force = rules_of(given)
     rules = [rule for rule in in_force if not rule.unkept]
     waiting = [rule for rule in rules if rule.seconds]
-    times = _round_times_of_run(trace, scenario, all(rule.is_from_report for rule in waiting))
+    times = started, started
+    if scenario.rounds.buffer is not None:
+        # Timers that start before a report may start when a device of the round does: when the
+        # buffer opened that is max_staleness rounds before.
+        is_from_report = all(rule.is_from_report for rule in waiting)
+        staleness = 0 if is_from_report else scenario.rounds.max_staleness
+        times = opened[np.maximum(np.arange(n) - staleness, 0)], closed
     most = min((rule.most for rule in rules if rule.most is not None), default=None)
     participation = allowed(
         *times,
@@ -385,12 +415,11 @@ def _limits_of_run(trace: Trace, scenario: Scenario) -> Limits:
     return Limits(participation, "; ".join(reasons), tuple(assumptions))
 
 
-def _limits_of_uploads(trace: Trace, scenario: Scenario) -> Limits:
+def _limits_of_uploads(scenario: Scenario, opened: NDArray[np.float64]) -> Limits:
     """What the schedule allows within a window, and the rules of participation between windows."""
     uploads = scenario.rounds.uploads
     assert uploads is not None
     min_sep = uploads.schedule.min_sep if isinstance(uploads.schedule, CyclicSchedule) else 1
-    opened = trace.rounds["opened"][trace.rounds["state"] == 0]
     in_force = rules_of(scenario.participation)
     rules = [rule for rule in in_force if not rule.unkept]
     seconds = max((rule.seconds for rule in rules), default=0.0)
@@ -470,24 +499,6 @@ def round_times(
         return trace.rounds["opened"][is_committed], trace.rounds["closed"][is_committed]
     started = trace.rounds["started"][is_committed]
     return started, started
-
-
-def _round_times_of_run(
-    trace: Trace, scenario: Scenario, is_from_report: bool
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The same for a run of ours, whose timers may start before a report.
-
-    is_from_report: whether all timers start with a report. Else the earliest time at which one
-        starts is that at which a device of the round may have started: in a buffered round, when
-        the buffer opened that is max_staleness rounds before.
-    """
-    times = round_times(trace)
-    assert times is not None
-    if is_from_report or not trace.is_buffered:
-        return times
-    opened, closed = times
-    first = np.maximum(np.arange(opened.size) - scenario.rounds.max_staleness, 0)
-    return opened[first], closed
 
 
 def claimed_limits(claim: Claim, trace: Trace | ImportedTrace) -> Limits:

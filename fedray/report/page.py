@@ -291,16 +291,37 @@ def render_study(
     return _render("study.html.j2", figures, title=title, **given)
 
 
-def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
+def render_watch(listing: dict[str, Any], nonce: str) -> str:
+    """Makes the page that follows the runs under a directory; it asks for /state.json.
+
+    Args:
+        listing: as `fedray.report.text.runs.shown_listing` gives it.
+        nonce: of the page's scripts, which its policy names.
+
+    Returns:
+        The page as text.
+    """
+    return (
+        _environment()
+        .get_template("watch.html.j2")
+        .render(directory=listing["directory"], listing_json=_script_safe(listing), nonce=nonce)
+    )
+
+
+def _environment() -> jinja2.Environment:
     # Names of users' files and scenarios stand in the page, so everything is escaped; a name that
     # is not defined is a bug, and not an empty text.
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("fedray.report", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
+    environment = _environment()
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     used_by_templates = ("epsilon", "fine", "shown_min_sep", "style_of")
     environment.globals |= {name: getattr(tables, name) for name in used_by_templates}

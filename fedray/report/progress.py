@@ -121,7 +121,7 @@ class _Pace:
         if done <= 0.0 or text.share >= 1.0:
             return text
         seconds = (1.0 - text.share) * (now - self._begun) / done
-        return f"{text}  {'at most ' if text.is_least else ''}{_duration(seconds)} left"
+        return f"{text}  {'at most ' if text.is_least else ''}{duration(seconds)} left"
 
 
 class _StudyLines:
@@ -197,7 +197,7 @@ class _State:
         parts: list[str] = []
         seconds_left = max(self._seconds_left.values(), default=0.0)
         if seconds_left:
-            parts.append(f"{_duration(seconds_left)} left")
+            parts.append(f"{duration(seconds_left)} left")
         run = self._run
         training = self._training
         if run is not None:
@@ -224,17 +224,17 @@ def estimate_text(estimate: TrainingEstimate) -> str:
     a sample of each trains."""
     text = (
         f"training: {estimate.count:,} rounds of {estimate.devices:,} devices take about "
-        f"{_duration(estimate.sample_seconds)}"
+        f"{duration(estimate.sample_seconds)}"
     )
     if estimate.devices == estimate.accepted:
         return text
     return (
         f"{text}; with all {estimate.accepted:,} devices of a round it would be about "
-        f"{_duration(estimate.full_seconds)}"
+        f"{duration(estimate.full_seconds)}"
     )
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A length of time in the unit that suits it."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:

@@ -21,6 +21,7 @@ from fedray.atomic import sync_directory, write_whole
 from fedray.errors import InputError, RunFailed
 from fedray.trace.checkpoints import CHECKPOINTS, has_checkpoint
 from fedray.trace.files import check_name
+from fedray.trace.progress import PROGRESS_FILE, ProgressFile
 from fedray.trace.schema import DOCUMENT_DIGEST, document_digest
 
 UNFINISHED_FILE = "unfinished.json"
@@ -111,6 +112,8 @@ class PartialDirectory:
         self.directory = Path(os.path.abspath(directory))
         check_name(self.directory)
         self.partial = partial or partial_directory(self.directory)
+        self.progress = ProgressFile(self.partial)
+        """Tells watchers how far it is; what is never begun writes no file."""
         self._document_file = document_file
         self._made: list[Path] = []
         self._is_kept = is_resumed
@@ -169,6 +172,8 @@ class PartialDirectory:
         is_kept_to_resume = self.can_be_resumed and not self._is_discarded
         if not (self._is_kept or is_kept_to_resume):
             self._remove()
+        elif self.partial.exists():
+            self.progress.end()
         self._release()
 
     @property
@@ -202,6 +207,7 @@ class PartialDirectory:
         text = json.dumps(whole, indent=1) + "\n"
         self._write(self._document_file, text.encode())
         self._is_kept = True
+        self.progress.stop()
         try:
             if self.directory.exists():
                 # The directory is empty; this was checked at the start.
@@ -269,9 +275,11 @@ def _remove_unfinished(directory: Path) -> None:
     """Removes what only an unfinished run needs. What cannot be removed does no harm."""
     for folder in (JOURNAL, CHECKPOINTS):
         shutil.rmtree(directory / folder, ignore_errors=True)
-    for name in (UNFINISHED_FILE, LOCK_FILE):
+    left_by_killed_writers = directory.glob(f".{PROGRESS_FILE}.*.new")
+    names = (UNFINISHED_FILE, LOCK_FILE, PROGRESS_FILE)
+    for file in (*(directory / name for name in names), *left_by_killed_writers):
         with contextlib.suppress(OSError):
-            (directory / name).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
 
 def _is_marked(partial: Path) -> bool:

@@ -1,0 +1,55 @@
+"""What a run has spent at most while it goes on, by its rules and the times of its rounds.
+
+Nobody knows yet who took part: that is exact in the audit of the finished trace. A bound is known
+at any time. It is the enforced guarantee (fedray/audit/guarantees.py) of the rounds so far: after n
+rounds the first n rows of the mechanism's matrix are released, and nothing that devices may have
+done under the rules spends more on these.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.audit.guarantees import Guarantee, limits_at, of_limits
+from fedray.audit.noise import DeviceNoise, Noise, ServerNoise
+from fedray.encoding.tables import DiscreteGaussian
+from fedray.scenario import Scenario
+
+
+class RoundsSoFar(NamedTuple):
+    """The committed rounds of a run so far, as `RoundRecord` has them; each [n], in order."""
+
+    opened: NDArray[np.float64]
+    """When selection for each began, seconds since start."""
+    started: NDArray[np.float64]
+    """When each started, seconds since start."""
+    closed: NDArray[np.float64]
+    """When each was committed, seconds since start."""
+    accepted: NDArray[np.int64]
+    """Devices whose reports each used."""
+
+
+def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
+    """An upper bound of what the rounds so far have spent, if every device kept the rules.
+
+    Args:
+        scenario: of the run.
+        rounds: at least one.
+
+    Returns:
+        The enforced guarantee. Where nothing is proven, its sensitivity is None, and its reason
+        says why.
+    """
+    limits = limits_at(scenario, rounds.opened, rounds.started, rounds.closed)
+    privacy = scenario.privacy
+    noise = _noise(scenario, rounds)
+    return of_limits("enforced", limits, privacy.mechanism, noise, privacy.delta, may_rest_on=True)
+
+
+def _noise(scenario: Scenario, rounds: RoundsSoFar) -> Noise:
+    privacy = scenario.privacy
+    if isinstance(privacy.encoding, DiscreteGaussian):
+        goal = scenario.rounds.report_goal
+        return DeviceNoise.least(privacy.encoding, privacy.noise_multiplier, goal, rounds.accepted)
+    return ServerNoise(privacy.noise_multiplier, scenario.count_noise)

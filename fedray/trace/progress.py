@@ -1,0 +1,229 @@
+"""How far something is that is being made: a small file in its partial directory, for watchers.
+
+    DIRECTORY.partial/progress.json
+
+The file is no part of what is made, and nothing that is made depends on it. It is replaced about
+once a second, and removed when the directory gets its name. A place that cannot be written costs
+the watchers their view, and the run nothing.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from fedray.atomic import whole_file
+from fedray.parsing import finite_or_none, parse_json
+
+PROGRESS_FILE = "progress.json"
+FORMAT = "fedray-progress"
+VERSION = 1
+SECONDS_BETWEEN = 1.0
+"""Least time between two versions of the file."""
+MOST_SHARE = 0.01
+"""Most share of the time that writing may take: on a slow disk the file is written less often."""
+
+Kind = Literal["simulation", "training"]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, as others can recognise it: its number alone may be given to another one later.
+
+    pid: its number.
+    started: when it started, in ticks of the system since the start of the machine.
+    machine: the machine's present start, and the namespace in which the pid counts.
+    """
+
+    pid: int
+    started: int
+    machine: str
+
+    @classmethod
+    def present(cls) -> Self | None:
+        """This process; None where the system has no /proc to tell it by."""
+        started, machine = _started(os.getpid()), _machine()
+        if started is None or machine is None:
+            return None
+        return cls(os.getpid(), started, machine)
+
+    def is_running(self) -> bool | None:
+        """Whether it still runs; None if it is a process of another machine, or the system has no
+        /proc."""
+        if _machine() != self.machine:
+            return None
+        return _started(self.pid) == self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a progress file says.
+
+    kind: what is under way.
+    process: that is at work; None where its system does not tell.
+    has_ended: whether it said that it gave up.
+    begun: when it began or went on, seconds since 1970.
+    told: when the file was written, seconds since 1970.
+    done, count: rounds that are simulated or trained, and that there will be.
+    seconds_left: an estimate from the pace so far; None where nothing is known of it.
+    facts: what else is told of this kind, by name.
+    """
+
+    kind: Kind
+    process: Process | None
+    has_ended: bool
+    begun: float
+    told: float
+    done: int
+    count: int
+    seconds_left: float | None
+    facts: Mapping[str, Any]
+
+
+class ProgressFile:
+    """The progress file of one partial directory.
+
+    Args:
+        partial: the directory in which something is made.
+    """
+
+    def __init__(self, partial: Path) -> None:
+        self._file = partial / PROGRESS_FILE
+        self._head: dict[str, Any] = {}
+        self._last: tuple[int, Callable[[], Mapping[str, Any]]] = (0, dict)
+        """What was told last; the file may be older."""
+        self._done_at_start = 0
+        self._started = 0.0
+        self._next = 0.0
+        self._has_warned = False
+
+    def begin(self, kind: Kind, done: int, count: int) -> None:
+        """Writes the first version.
+
+        Args:
+            kind: what is under way.
+            done: rounds that were done before, if it goes on.
+            count: rounds that there will be.
+        """
+        process = Process.present()
+        self._head = {
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": kind,
+            "process": None if process is None else asdict(process),
+            "has_ended": False,
+            "begun": time.time(),
+            "count": count,
+        }
+        self._done_at_start, self._started = done, time.monotonic()
+        self._last = done, dict
+        self._write()
+
+    def tell(self, done: int, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Writes the next version, if it is time.
+
+        Args:
+            done: rounds that are done.
+            facts: gives what else is told, by name; is called only if it is time.
+        """
+        self._last = done, facts
+        if self._head and time.monotonic() >= self._next:
+            self._write()
+
+    def end(self) -> None:
+        """Says that the process has given up, in a directory that is kept."""
+        if self._head:
+            self._head["has_ended"] = True
+            self._write()
+        self.stop()
+
+    def stop(self) -> None:
+        """Writes nothing any more."""
+        self._head = {}
+
+    def _write(self) -> None:
+        begun = time.monotonic()
+        done, facts = self._last
+        newly_done = done - self._done_at_start
+        pace = (begun - self._started) / newly_done if newly_done > 0 else None
+        document = {
+            **self._head,
+            "told": time.time(),
+            "done": done,
+            "seconds_left": None if pace is None else pace * (self._head["count"] - done),
+            "facts": dict(facts()),
+        }
+        self._replace(document)
+        taken = time.monotonic() - begun
+        self._next = begun + max(SECONDS_BETWEEN, taken / MOST_SHARE)
+
+    def _replace(self, document: Mapping[str, Any]) -> None:
+        # It is not brought to the disk: after a power cut nobody works at the run any more.
+        try:
+            with whole_file(self._file) as new:
+                new.write_text(json.dumps(document, allow_nan=False))
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                logging.getLogger("fedray").warning(
+                    "fedray: %s cannot be written (%s); the run goes on, but `fedray watch` and "
+                    "`fedray status` do not see how far it is",
+                    self._file,
+                    error.strerror or error,
+                )
+
+
+def read_progress(partial: Path) -> Told | None:
+    """What the progress file of a directory says; None if there is none, or it is not ours.
+
+    Args:
+        partial: the directory in which something is made.
+    """
+    try:
+        document = parse_json((partial / PROGRESS_FILE).read_bytes())
+        if document["format"] != FORMAT or document["version"] != VERSION:
+            return None
+        process = document["process"]
+        left = document["seconds_left"]
+        kind: Kind = "training" if document["kind"] == "training" else "simulation"
+        return Told(
+            kind,
+            None if process is None else _process_of(process),
+            document["has_ended"] is True,
+            float(document["begun"]),
+            float(document["told"]),
+            int(document["done"]),
+            int(document["count"]),
+            None if left is None else finite_or_none(left),
+            dict(document["facts"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def _process_of(document: Mapping[str, Any]) -> Process:
+    return Process(int(document["pid"]), int(document["started"]), str(document["machine"]))
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in ticks; None if there is none that runs."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        # The name of the program is in brackets, and may have spaces and brackets of its own.
+        state, *numbers = stat.rpartition(")")[2].split()
+        # A process that has ended, and of which its parent has not heard yet, works no more.
+        return None if state in "ZX" else int(numbers[18])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _machine() -> str | None:
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return None

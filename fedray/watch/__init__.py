@@ -1,0 +1,1 @@
+"""What is under a directory of runs, for `fedray watch` and `fedray status`."""

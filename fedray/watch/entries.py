@@ -1,0 +1,576 @@
+"""The runs under a directory: finished, under way, interrupted; and studies of them.
+
+Everything is read from the files that runs write, and nothing is kept here that a new process would
+miss. Documents are parsed, and digests are not checked: whoever relies on a trace audits it.
+"""
+
+import contextlib
+import math
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, Literal
+
+import numpy as np
+
+from fedray.audit.so_far import RoundsSoFar, bound_so_far
+from fedray.errors import FedrayError, InputError
+from fedray.parsing import finite_or_none, parse_json
+from fedray.scenario import Scenario
+from fedray.trace.checkpoints import has_checkpoint
+from fedray.trace.imported import IMPORT_FORMAT
+from fedray.trace.partial import UNFINISHED_FILE
+from fedray.trace.progress import PROGRESS_FILE, Told, read_progress
+from fedray.trace.schema import REPORT_FILE, RUN_FILE
+from fedray.trace.several_tasks import TASKS_FILE
+from fedray.trace.trained import METRICS_FILE, TRAINING, TRAINING_FILE
+
+PARTIAL, LIVE_TRAINING = ".partial", f".{TRAINING}.partial"
+RESULTS_FILE, TABLE_FILE, PLAN_FILE = "results.json", "results.parquet", "plan.json"
+MOST_LEVELS = 4
+"""Folders below the directory that are looked into: studies have folders of scenarios and seeds."""
+MOST_ENTRIES = 2000
+LONGEST_DOCUMENT = 64 << 20
+"""Bytes of a document that is read; a longer one is told as damaged."""
+SHARE_FOR_BOUNDS = 0.05
+"""Share of the time of a watcher that bounds may take: some mechanisms take long."""
+
+Kind = Literal["run", "tasks", "import", "training", "sweep", "study"]
+State = Literal["finished", "running", "elsewhere", "interrupted", "damaged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """What a run has spent at most, while it goes on.
+
+    rho, epsilon: upper bounds by the rules of participation and the times of the rounds so far;
+        None where nothing is proven, and `reason` says why.
+    delta: of epsilon.
+    rounds: after which they hold.
+    reason: what they follow from, or why there are none.
+    limit: the budget `privacy.stop_at` of the run, by figure; empty without one.
+    """
+
+    rho: float | None
+    epsilon: float | None
+    delta: float
+    rounds: int
+    reason: str
+    limit: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSoFar:
+    """One of several tasks of a run that is under way.
+
+    done, count: rounds that are simulated, and that there will be.
+    privacy: spent at most so far; None before its first round.
+    """
+
+    done: int
+    count: int | None
+    privacy: Privacy | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Something under the directory.
+
+    path: relative to the directory, with slashes; of what is unfinished, where it will be.
+    kind: a simulated run, one of several tasks, an imported log, a training apart from its
+        trace, a sweep, or another study.
+    state: "running" by a process of this machine; "elsewhere", by one of another machine, or of
+        a system that does not tell: only its last word is known; "interrupted", so that nobody
+        works at it; "damaged", so that it cannot be read.
+    name: of the scenario; empty where there is none.
+    written: when it was finished, ISO 8601; empty before.
+    report: its page, relative to the directory; empty without one.
+    done, count: rounds that are simulated, or trained where nothing is simulated, and that there
+        will be; None where they are not known.
+    trained: rounds that were trained; None without a training.
+    simulated_seconds: since the start of the simulated time.
+    eligible: an estimate of the devices that are eligible at the moment.
+    train_loss: of the last trained round.
+    evaluation: the last held-out metrics, by name.
+    privacy: spent at most so far; None of what is not under way, and where there are `tasks`.
+    tasks: of a run of several that is under way, by name; empty of others.
+    shards, trainers: workers that there are.
+    wall_seconds: that it took, or has taken since it began or went on.
+    seconds_left: an estimate; None where it is not known.
+    told: seconds since the last word of what is under way.
+    trace_digest: of the trace, or of that which a training learned from.
+    model: the trained run, relative to the directory, for comparisons; empty without one.
+    resume: the command that goes on with what was interrupted; empty where nothing can.
+    note: what else there is to say, such as how a run ended.
+    """
+
+    path: str
+    kind: Kind
+    state: State
+    name: str = ""
+    written: str = ""
+    report: str = ""
+    done: int | None = None
+    count: int | None = None
+    trained: int | None = None
+    simulated_seconds: float | None = None
+    eligible: int | None = None
+    train_loss: float | None = None
+    evaluation: dict[str, float | None] = field(default_factory=dict)
+    privacy: Privacy | None = None
+    tasks: dict[str, TaskSoFar] = field(default_factory=dict)
+    shards: int | None = None
+    trainers: int | None = None
+    wall_seconds: float | None = None
+    seconds_left: float | None = None
+    told: float | None = None
+    trace_digest: str = ""
+    model: str = ""
+    resume: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is under a directory.
+
+    directory: its absolute path.
+    entries: what is under way first, then what was interrupted, then the rest, the latest first.
+    has_more: whether there is more than is listed.
+    """
+
+    directory: str
+    entries: tuple[Entry, ...]
+    has_more: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object."""
+        return {
+            "directory": self.directory,
+            "entries": [asdict(entry) for entry in self.entries],
+            "has_more": self.has_more,
+        }
+
+
+class Runs:
+    """The runs under a directory. What was parsed is kept as long as its file is the same.
+
+    Args:
+        directory: under which runs are looked for.
+
+    Raises:
+        InputError: there is no such directory.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        if not self.directory.is_dir():
+            raise InputError(
+                f"{str(directory)!r} is no directory; name one under which `fedray run` writes, "
+                "such as runs"
+            )
+        self._documents: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+        self._bounds: dict[Path, _Bound] = {}
+
+    def list(self) -> Listing:
+        """Looks at what there is now."""
+        found: list[Entry] = []
+        has_more = False
+        for folder in self._folders(self.directory, 0):
+            entry = self._entry(folder)
+            if entry is None:
+                continue
+            if len(found) == MOST_ENTRIES:
+                has_more = True
+                break
+            found.append(entry)
+        order = {"running": 0, "elsewhere": 1, "interrupted": 2}
+        # Sorting twice: the latest first, and of equal states in that order.
+        found.sort(key=lambda each: (each.written, each.path), reverse=True)
+        found.sort(key=lambda each: order.get(each.state, 3))
+        return Listing(str(self.directory), tuple(found), has_more)
+
+    def _folders(self, folder: Path, level: int) -> Iterator[Path]:
+        """The folder, and those below it that are not part of a run; links are not followed."""
+        if level:
+            yield folder
+        if level == MOST_LEVELS or (level and _is_of_run(folder)):
+            return
+        names: list[str] = []
+        with contextlib.suppress(OSError), os.scandir(folder) as inside:
+            names = sorted(
+                each.name
+                for each in inside
+                if not each.name.startswith(".") and each.is_dir(follow_symlinks=False)
+            )
+        for name in names:
+            yield from self._folders(folder / name, level + 1)
+
+    def _entry(self, folder: Path) -> Entry | None:
+        if folder.name.endswith(LIVE_TRAINING) and self._belongs(folder):
+            return None
+        if folder.name.endswith(PARTIAL):
+            return self._unfinished(folder)
+        if (folder / TASKS_FILE).is_file():
+            return self._finished_tasks(folder)
+        if (folder / RUN_FILE).is_file():
+            return self._finished_run(folder)
+        if (folder / TRAINING_FILE).is_file():
+            return self._finished_training(folder)
+        return self._study(folder)
+
+    def _belongs(self, training: Path) -> bool:
+        """Whether the training is that of a run beside it, and told with it."""
+        run = training.with_name(training.name.removesuffix(LIVE_TRAINING))
+        partial = run.with_name(f"{run.name}{PARTIAL}")
+        return (run / RUN_FILE).is_file() or (partial / UNFINISHED_FILE).is_file()
+
+    def _finished_run(self, folder: Path) -> Entry:
+        document = self._document(folder / RUN_FILE)
+        if not isinstance(document, dict):
+            return self._damaged(folder, "run", RUN_FILE)
+        is_log = document.get("format") == IMPORT_FORMAT
+        scenario = _table(document, "scenario")
+        count = _number(_table(scenario, "rounds"), "count")
+        is_whole = _text(document, "ended") == "completed"
+        entry = Entry(
+            path=self._relative(folder),
+            kind="import" if is_log else "run",
+            state="finished",
+            name=_text(scenario, "name"),
+            written=_text(document, "written"),
+            report=self._report_of(folder),
+            done=_number(document, "rounds") if is_log else (count if is_whole else None),
+            count=count,
+            shards=_number(document, "shards"),
+            wall_seconds=_real(document, "wall_seconds"),
+            trace_digest=_text(document, "digest"),
+            note=_text(document, "ended"),
+        )
+        inside = folder / TRAINING
+        live = folder.with_name(f"{folder.name}{LIVE_TRAINING}")
+        if (inside / TRAINING_FILE).is_file() and not inside.is_symlink():
+            return replace(entry, **self._trained(inside))
+        if live.is_dir():
+            # The trace is whole, and its model is still made.
+            command = "run --resume"
+            entry = self._with_progress(entry, live, read_progress(live), f"{command} {_HERE}")
+            if entry.resume and (folder.parent / TASKS_FILE).is_file():
+                whole = f"fedray {command} {shlex.quote(str(folder.parent))}"
+                entry = replace(entry, resume=whole)
+            return entry
+        return entry
+
+    def _finished_tasks(self, folder: Path) -> Entry:
+        """The run as a whole; the trace of each task is in a folder of its own."""
+        document = self._document(folder / TASKS_FILE)
+        if not isinstance(document, dict):
+            return self._damaged(folder, "tasks", TASKS_FILE)
+        return Entry(
+            path=self._relative(folder),
+            kind="tasks",
+            state="finished",
+            name=_text(_table(document, "scenario"), "name"),
+            written=_text(document, "written"),
+            report=self._report_of(folder),
+            shards=_number(document, "shards"),
+            wall_seconds=_real(document, "wall_seconds"),
+            trace_digest=_text(document, "digest"),
+        )
+
+    def _finished_training(self, folder: Path) -> Entry:
+        entry = Entry(path=self._relative(folder), kind="training", state="finished")
+        document = self._document(folder / TRAINING_FILE)
+        if not isinstance(document, dict):
+            return self._damaged(folder, "training", TRAINING_FILE)
+        return replace(
+            entry,
+            name=_text(_table(document, "scenario"), "name"),
+            written=_text(document, "written"),
+            report=self._report_of(folder),
+            wall_seconds=_real(document, "wall_seconds"),
+            trace_digest=_text(document, "trace_digest"),
+            **self._trained(folder),
+        )
+
+    def _trained(self, folder: Path) -> dict[str, Any]:
+        """What an entry says of a trained run."""
+        document = self._document(folder / TRAINING_FILE)
+        if not isinstance(document, dict):
+            return {"note": f"{TRAINING}/{TRAINING_FILE} cannot be read"}
+        return {
+            "trained": _number(document, "rounds"),
+            "trainers": _number(document, "trainers"),
+            "model": self._relative(folder),
+            **self._last_metrics(folder),
+        }
+
+    def _last_metrics(self, folder: Path) -> dict[str, Any]:
+        file = folder / METRICS_FILE
+        return self._kept(file, lambda: _last_row(file)) or {}
+
+    def _unfinished(self, partial: Path) -> Entry | None:
+        told = read_progress(partial)
+        document = self._document(partial / UNFINISHED_FILE)
+        if told is None and not isinstance(document, dict):
+            return None  # it may have begun a moment ago, or it is nothing of ours
+        scenario = _table(document, "scenario") if isinstance(document, dict) else {}
+        whole = partial.with_name(partial.name.removesuffix(PARTIAL))
+        is_training = told is not None and told.kind == "training"
+        entry = Entry(
+            path=self._relative(whole),
+            kind="training" if is_training else "run",
+            state="interrupted",
+            name=_text(scenario, "name"),
+            count=_number(_table(scenario, "rounds"), "count"),
+        )
+        command = f"train TRACE --resume {_HERE}" if is_training else f"run --resume {_HERE}"
+        entry = self._with_progress(entry, partial, told, command)
+        if told is not None and not is_training:
+            entry = replace(entry, **self._spent(partial, scenario, told))
+        live = whole.with_name(f"{whole.name}{LIVE_TRAINING}")
+        training = read_progress(live)
+        if training is None:
+            return entry
+        # Simulation and training go on side by side: the slower one ends the run.
+        both = (entry.seconds_left, training.seconds_left if entry.seconds_left else None)
+        known = [seconds for seconds in both if seconds is not None]
+        entry = replace(entry, seconds_left=max(known, default=None))
+        return replace(entry, **_training_facts(training))
+
+    def _with_progress(self, entry: Entry, partial: Path, told: Told | None, resumes: str) -> Entry:
+        """The entry with what a progress file says, and who is at work."""
+        state = _state_of(told)
+        resume = ""
+        if state == "interrupted" and has_checkpoint(partial):
+            whole = shlex.quote(str(self.directory / entry.path))
+            resume = f"fedray {resumes}".replace(_HERE, whole)
+        if told is None:
+            return replace(entry, state=state, resume=resume)
+        facts = told.facts
+        now = time.time()
+        entry = replace(
+            entry,
+            state=state,
+            resume=resume,
+            count=told.count,
+            wall_seconds=max(0.0, told.told - told.begun),
+            seconds_left=told.seconds_left if state != "interrupted" else None,
+            told=max(0.0, now - told.told),
+        )
+        if told.kind == "training":
+            return replace(entry, **_training_facts(told))
+        return replace(
+            entry,
+            done=told.done,
+            simulated_seconds=_real(facts, "simulated_seconds"),
+            eligible=_number(facts, "eligible_estimate"),
+            shards=_number(facts, "shards"),
+        )
+
+    def _spent(self, partial: Path, scenario: dict[str, Any], told: Told) -> dict[str, Any]:
+        """What an entry says of the privacy of a simulation, or of each of its tasks."""
+        of_tasks = _table(told.facts, "tasks")
+        if not of_tasks:
+            rounds = _table(told.facts, "rounds")
+            return {"privacy": self._privacy(partial, partial, scenario, rounds)}
+        tasks: dict[str, TaskSoFar] = {}
+        for name in of_tasks:
+            tables = _table(_table(_table(scenario, "tasks"), name), "scenario")
+            rounds = _table(of_tasks, name)
+            tasks[name] = TaskSoFar(
+                _length(rounds),
+                _number(_table(tables, "rounds"), "count"),
+                self._privacy(partial / name, partial, tables, rounds),
+            )
+        return {"kind": "tasks", "tasks": tasks}
+
+    def _privacy(
+        self, key: Path, partial: Path, tables: dict[str, Any], rounds: dict[str, Any]
+    ) -> Privacy | None:
+        """The bound after the rounds that were told last, or after earlier ones where computing it
+        takes long."""
+        kept = self._bounds.get(key)
+        done = _length(rounds)
+        if not done:
+            return None
+        is_due = kept is None or time.monotonic() >= kept.next
+        if kept is None or (is_due and kept.privacy.rounds != done):
+            begun = time.monotonic()
+            privacy = _bound(partial, tables, rounds)
+            taken = time.monotonic() - begun
+            kept = _Bound(privacy, begun + taken / SHARE_FOR_BOUNDS)
+            self._bounds[key] = kept
+        return kept.privacy
+
+    def _study(self, folder: Path) -> Entry | None:
+        if not any((folder / name).is_file() for name in (RESULTS_FILE, PLAN_FILE)):
+            return None
+        report = self._report_of(folder)
+        newest = max(
+            (folder / name).stat().st_mtime
+            for name in (RESULTS_FILE, PLAN_FILE)
+            if (folder / name).is_file()
+        )
+        return Entry(
+            path=self._relative(folder),
+            kind="sweep" if (folder / TABLE_FILE).is_file() else "study",
+            state="finished",
+            name=folder.name,
+            written=_iso(newest),
+            report=report,
+        )
+
+    def _damaged(self, folder: Path, kind: Kind, file: str) -> Entry:
+        note = f"{file} cannot be read"
+        return Entry(path=self._relative(folder), kind=kind, state="damaged", note=note)
+
+    def _report_of(self, folder: Path) -> str:
+        report = folder / REPORT_FILE
+        is_there = report.is_file() and not report.is_symlink()
+        return self._relative(report) if is_there else ""
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self.directory).as_posix()
+
+    def _document(self, file: Path) -> Any:
+        return self._kept(file, lambda: parse_json(file.read_bytes()))
+
+    def _kept(self, file: Path, read: Any) -> Any:
+        """What `read` makes of a file, which is asked again once the file is another one; None if
+        it cannot be read."""
+        try:
+            stat = file.lstat()
+            # A link may lead out of the directory.
+            if not S_ISREG(stat.st_mode):
+                return None
+            form = stat.st_mtime_ns, stat.st_size, stat.st_ino
+            known = self._documents.get(file)
+            if known is None or known[0] != form:
+                content = read() if stat.st_size <= LONGEST_DOCUMENT else None
+                known = self._documents[file] = form, content
+        except (OSError, ValueError):
+            return None
+        return known[1]
+
+
+_HERE = "{DIR}"
+"""Stands for the directory of a run in a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    privacy: Privacy
+    next: float
+    """From when on it may be computed anew, of time.monotonic."""
+
+
+def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Privacy:
+    try:
+        scenario = Scenario.from_tables(
+            tables, source=str(partial), directory=partial, is_recorded=True
+        )
+        rounds = RoundsSoFar(
+            opened=np.asarray(columns["opened"], np.float64),
+            started=np.asarray(columns["started"], np.float64),
+            closed=np.asarray(columns["closed"], np.float64),
+            accepted=np.asarray(columns["accepted"], np.int64),
+        )
+        found = bound_so_far(scenario, rounds)
+    except (FedrayError, ValueError, LookupError, TypeError) as error:
+        return Privacy(None, None, 0.0, _length(columns), str(error), {})
+    stop_at = scenario.privacy.stop_at
+    limit = {} if stop_at is None else {"rho": stop_at.rho, "epsilon": stop_at.epsilon}
+    return Privacy(
+        None if found.rho is None else finite_or_none(found.rho),
+        None if found.epsilon is None else finite_or_none(found.epsilon),
+        found.delta,
+        rounds.opened.size,
+        found.reason,
+        {name: most for name, most in limit.items() if most is not None},
+    )
+
+
+def _state_of(told: Told | None) -> State:
+    if told is None or told.has_ended:
+        return "interrupted"
+    is_running = None if told.process is None else told.process.is_running()
+    if is_running is None:
+        return "elsewhere"
+    return "running" if is_running else "interrupted"
+
+
+def _training_facts(told: Told) -> dict[str, Any]:
+    """What an entry says of a training that is under way."""
+    evaluation = _table(told.facts, "evaluation")
+    return {
+        "trained": told.done,
+        "trainers": _number(told.facts, "trainers"),
+        "train_loss": _real(told.facts, "train_loss"),
+        "evaluation": {name: _real(evaluation, name) for name in evaluation},
+    }
+
+
+def _last_row(file: Path) -> dict[str, Any]:
+    """The loss and the metrics after the last round of a trained run."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(file)
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from None
+    values = {name: table[name].to_pylist() for name in table.column_names}
+    prefix = "evaluation_"
+    measures = {
+        name.removeprefix(prefix): next(
+            (each for each in reversed(column) if each is not None), None
+        )
+        for name, column in values.items()
+        if name.startswith(prefix) and not name.endswith("_error")
+    }
+    losses = values.get("train_loss") or [None]
+    return {"train_loss": losses[-1], "evaluation": measures}
+
+
+def _is_of_run(folder: Path) -> bool:
+    """Whether a folder is one run, so that no other is below it."""
+    files = (RUN_FILE, TRAINING_FILE, UNFINISHED_FILE, PROGRESS_FILE)
+    return folder.name.endswith(PARTIAL) or any((folder / name).is_file() for name in files)
+
+
+def _length(rounds: dict[str, Any]) -> int:
+    """How many rounds there are, by the first of their columns."""
+    opened = rounds.get("opened")
+    return len(opened) if isinstance(opened, list) else 0
+
+
+def _table(document: Any, key: str) -> dict[str, Any]:
+    value = document.get(key) if isinstance(document, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _text(document: Any, key: str) -> str:
+    value = document.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(document: Any, key: str) -> int | None:
+    value = document.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _real(document: Any, key: str) -> float | None:
+    value = document.get(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def _iso(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,270 @@
+"""What `fedray watch` and `fedray status` find under a directory."""
+
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedray.audit.audit import audit_trace
+from fedray.audit.so_far import RoundsSoFar, bound_so_far
+from fedray.errors import InputError
+from fedray.placement import Placement
+from fedray.scenario import SeveralTasks
+from fedray.several_tasks import simulate_tasks
+from fedray.simulation import resume, simulate
+from fedray.trace.checkpoints import has_checkpoint
+from fedray.trace.partial import partial_directory
+from fedray.trace.progress import PROGRESS_FILE, Process, read_progress
+from fedray.trace.unfinished import write_unfinished
+from fedray.watch.entries import Entry, Runs
+
+HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
+
+
+def only(runs: Runs) -> Entry:
+    (entry,) = runs.list().entries
+    return entry
+
+
+def under_way(
+    directory: Path, scenario: Any, process: Process | None, done: int = 3, **facts: Any
+) -> Path:
+    """A run that is under way, as its driver has written it."""
+    partial = partial_directory(directory)
+    partial.mkdir(parents=True)
+    write_unfinished(partial, scenario.to_document())
+    times = [600.0 * number for number in range(done)]
+    rounds = dict.fromkeys(("opened", "started", "closed"), times) | {"accepted": [200] * done}
+    document = {
+        "format": "fedray-progress",
+        "version": 1,
+        "kind": "simulation",
+        "process": None if process is None else asdict(process),
+        "has_ended": False,
+        "begun": time.time() - 20.0,
+        "told": time.time() - 10.0,
+        "done": done,
+        "count": scenario.rounds.count,
+        "seconds_left": 5.0,
+        "facts": {"shards": 2, "rounds": rounds, **facts},
+    }
+    (partial / PROGRESS_FILE).write_text(json.dumps(document))
+    return partial
+
+
+def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no directory; name one under which `fedray run`"):
+        Runs(tmp_path / "none")
+
+
+def test_a_run_that_is_under_way(tmp_path: Path, small) -> None:
+    under_way(tmp_path / "a" / "b", small(), Process.present(), simulated_seconds=7200.0)
+    entry = only(Runs(tmp_path))
+    assert (entry.path, entry.kind, entry.state) == ("a/b", "run", "running")
+    assert (entry.name, entry.done, entry.count, entry.shards) == ("small", 3, 12, 2)
+    assert (entry.simulated_seconds, entry.seconds_left, entry.resume) == (7200.0, 5.0, "")
+    assert entry.wall_seconds == pytest.approx(10.0)
+    assert entry.told == pytest.approx(10.0, abs=5.0)
+
+
+def test_the_slower_one_of_simulation_and_training_ends_a_run(tmp_path: Path, small) -> None:
+    partial = under_way(tmp_path / "a", small(), Process.present())
+    document = json.loads((partial / PROGRESS_FILE).read_text())
+    facts = {"train_loss": 1.5, "evaluation": {"accuracy": 0.25}, "trainers": 3}
+    live = tmp_path / "a.training.partial"
+    live.mkdir()
+    of_training = {"kind": "training", "done": 2, "seconds_left": 9.0, "facts": facts}
+    (live / PROGRESS_FILE).write_text(json.dumps({**document, **of_training}))
+    entry = only(Runs(tmp_path))
+    assert (entry.done, entry.trained, entry.seconds_left) == (3, 2, 9.0)
+    assert (entry.train_loss, entry.evaluation, entry.trainers) == (1.5, {"accuracy": 0.25}, 3)
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_run_at_which_nobody_works(has_checkpoint: bool, tmp_path: Path, small) -> None:
+    own = Process.present()
+    assert own is not None
+    partial = under_way(tmp_path / "it's", small(), Process(own.pid, own.started - 1, own.machine))
+    if has_checkpoint:
+        (partial / "checkpoints").mkdir()
+        (partial / "checkpoints" / "000000-0.npz").touch()
+    entry = only(Runs(tmp_path))
+    assert (entry.state, entry.seconds_left) == ("interrupted", None)
+    command = f"fedray run --resume '{tmp_path}/it'\"'\"'s'"
+    assert entry.resume == (command if has_checkpoint else "")
+
+
+def test_of_a_run_on_another_machine_the_last_word_is_known(tmp_path: Path, small) -> None:
+    under_way(tmp_path / "a", small(), Process(1, 1, "another"))
+    assert only(Runs(tmp_path)).state == "elsewhere"
+
+
+def test_the_bound_is_the_enforced_guarantee_of_the_rounds_so_far(tmp_path: Path, small) -> None:
+    scenario = small()
+    under_way(tmp_path / "a", scenario, Process.present())
+    privacy = only(Runs(tmp_path)).privacy
+    assert privacy is not None
+    times = np.array([0.0, 600.0, 1200.0])
+    bound = bound_so_far(scenario, RoundsSoFar(times, times, times, np.array([200] * 3)))
+    # Three rounds within half an hour, and a timer of 12 hours: one participation each.
+    assert bound.participation is not None
+    assert bound.participation.max_participations == 1
+    assert (privacy.rho, privacy.epsilon) == (bound.rho, bound.epsilon)
+    assert (privacy.rounds, privacy.limit) == (3, {})
+
+
+@pytest.mark.slow
+def test_each_of_several_tasks_has_a_bound_of_its_own(tmp_path: Path, small, monkeypatch) -> None:
+    monkeypatch.setattr("fedray.trace.progress.SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("fedray.trace.progress.MOST_SHARE", 1e9)
+    tables = {**small().to_tables(), "tasks": {"a": {}, "b": {"rounds": {"count": 5}}}}
+    seen: list[Entry] = []
+    several = SeveralTasks.from_tables(tables)
+    runs = Runs(tmp_path)
+    run = simulate_tasks(several, HERE, tmp_path / "t", lambda told: seen.append(only(runs)))
+    last = seen[-1]
+    assert (last.kind, last.state, last.privacy) == ("tasks", "running", None)
+    assert sum(task.done for task in last.tasks.values()) == last.done == 16
+    for name, trace in run.traces.items():
+        privacy = last.tasks[name].privacy
+        enforced = audit_trace(trace).mechanisms[0].enforced
+        assert privacy is not None
+        assert privacy.rho is not None
+        assert enforced.rho is not None
+        assert 0.0 < privacy.rho <= enforced.rho
+    found = {entry.path: entry.kind for entry in runs.list().entries}
+    assert found == {"t": "tasks", "t/a": "run", "t/b": "run"}
+
+
+@pytest.mark.parametrize(
+    "rounds", [{"opened": [1.0]}, {"opened": [1.0], "started": ["x"], "closed": [], "accepted": []}]
+)
+def test_no_bound_is_told_where_it_is_not_known(rounds: Any, tmp_path: Path, small) -> None:
+    under_way(tmp_path / "a", small(), Process.present(), rounds=rounds)
+    privacy = only(Runs(tmp_path)).privacy
+    assert privacy is not None
+    assert (privacy.rho, privacy.epsilon) == (None, None)
+
+
+@pytest.mark.slow
+def test_the_bound_of_all_rounds_is_what_the_audit_finds_enforced(tmp_path: Path, small) -> None:
+    overrides = ("participation.timer_hours=2.0", "population.devices=2000")
+    scenario = small(*overrides)
+    trace = simulate(scenario, HERE, tmp_path / "t")
+    found = audit_trace(trace).mechanisms[0]
+    columns = (trace.rounds[name] for name in ("opened", "started", "closed", "accepted"))
+    is_committed = trace.rounds["state"] == 0
+    rounds = RoundsSoFar(*(column[is_committed] for column in columns))
+    bound = bound_so_far(scenario, rounds)
+    assert (bound.rho, bound.epsilon) == (found.enforced.rho, found.enforced.epsilon)
+    assert found.observed.rho is not None
+    assert bound.rho is not None
+    assert found.observed.rho <= bound.rho
+    # A bound of fewer rounds is no larger, so what is told later covers what was told before.
+    half = bound_so_far(scenario, RoundsSoFar(*(column[:6] for column in rounds)))
+    assert half.rho is not None
+    assert half.rho <= bound.rho
+
+
+@pytest.mark.slow
+def test_a_real_run_from_its_first_round_to_its_end(tmp_path: Path, small, monkeypatch) -> None:
+    """It is seen while it runs, after an interruption, and when it is resumed; its trace is the same."""
+    monkeypatch.setattr("fedray.trace.progress.SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("fedray.trace.progress.MOST_SHARE", 1e9)
+    scenario = small("rounds.report_goal=500")
+    runs, seen = Runs(tmp_path), []
+
+    def look(progress: Any) -> None:
+        told = read_progress(partial_directory(tmp_path / "t"))
+        assert told is not None
+        seen.append((progress.committed, only(runs)))
+        if has_checkpoint(partial_directory(tmp_path / "t")):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(scenario, HERE, tmp_path / "t", look)
+    # The listener hears of a round before the file does.
+    committed, last = seen[-1]
+    assert (last.state, last.done) == ("running", committed - 1)
+    entry = only(runs)
+    assert (entry.state, entry.done, entry.count) == ("interrupted", committed - 1, 12)
+    assert entry.resume == f"fedray run --resume {tmp_path}/t"
+    trace = resume(tmp_path / "t", HERE)
+    entry = only(runs)
+    assert (entry.state, entry.done, entry.trace_digest) == ("finished", 12, trace.digest)
+    assert trace.digest == simulate(scenario, HERE, tmp_path / "again").digest
+    assert not list((tmp_path / "t").rglob("*progress*"))
+
+
+def test_finished_runs_trainings_and_studies(tmp_path: Path, trace_of, trained_of) -> None:
+    trace = trace_of([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
+    study = tmp_path / "sweep"
+    study.mkdir()
+    for name in ("results.json", "results.parquet", "report.html"):
+        (study / name).touch()
+    trained_of("model", trace, {"accuracy": 0.5}, "training.seed=1")
+    found = {entry.path: entry for entry in Runs(tmp_path).list().entries}
+    assert {path: entry.kind for path, entry in found.items()} == {
+        "trace-0": "run",
+        "model": "training",
+        "sweep": "sweep",
+    }
+    assert found["trace-0"].trace_digest == found["model"].trace_digest == trace.digest
+    assert found["model"].evaluation == {"accuracy": 0.5}
+    assert (found["model"].model, found["sweep"].report) == ("model", "sweep/report.html")
+
+
+def test_a_damaged_run_is_told_and_links_are_not_followed(tmp_path: Path, trace_of) -> None:
+    trace = trace_of([[0]], 1)
+    runs = tmp_path / "runs"
+    for name in ("damaged", "linked"):
+        (runs / name).mkdir(parents=True)
+    (runs / "damaged" / "run.json").write_text("{")
+    (runs / "linked" / "run.json").symlink_to(trace.path / "run.json")
+    (runs / "away").symlink_to(trace.path)
+    found = Runs(runs).list().entries
+    assert [(entry.path, entry.state) for entry in found] == [
+        ("linked", "damaged"),
+        ("damaged", "damaged"),
+    ]
+
+
+def test_what_is_no_run_of_ours_is_left_out(tmp_path: Path) -> None:
+    for name in ("a.partial", "b.training.partial", "c", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "c" / "notes.txt").touch()
+    (tmp_path / ".hidden" / "run.json").write_text("{}")
+    assert Runs(tmp_path).list().entries == ()
+
+
+def test_a_document_is_read_again_once_it_is_another(tmp_path: Path, trace_of) -> None:
+    trace = trace_of([[0]], 1)
+    runs = Runs(trace.path.parent)
+    before = only(runs)
+    file = trace.path / "run.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "ended": "stopped: budget"}))
+    os.utime(file, ns=(1, 1))
+    assert (before.note, only(runs).note) == ("completed", "stopped: budget")
+
+
+def test_status_prints_a_table_or_json(tmp_path: Path, small, fedray_command) -> None:
+    own = Process.present()
+    under_way(tmp_path / "a", small("privacy.stop_at={rho=0.5}"), own, eligible_estimate=1234)
+    code, out, err = fedray_command("status", str(tmp_path))
+    assert (code, err) == (0, "")
+    for text in ("3/12", "1,234", "rho at most", "rho 0.5", "It is an upper bound", "running"):
+        assert text in out
+    code, out, err = fedray_command("status", str(tmp_path), "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["entries"][0]["privacy"]["limit"] == {"rho": 0.5}
+    (tmp_path / "empty").mkdir()
+    assert "no runs" in fedray_command("status", str(tmp_path / "empty"))[1]
+    for command in ("status", "watch"):
+        code, out, err = fedray_command(command, str(tmp_path / "none"))
+        assert (code, out, err.count("\n")) == (2, "", 1)

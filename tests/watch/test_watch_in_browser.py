@@ -1,0 +1,145 @@
+"""A browser shows the page of `fedray watch` without an error: a real run from its start to its end, and a new server."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.placement import Placement
+from fedray.report.page import write_page
+from fedray.simulation import simulate
+from fedray.watch.entries import Runs
+from fedray.watch.server import WatchServer
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("chromium") is None, reason="needs chromium, which shows the page"
+    ),
+]
+HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
+
+
+def shown(address: str, profile: Path, width: int = 1280) -> str:
+    """What a browser makes of a page; asserts that it complains of nothing, such as of a policy."""
+    done = subprocess.run(
+        [
+            "chromium",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--virtual-time-budget=6000",
+            "--enable-logging=stderr",
+            f"--window-size={width},900",
+            f"--user-data-dir={profile}",
+            "--dump-dom",
+            address,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def texts(page: str) -> str:
+    """What a page says, without its scripts."""
+    body = re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]*>", "\n", body))
+
+
+def test_a_run_is_followed_to_its_end_and_its_page_is_opened(
+    tmp_path: Path, small, monkeypatch, trace_of
+) -> None:
+    monkeypatch.setattr("fedray.trace.progress.SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("fedray.trace.progress.MOST_SHARE", 1e9)
+    runs = tmp_path / "runs"
+    is_watched, may_go_on = threading.Event(), threading.Event()
+
+    def hold(progress: Any) -> None:
+        if progress.committed == 9:
+            is_watched.set()
+            may_go_on.wait(300)
+
+    # A name that would end a script, or begin an element.
+    name = "a </script><img src=x onerror=alert(1)>"
+    directory = runs / name.replace("/", "_")
+    run = threading.Thread(target=lambda: simulate(small(), HERE, directory, hold))
+    runs.mkdir()
+    with WatchServer(Runs(runs)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            run.start()
+            assert is_watched.wait(120)
+            told = texts(shown(server.address, tmp_path / "profile"))
+        finally:
+            may_go_on.set()
+            run.join()
+        for text in (directory.name, "running", "8/12", "rho at most", "1 under way, 1 in all."):
+            assert text in told
+        write_page("<!doctype html><title>t</title><p>the page", directory / "report.html")
+        page = shown(server.address, tmp_path / "profile", 500)
+        assert "Nothing is under way; 1 in all." in texts(page)
+        link = re.search(r'href="(/report/[^"]+)"', page)
+        assert link is not None
+        port = server.server_port
+        server.shutdown()
+    # A new server at the same place knows as much.
+    with WatchServer(Runs(runs), port) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        opened = shown(f"{server.address.rstrip('/')}{html.unescape(link[1])}", tmp_path / "p")
+        assert "the page" in texts(opened)
+        server.shutdown()
+
+
+def test_a_comparison_is_drawn_in_its_sandbox(tmp_path: Path, trace_of, trained_of) -> None:
+    trace = trace_of([[0, 2], [1, 3], [0], [1, 2], [3]], 4)
+    for name, override in (("one", "training.seed=1"), ("two", "training.seed=2")):
+        trained_of(name, trace, {"accuracy": 0.5}, override)
+    with WatchServer(Runs(tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        page = shown(f"{server.address}compare?run=one&run=two", tmp_path / "profile")
+        server.shutdown()
+    assert "Trained runs compared" in texts(page)
+    assert 'data-drawn="' in page
+
+
+def test_the_page_says_so_when_nobody_answers(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    with WatchServer(Runs(tmp_path)) as server:
+        from fedray.report.page import render_watch
+        from fedray.report.text.runs import shown_listing
+
+        page.write_text(render_watch(shown_listing(server.listing().to_json()), "nonce"))
+    done = subprocess.run(
+        [
+            "chromium",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--virtual-time-budget=6000",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--dump-dom",
+            f"file://{page}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "No answer from fedray watch: start it again on the same port" in texts(done.stdout)
+    assert json.loads(
+        re.search(r'id="first"[^>]*>(.*?)</script>', done.stdout, re.DOTALL)[1]  # pyright: ignore
+    )
