@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz clean
+.PHONY: help run test check types fast bench bench-learning bench-peers bench-population bench-audit bench-wheel canary faults peers reproduce gboard predict learning fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
@@ -79,8 +79,11 @@ bench-peers: .venv/.tests  ## Federated averaging by fedray, Flower and pfl, dev
 reproduce: .venv/.tests  ## Published losses of mechanisms beside ours (half an hour)
 	$(BIN)/python tests/reproduction/reproduce_mechanisms.py
 
+docs: .venv/.docs  ## The documentation, in site/: reference from the code, links checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:  ## Remove what was made, runs excepted
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist site *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -92,3 +95,7 @@ clean:  ## Remove what was made, runs excepted
 .venv/.tests: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[dev]'
 	touch $@ .venv/.runs
+
+.venv/.docs: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e '.[docs]'
+	touch $@

@@ -510,12 +510,6 @@ def intervals_within(model, habit, device, from_time, until_time, starts, ends):
     # than the time asked for is looked at.
     until = until_time + 2.0 * JOIN_SECONDS
     sessions = _gather(model, habit, device, from_time, until, starts, ends)
-    return _joined_sessions(model, habit, device, from_time, until_time, starts, ends, sessions)
-
-
-@njit(forceinline=True)
-def _joined_sessions(model, habit, device, from_time, until_time, starts, ends, sessions):
-    """Makes intervals of the gathered sessions, in place; how many touch the time."""
     intervals = merge(starts, ends, sessions)
     return keep_touching(starts, ends, intervals, from_time, until_time)
 
@@ -524,7 +518,17 @@ def _joined_sessions(model, habit, device, from_time, until_time, starts, ends, 
 def intervals_between(model, habit, device, from_time, until_time, starts, ends):
     """Intervals of a device with a habit that touch [from_time, until_time): fills the arrays
     starts and ends (sorted, disjoint), with true ends; how many."""
-    kept = intervals_within(model, habit, device, from_time, until_time, starts, ends)
+    until = until_time + 2.0 * JOIN_SECONDS
+    sessions = _gather(model, habit, device, from_time, until, starts, ends)
+    return _joined_sessions(model, habit, device, from_time, until_time, starts, ends, sessions)
+
+
+@njit(forceinline=True)
+def _joined_sessions(model, habit, device, from_time, until_time, starts, ends, sessions):
+    """Makes intervals of the gathered sessions, in place, with true ends; how many touch the
+    time."""
+    intervals = merge(starts, ends, sessions)
+    kept = keep_touching(starts, ends, intervals, from_time, until_time)
     if kept == 0:
         return 0
     covered = until_time

@@ -86,7 +86,7 @@ def test_a_wheel_has_one_top_level_name(site: Path) -> None:
 def test_an_audit_needs_no_extra(site: Path, trace_of: Callable[..., Trace]) -> None:
     trace = trace_of([[0, 2], [1, 3], [0, 3]], 4)
     page = trace.path.parent / "audit.html"
-    done = command_without_extras(site, "audit", str(trace.path), "--out", str(page), "--json")
+    done = command_without_extras(site, "audit", str(trace.path), "--page", str(page), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["mechanisms"]
     assert "</html>" in page.read_text()

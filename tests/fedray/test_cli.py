@@ -178,7 +178,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         ),
         (
             ["run", "GOOD.toml", "--set", "availability.model=nope"],
-            "is not one of habit, always_on, poisson, replay, custom",
+            "is not one of habit, conditions, always_on, poisson, replay, custom",
         ),
         (
             ["run", "GOOD.toml", "--set", "availability={model='poisson',sesions_per_day=1}"],

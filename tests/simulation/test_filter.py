@@ -257,7 +257,7 @@ def test_the_command_and_the_page_tell_who_was_excluded(
     fedray_command, run: tuple[Scenario, Trace], tmp_path: Path
 ) -> None:
     _, trace = run
-    code, out, err = fedray_command("audit", str(trace.path), "--out", str(tmp_path / "a.html"))
+    code, out, err = fedray_command("audit", str(trace.path), "--page", str(tmp_path / "a.html"))
     assert code == 0, err
     assert "excluded at their budget" in out
     assert "filtered" in out

@@ -1,0 +1,19 @@
+"""A hook of mkdocs: adds the generated reference to the pages of a build."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+# mkdocs loads this file by its path, so its neighbour is not importable by itself.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from reference import pages
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Called by mkdocs when it has found the written pages."""
+    for path, content in pages().items():
+        files.append(File.generated(config, path, content=content))
+    return files

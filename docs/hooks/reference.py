@@ -1,0 +1,169 @@
+"""The reference pages of the documentation, made from the code: nothing in them is written twice.
+
+Every function gives the Markdown of one page. `docs/hooks/pages.py` hands the pages to mkdocs.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from typer.main import get_command
+
+import fedray
+from fedray.audit.claims import Claim
+from fedray.cli import app
+from fedray.scenario import Scenario
+from fedray.scenario.keys import KeyTable, tables_of
+from fedray.scenario.pretraining import Pretraining
+from fedray.studies.sweep.sweep import Sweep
+from fedray.trace.columns import MEANINGS, columns_of
+
+FILES: Mapping[str, tuple[str, type[BaseModel]]] = {
+    "reference/scenario.md": ("Scenario files", Scenario),
+    "reference/claim.md": ("Claim files", Claim),
+    "reference/pretraining.md": ("Pretraining files", Pretraining),
+    "reference/sweep.md": ("Sweep files", Sweep),
+}
+"""(title, class of the top-level table) of every page about a TOML file."""
+
+AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "running": (
+        "Running and training",
+        (
+            "fedray.simulation",
+            "fedray.pipeline",
+            "fedray.several_tasks",
+            "fedray.learning",
+            "fedray.pretraining",
+            "fedray.placement",
+            "fedray.messages",
+        ),
+    ),
+    "traces": ("Traces and trained runs", ("fedray.trace",)),
+    "audits": ("Audits and reports", ("fedray.audit", "fedray.report")),
+    "mechanisms": ("Mechanisms", ("fedray.mechanisms",)),
+    "studies": ("Studies", ("fedray.studies",)),
+    "scenarios": ("Tables of scenarios", ("fedray.scenario", "fedray.encoding")),
+    "errors": ("Errors", ("fedray.errors",)),
+}
+"""(title, modules) of every page of the Python interface. A name is on the page of its module."""
+
+WITHOUT_VALUE = ("required", "left out", "its defaults")
+"""What `Key.default` says of a key that has no value by default, or a table of them."""
+
+
+def pages() -> dict[str, str]:
+    """The Markdown of every generated page, by its path below `docs/`."""
+    files = {path: _file_page(title, root) for path, (title, root) in FILES.items()}
+    python = {
+        f"reference/python/{area}.md": _python_page(title, _names_of(modules))
+        for area, (title, modules) in AREAS.items()
+    }
+    return files | python | {"reference/commands.md": commands(), "reference/trace.md": trace()}
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table, without the columns in which no row has anything."""
+    all_rows = [tuple(header), *map(tuple, rows)]
+    columns = [column for column in zip(*all_rows, strict=True) if any(column[1:])]
+    names, *cells = zip(*columns, strict=True)
+    lines = [names, ["---"] * len(names), *([_cell(each) for each in row] for row in cells)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """A text as a cell: a bar would end it, and `<` outside code would begin a tag."""
+    parts = text.replace("|", "\\|").split("`")
+    return "`".join(
+        part if index % 2 else part.replace("<", "&lt;") for index, part in enumerate(parts)
+    )
+
+
+def _default(text: str) -> str:
+    """A default as code, or the words that stand for none."""
+    return text if text in WITHOUT_VALUE else f"`{text}`"
+
+
+def _page(title: str, parts: Iterable[str]) -> str:
+    return "\n\n".join([f"# {title}", *parts]) + "\n"
+
+
+def _file_page(title: str, root: type[BaseModel]) -> str:
+    return _page(title, [part for each in tables_of(root) for part in _of_table(each)])
+
+
+def _of_table(each: KeyTable) -> Iterator[str]:
+    path = each.path or "Top level"
+    yield f"## {path}, {each.kind}" if each.kind else f"## {path}"
+    yield inspect.getdoc(each.table) or ""
+    rows = (
+        (f"`{key.name}`", key.type, key.unit, _default(key.default), key.meaning)
+        for key in each.keys
+    )
+    yield _table(("key", "type", "unit", "default", "meaning"), rows)
+
+
+def commands() -> str:
+    """The page of the commands: usage, what each does, arguments, options."""
+    group: Any = get_command(app)
+    return _page("Commands", [part for name in group.commands for part in _of_command(group, name)])
+
+
+def _of_command(group: Any, name: str) -> Iterator[str]:
+    command = group.commands[name]
+    above = group.context_class(group, info_name="fedray")
+    context = command.context_class(command, info_name=name, parent=above)
+    yield f"## fedray {name}"
+    usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())
+    yield f"```text\n{usage}\n```"
+    yield (command.help or "").strip()
+    for kind in ("argument", "option"):
+        of_kind = [each for each in command.params if each.param_type_name == kind]
+        records = filter(None, (each.get_help_record(context) for each in of_kind))
+        rows = [(f"`{switches}`", meaning) for switches, meaning in records]
+        if rows:
+            yield _table((kind, "meaning"), rows)
+
+
+def trace() -> str:
+    """The page of the columns of a trace."""
+    return _page("Trace columns", [part for file in MEANINGS for part in _of_columns(file)])
+
+
+def _of_columns(file: str) -> Iterator[str]:
+    yield f"## {file}"
+    rows = ((f"`{each.name}`", each.type, each.unit, each.meaning) for each in columns_of(file))
+    yield _table(("column", "type", "unit", "meaning"), rows)
+
+
+def _names_of(modules: tuple[str, ...]) -> dict[str, str]:
+    """Names of the facade that come from modules, with the full path of each."""
+    return {name: path for name, path in facade().items() if _is_below(path, modules)}
+
+
+def _is_below(path: str, modules: tuple[str, ...]) -> bool:
+    return any(path.startswith(f"{module}.") for module in modules)
+
+
+def facade() -> dict[str, str]:
+    """The full path of every name of `fedray`, as `fedray/__init__.pyi` has them."""
+    stub = ast.parse(Path(fedray.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    return {
+        alias.asname or alias.name: f"{statement.module}.{alias.name}"
+        for statement in stub.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+
+def _python_page(title: str, names: Mapping[str, str]) -> str:
+    return _page(title, [_directive(name, path) for name, path in sorted(names.items())])
+
+
+def _directive(name: str, path: str) -> str:
+    """What mkdocstrings replaces by signature and docstring."""
+    heading = f'      heading: "fedray.{name}"\n      toc_label: "{name}"'
+    return f"::: {path}\n    options:\n{heading}"

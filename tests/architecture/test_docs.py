@@ -1,0 +1,250 @@
+"""What the documentation shows works: its commands, their output, its files, programs and links."""
+
+import doctest
+import importlib.util
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+OTHER_PROGRAMS = {".", "python3.11", "ray", "kubectl", "docker"}
+"""Programs of `sh` blocks that are not ours; what they do is not tested."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: `console` is run and compared, `sh` is parsed, `python` is executed, `text`
+    is output; a block with a title is a file."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+
+
+def hook(name: str) -> Any:
+    """A module of docs/hooks, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "hooks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+REFERENCE = hook("reference")
+
+
+@pytest.fixture(scope="module")
+def generated() -> dict[str, str]:
+    """The reference pages, by path."""
+    return REFERENCE.pages()
+
+
+def commands_of(block: Block) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with the output that stands below it."""
+    text = block.text.replace("\\\n", "")
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+RUN = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_the_commands_and_programs_of_a_page_work_in_its_order(
+    page: Path, fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    """In one directory, by the files that the page shows."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    names: dict[str, Any] = {}
+    for block in blocks_of(page):
+        if block.title:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(block.text, str(page), "exec"), names)
+        elif block.language == "console":
+            run_console(block, fedray_command)
+
+
+def run_console(block: Block, fedray_command) -> None:
+    """Runs the commands of a block; all but those before an `echo $?` must succeed."""
+    code = 0
+    for command, expected in commands_of(block):
+        if command == "echo $?":
+            assert expected.strip() == str(code)
+            code = 0
+            continue
+        assert code == 0, command
+        program, *arguments = shlex.split(command)
+        assert program == "fedray"
+        code, printed, told = fedray_command(*arguments)
+        assert code in (0, 1), told
+        if expected:
+            checker = doctest.OutputChecker()
+            assert checker.check_output(expected, printed, SAME), f"{command}\n{printed}"
+    assert code == 0
+
+
+SHELL = [
+    (page, line)
+    for page in PAGES
+    for block in blocks_of(page)
+    if block.language == "sh"
+    for line in block.text.replace("\\\n", "").splitlines()
+]
+
+
+@pytest.mark.parametrize(("page", "line"), SHELL, ids=lambda part: str(part)[:40])
+def test_a_command_that_is_shown_but_not_run_has_options_that_exist(page: Path, line: str) -> None:
+    program, *arguments = shlex.split(line)
+    if program == "fedray":
+        parse(arguments)
+    elif program == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(arguments) <= set(targets)
+    elif program == "pip":
+        wanted = set(re.findall(r"\[([\w,]+)\]", line)[0].split(","))
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert wanted <= set(project["optional-dependencies"])
+    else:
+        assert program in OTHER_PROGRAMS, line
+
+
+def parse(arguments: list[str]) -> None:
+    """Reads the arguments of a command without running it."""
+    from typer.main import get_command
+
+    from fedray.cli import app
+
+    group: Any = get_command(app)
+    command = group.commands[arguments[0]]
+    command.make_context(arguments[0], arguments[1:])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_of_a_page_is_of_a_kind_that_is_tested(page: Path) -> None:
+    """Also where a page's blocks are not run: then it has none to run."""
+    text = page.read_text(encoding="utf-8")
+    blocks = blocks_of(page)
+    assert text.count("```") == 2 * len(blocks)
+    for block in blocks:
+        assert block.title or block.language in ("console", "sh", "python", "text"), block
+    if page not in RUN:
+        assert not [block for block in blocks if block.title or block.language == "python"]
+
+
+def test_the_reference_has_every_key_of_every_table(generated: dict[str, str]) -> None:
+    from fedray.audit.claims import Claim
+    from fedray.scenario import Scenario
+    from fedray.scenario.keys import tables_of
+
+    for path, root in (("scenario", Scenario), ("claim", Claim)):
+        page = generated[f"reference/{path}.md"]
+        for table in tables_of(root):
+            assert f"\n## {table.path or 'Top level'}" in page
+            for key in table.keys:
+                assert f"| `{key.name}` | " in page
+                assert key.meaning, f"{table.path}.{key.name} is not described"
+
+
+def test_the_reference_has_every_command_with_every_option(generated: dict[str, str]) -> None:
+    from typer.main import get_command
+
+    from fedray.cli import app
+
+    group: Any = get_command(app)
+    sections = re.split(r"^## fedray ", generated["reference/commands.md"], flags=re.MULTILINE)
+    told = {section.split()[0]: section for section in sections[1:]}
+    assert list(told) == list(group.commands)
+    for name, command in group.commands.items():
+        switches = {each for option in command.params for each in option.opts if each[:2] == "--"}
+        assert switches <= set(re.findall(r"--[a-z-]+", told[name]))
+
+
+def test_the_reference_has_every_column_and_every_name(generated: dict[str, str]) -> None:
+    import fedray
+    from fedray.trace.columns import MEANINGS
+
+    for columns in MEANINGS.values():
+        assert all(f"| `{name}` | " in generated["reference/trace.md"] for name in columns)
+    python = "".join(text for path, text in generated.items() if "/python/" in path)
+    shown = re.findall(r'heading: "fedray\.(\w+)"', python)
+    assert sorted(shown) == fedray.__all__
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors that mkdocs gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[-\s]+", "-", heading) for heading in plain}
+
+
+def with_snippets(text: str) -> str:
+    """A page with the files and parts of files that it takes in."""
+
+    def content(found: re.Match[str]) -> str:
+        path, _, section = found[1].partition(":")
+        taken = (ROOT / path).read_text(encoding="utf-8")
+        if not section:
+            return taken
+        _, start, rest = taken.partition(f"<!-- --8<-- [start:{section}] -->")
+        inside, end, _ = rest.partition(f"<!-- --8<-- [end:{section}] -->")
+        assert start, f"{found[1]} has no such part"
+        assert end, f"{found[1]} has no such part"
+        return inside
+
+    return re.sub(r'^--8<-- "(.*)"$', content, text, flags=re.MULTILINE)
+
+
+def test_every_link_leads_to_a_page_and_a_heading(generated: dict[str, str]) -> None:
+    """As `make docs` does, which needs more packages."""
+    written = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    texts = {name: with_snippets(text) for name, text in written.items()} | generated
+    found = 0
+    for name in [page.name for page in PAGES]:
+        for link in re.findall(r"\]\(([^)]+)\)", FENCE.sub("", texts[name])):
+            if link.startswith("https://"):
+                continue
+            path, _, anchor = link.partition("#")
+            assert (path or name) in texts or (DOCS / path).is_file(), f"{name}: {link}"
+            assert not anchor or anchor in anchors_of(texts[path or name]), f"{name}: {link}"
+            found += 1
+    assert found > 20
+
+
+def test_the_navigation_names_every_page(generated: dict[str, str]) -> None:
+    listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted([*(page.name for page in PAGES), *generated])
+
+
+def test_every_test_that_holds_a_number_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "verified.md").read_text())
+    assert len(named) > 20
+    for path, name in named:
+        assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{name}"
+
+
+def test_no_word_is_misspelt() -> None:
+    """By codespell's list of common mistakes, in all of the project's prose."""
+    from codespell_lib import main
+
+    prose = [*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("*/README.md")]
+    assert main(*map(str, prose)) == 0
