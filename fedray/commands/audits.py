@@ -30,7 +30,7 @@ MechanismOption = Annotated[
 ClaimOption = Annotated[
     Path | None,
     typer.Option(
-        "--claim", metavar="FILE", help="A claim as TOML, to be checked; README.md has its keys."
+        "--claim", metavar="FILE", help="A claim as TOML, to be checked; docs/audits.md has keys."
     ),
 ]
 MultiplierOption = Annotated[

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^( *)```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 OTHER_PROGRAMS = {".", "python3.11", "ray", "kubectl", "docker"}
 """Programs of `sh` blocks that are not ours; what they do is not tested."""
@@ -23,8 +24,9 @@ OTHER_PROGRAMS = {".", "python3.11", "ray", "kubectl", "docker"}
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: `console` is run and compared, `sh` is parsed, `python` is executed, `text`
-    is output; a block with a title is a file."""
+    """A fenced block: `console` is run and compared, `sh` is parsed, `toml` is read, `python` is
+    executed where a page has commands that are run, and compiled elsewhere, `text` is output; a
+    block with a title is a file."""
 
     language: str
     title: str
@@ -32,7 +34,8 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [Block(language, title, dedent(text)) for _, language, title, text in found]
 
 
 def hook(name: str) -> Any:
@@ -141,14 +144,55 @@ def parse(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_of_a_page_is_of_a_kind_that_is_tested(page: Path) -> None:
-    """Also where a page's blocks are not run: then it has none to run."""
     text = page.read_text(encoding="utf-8")
     blocks = blocks_of(page)
     assert text.count("```") == 2 * len(blocks)
+    known = ("console", "sh", "toml", "python", "text")
     for block in blocks:
-        assert block.title or block.language in ("console", "sh", "python", "text"), block
-    if page not in RUN:
-        assert not [block for block in blocks if block.title or block.language == "python"]
+        assert block.title or block.language in known, block
+        if block.language == "python":
+            compile(block.text, str(page), "exec")
+
+
+TOML = [(page, block) for page in PAGES for block in blocks_of(page) if block.language == "toml"]
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), TOML, ids=[f"{page.stem}-{block.text[:20]!r}" for page, block in TOML]
+)
+def test_every_table_that_is_shown_is_valid(
+    page: Path, block: Block, tmp_path: Path, monkeypatch
+) -> None:
+    """A part of a scenario is taken with the keys that every scenario must have, and with the files
+    that it names."""
+    from fedray.audit.claims import Claim
+    from fedray.scenario import Scenario
+    from fedray.scenario.pretraining import Pretraining
+
+    monkeypatch.chdir(tmp_path)
+    Path("stackoverflow.sqlite").touch()
+    Path("sessions.csv").write_text("device,start,end\n0,0,3600\n")
+    tables = tomllib.loads(block.text)
+    if "noise_multiplier" in tables:
+        Claim.model_validate({**tables, "mechanism": {"kind": "tree"}})
+    elif "steps" in tables:
+        Pretraining.model_validate(tables)
+    elif "tasks" in tables:
+        from fedray.scenario.several_tasks import FederatedTask
+
+        assert [FederatedTask.model_validate(each) for each in tables["tasks"].values()]
+    else:
+        required = {
+            "population": {"devices": 10_000_000},
+            "rounds": {"count": 5, "report_goal": 100},
+        }
+        whole = {**required, **tables}
+        for name, keys in required.items():
+            whole[name] = {**keys, **whole[name]}
+        privacy = whole.get("privacy", {})
+        if isinstance(privacy.get("mechanism"), str):
+            privacy["mechanism"] = {"kind": "tree"}
+        Scenario.from_tables(whole)
 
 
 def test_the_reference_has_every_key_of_every_table(generated: dict[str, str]) -> None:

@@ -177,21 +177,23 @@ def test_what_fails_under_way_leaves_no_file(small, tmp_path: Path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch, fedray_command) -> None:
+def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch, fedray_command) -> None:
     """With fewer steps; the training that it shows takes the file."""
     root = Path(__file__).parents[2]
-    readme = (root / "README.md").read_text()
-    shown = next(part for part in readme.split("```") if "# public.toml" in part)
+    written = (root / "docs" / "training.md").read_text()
+    found = re.search(r'```toml title="public.toml"\n(.*?)```', written, flags=re.DOTALL)
+    assert found is not None
+    shown = found[1]
     assert isinstance(Pretraining.model_validate(tomllib.loads(shown)).data, LanguageData)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "public.toml").write_text(re.sub(r"steps = \d+", "steps = 8", shown))
-    command = next(line for line in readme.splitlines() if line.startswith("fedray pretrain scen"))
+    command = next(line for line in written.splitlines() if line.startswith("fedray pretrain scen"))
     arguments = command.replace("scenarios/", f"{root}/scenarios/").split()[1:]
     code, out, err = fedray_command(*arguments, "--json")
     assert code == 0, err
     found = json.loads(out)
     assert [step["step"] for step in found["steps"]] == [0, 8]
-    name = re.search(r"--set training.initial.file=(\S+)", readme)
+    name = re.search(r"--set training.initial.file=(\S+)", written)
     assert name is not None
     overrides = [f"training.initial.file={name[1]}"]
     quickstart = Scenario.from_toml(root / "scenarios" / "quickstart.toml")

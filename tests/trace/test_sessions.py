@@ -51,7 +51,7 @@ def is_active(trace: dict, time: float) -> bool:
 
 
 def test_fedscale_json_is_its_dict(tmp_path: Path) -> None:
-    """By the three lines of the README, and read back as the same sessions."""
+    """By the three lines of the documentation, and read back as the same sessions."""
     write_sessions(BLOCKS, tmp_path / "s.json", "fedscale", 86_400.0)
     with open(tmp_path / "s.json") as file:
         traces = {int(client): trace for client, trace in json.load(file).items()}
