@@ -1,5 +1,6 @@
 """What `fedray watch` and `fedray status` find under a directory."""
 
+import errno
 import json
 import os
 import time
@@ -169,6 +170,21 @@ def test_the_bound_of_all_rounds_is_what_the_audit_finds_enforced(tmp_path: Path
     half = bound_so_far(scenario, RoundsSoFar(*(column[:6] for column in rounds)))
     assert half.rho is not None
     assert half.rho <= bound.rho
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_the_file_cannot_be_written(
+    tmp_path: Path, small, monkeypatch, caplog
+) -> None:
+    expected = simulate(small(), HERE, tmp_path / "before").digest
+
+    def full(file: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fedray.trace.progress.whole_file", full)
+    monkeypatch.setattr("fedray.trace.progress.SECONDS_BETWEEN", 0.0)
+    assert simulate(small(), HERE, tmp_path / "t").digest == expected
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 @pytest.mark.slow

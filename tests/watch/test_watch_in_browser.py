@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fedray.placement import Placement
-from fedray.report.page import write_page
+from fedray.report.page import render_watch, write_page
+from fedray.report.text.runs import shown_listing
 from fedray.simulation import simulate
 from fedray.watch.entries import Runs
 from fedray.watch.server import WatchServer
@@ -26,8 +27,9 @@ pytestmark = [
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
 
 
-def shown(address: str, profile: Path, width: int = 1280) -> str:
-    """What a browser makes of a page; asserts that it complains of nothing, such as of a policy."""
+def shown(address: str, profile: Path, width: int = 1280, is_quiet: bool = True) -> str:
+    """What a browser makes of a page; unless `is_quiet` is false, asserts that it complains of
+    nothing, such as of a policy."""
     done = subprocess.run(
         [
             "chromium",
@@ -50,7 +52,7 @@ def shown(address: str, profile: Path, width: int = 1280) -> str:
         timeout=300,
         check=False,
     )
-    assert "CONSOLE" not in done.stderr, done.stderr
+    assert not is_quiet or "CONSOLE" not in done.stderr, done.stderr
     return done.stdout
 
 
@@ -116,30 +118,47 @@ def test_a_comparison_is_drawn_in_its_sandbox(tmp_path: Path, trace_of, trained_
     assert 'data-drawn="' in page
 
 
-def test_the_page_says_so_when_nobody_answers(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    with WatchServer(Runs(tmp_path)) as server:
-        from fedray.report.page import render_watch
-        from fedray.report.text.runs import shown_listing
+CHOOSE = """
+const box = name => document.getElementById("run-" + name), found = [];
+const look = () => found.push([box("one").checked, box("other").disabled, document.getElementById("compare").disabled]);
+look();
+box("one").focus();
+box("one").click();
+look();
+box("two").click();
+look();
+const listing = JSON.parse(document.getElementById("first").textContent);
+listing.entries.push({ ...listing.entries[0], path: "new", model: "new" });
+show(listing);
+look();
+found.push(document.activeElement.id);
+document.body.dataset.found = JSON.stringify(found);
+"""
 
-        page.write_text(render_watch(shown_listing(server.listing().to_json()), "nonce"))
-    done = subprocess.run(
-        [
-            "chromium",
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--virtual-time-budget=6000",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--dump-dom",
-            f"file://{page}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert "No answer from fedray watch: start it again on the same port" in texts(done.stdout)
-    assert json.loads(
-        re.search(r'id="first"[^>]*>(.*?)</script>', done.stdout, re.DOTALL)[1]  # pyright: ignore
-    )
+
+def test_runs_of_one_trace_are_chosen_and_the_page_says_so_when_nobody_answers(
+    tmp_path: Path, trace_of, trained_of
+) -> None:
+    """On a copy of the page, at which no server is."""
+    (tmp_path / "runs").mkdir()
+    for names, patterns in ((("one", "two"), [[0], [1]]), (("other",), [[1], [0]])):
+        trace = trace_of(patterns, 2)
+        for seed, name in enumerate(names):
+            run = trained_of(name, trace, {"accuracy": 0.5}, f"training.seed={seed}")
+            run.path.rename(tmp_path / "runs" / name)
+    listing = shown_listing(Runs(tmp_path / "runs").list().to_json())
+    page = tmp_path / "page.html"
+    page.write_text(f"{render_watch(listing, 'nonce')}<script>{CHOOSE}</script>")
+    done = shown(f"file://{page}", tmp_path / "profile", is_quiet=False)
+    assert "No answer from fedray watch: start it again on the same port" in texts(done)
+    found = re.search(r'data-found="([^"]*)"', done)
+    assert found is not None
+    # Whether one is checked, another trace's run is disabled, and nothing can be compared; what
+    # was chosen, and where the keyboard is, outlast a new row.
+    assert json.loads(html.unescape(found[1])) == [
+        [False, False, True],
+        [True, True, True],
+        [True, True, False],
+        [True, True, False],
+        "run-one",
+    ]
