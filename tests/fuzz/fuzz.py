@@ -319,7 +319,11 @@ def make_own(path: Path, seed: int) -> None:
     device, index = (each.ravel() for each in np.meshgrid(chosen, np.arange(rounds), indexing="ij"))
     kept = rng.random(device.size) < 0.4
     device, index = device[kept], index[kept]
-    outcome = np.where(rng.random(device.size) < 0.7, 0, rng.integers(1, len(Outcome), device.size))
+    others = rng.integers(1, Outcome.EXCLUDED, device.size)
+    outcome = np.where(rng.random(device.size) < 0.7, 0, others)
+    # A device that was excluded has no later row.
+    is_last = np.append(np.diff(device) > 0, True)
+    outcome[is_last & (rng.random(device.size) < 0.1)] = Outcome.EXCLUDED
     with TraceWriter(path) as writer:
         for first, end in ((0, 65_536), (65_536, 100_000)):
             inside = (device >= first) & (device < end)

@@ -236,7 +236,7 @@ def sum_not_scaled(aggregator: ModelAggregator) -> None:
 
 
 def mean_of_who_came(aggregator: ModelAggregator) -> None:
-    aggregator._estimator = Mean(1.0)
+    aggregator._estimator = Mean()
 
 
 def one_device_more(aggregator: ModelAggregator) -> None:

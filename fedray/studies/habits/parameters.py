@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scipy import special
+
 from fedray.errors import InputError
 from fedray.scenario import Scenario
 from fedray.scenario.availability import HabitAvailability
@@ -42,9 +44,9 @@ class Parameter:
     def from_scale(self, free: float) -> float:
         """The value of the parameter at a place on its scale, no further than its ends."""
         if self.scale == "log":
-            value = math.exp(free)
+            value = math.exp(min(free, math.log(self.high)))
         else:
-            value = 1.0 / (1.0 + math.exp(-free)) if self.scale == "logit" else free
+            value = float(special.expit(free)) if self.scale == "logit" else free
         # Rounding on the scale would exceed an end that the scenario refuses.
         return min(max(value, self.low), self.high)
 
