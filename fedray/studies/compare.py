@@ -278,7 +278,10 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
             table = _told_apart(key, tables)
             rivals = [other for other in settings if _kind(other, table) == _kind(each, table)]
             if _is_kind(key):
-                parts += [] if table == MECHANISM else [f"{_short(table)} {_kind(each, table)}"]
+                kind = _kind(each, table)
+                # A run without the table has its default, which goes without saying.
+                is_told = table != MECHANISM and kind is not None
+                parts += [f"{_short(table)} {kind}"] if is_told else []
             elif key in _differing(rivals) and _can_be_told(key, each):
                 parts.append(f"{_short(key)} {_value(each[key])}")
         label = ", ".join(parts)

@@ -103,6 +103,13 @@ def test_groups_with_one_kind_of_mechanism_have_labels_of_their_own(trace, train
     assert labels == ["blt, clip norm 1", "blt, clip norm 1 #2", "blt, clip norm 0.5"]
 
 
+def test_labels_leave_out_the_kind_of_a_table_that_a_run_does_not_have(trace, trained_of) -> None:
+    secagg = ["privacy.encoding.kind=secagg", "privacy.encoding.scale=4096"]
+    made = [trained_of(f"{len(each)}", trace, {"accuracy": 0.4}, *each) for each in ([], secagg)]
+    labels = [group.label for group in fedray.compare_runs(made).groups]
+    assert labels == ["blt", "blt, encoding secagg"]
+
+
 def test_labels_tell_kinds_and_what_differs_within_a_kind_alone(trace, trained_of) -> None:
     """A kind brings keys that others do not have; as parts of a label they would say nothing."""
 
