@@ -14,9 +14,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from fedray.clients.several_tasks import TasksShard, shard_maker
+from fedray.clients.several_tasks import shard_maker
 from fedray.clients.shard import PopulationShard
-from fedray.messages import CheckInOrder, CheckIns, Settlement, ShardPart, ShardUse
+from fedray.messages import (
+    CheckInOrder,
+    CheckIns,
+    Settlement,
+    ShardPart,
+    ShardUse,
+    settlements_of_devices,
+)
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import scenarios_of
 
@@ -169,10 +176,5 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def _of_shard(
-    settlements: Sequence[Settlement], shard: PopulationShard | TasksShard
-) -> tuple[Settlement, ...]:
-    return tuple(
-        settlement.slice_of_devices(shard.first_device, shard.end_device)
-        for settlement in settlements
-    )
+def _of_shard(settlements: Sequence[Settlement], shard: PopulationShard) -> tuple[Settlement, ...]:
+    return settlements_of_devices(settlements, shard.first_device, shard.end_device)

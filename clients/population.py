@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedray.blocks import BLOCK_DEVICES
 from fedray.device_classes import DeviceClasses, class_of, classes_of, classes_on
-from fedray.rng import Key, Stream, draw, exponential, normal, stream_key, uniform
+from fedray.rng import Key, Stream, draw, exponential, normal, share_at, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.scenario.population import Correlation
 
@@ -154,17 +154,7 @@ def zone_of(key, edges, device):
         return 0
     # The second word of the address whose first says whether the task can use the device.
     _, w1, _, _ = draw(key, device, 0, _REACH)
-    return zone_at(edges, w1)
-
-
-@njit(forceinline=True)
-def zone_at(edges, word):
-    """The zone, as `zone_of` gives it, that follows from the second word of the address."""
-    u = uniform(word)
-    zone = 0
-    while zone < edges.size - 1 and edges[zone] < u:
-        zone += 1
-    return zone
+    return share_at(edges, w1)
 
 
 @njit(cache=True, nogil=True)

@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedray.messages import ClassCounts, Outcome
-from fedray.rng import Key, Stream, draw, stream_key, uniform
+from fedray.rng import Key, Stream, draw, share_at, stream_key
 from fedray.scenario import Scenario
 from fedray.scenario.population import DeviceClass
 
@@ -52,11 +52,7 @@ def class_of(key, edges, device):
     if edges.size == 1:
         return 0
     word, _, _, _ = draw(key, device, 0, 0)
-    u = uniform(word)
-    place = 0
-    while place < edges.size - 1 and edges[place] < u:
-        place += 1
-    return place
+    return share_at(edges, word)
 
 
 @njit(cache=True, nogil=True)

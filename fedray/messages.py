@@ -137,6 +137,13 @@ class Settlement:
         )
 
 
+def settlements_of_devices(
+    settlements: Sequence[Settlement], first_device: int, end_device: int
+) -> tuple[Settlement, ...]:
+    """The rows of `settlements` of devices from `first_device` to below `end_device`."""
+    return tuple(each.slice_of_devices(first_device, end_device) for each in settlements)
+
+
 @dataclass(frozen=True, slots=True)
 class CheckInOrder:
     """Asks a shard for the check-ins of one look-ahead window, after applying the settlements.

@@ -173,6 +173,16 @@ def uniform(word):
 
 
 @njit(forceinline=True)
+def share_at(edges, word):
+    """Which of several shares a `word` draws, by their upper `edges`, which rise to 1."""
+    u = uniform(word)
+    place = 0
+    while place < edges.size - 1 and edges[place] < u:
+        place += 1
+    return place
+
+
+@njit(forceinline=True)
 def normal(word):
     """A standard normal from one word, by inversion (Wichura 1988, algorithm AS 241, PPND16); below
     MAX_NORMAL in size."""

@@ -2,10 +2,9 @@
 every task out; then each task's model is trained on its trace."""
 
 import contextlib
-import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,23 +14,25 @@ from numpy.typing import NDArray
 
 from fedray.clients.data.registry import build_index
 from fedray.clients.workers import ShardWorker
-from fedray.errors import CheckpointError, FedrayError, Starved
+from fedray.errors import CheckpointError, FedrayError
 from fedray.learning import finish_training
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.messages import Outcome, ProgressListener, RoundRecord, RunProgress, ShardPart
+from fedray.messages import ProgressListener, RoundRecord, RunProgress, ShardPart
 from fedray.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.server.coordinator import WindowOver
 from fedray.server.several_tasks import TasksCoordinator
 from fedray.simulation import (
-    CHECKPOINT_ROWS,
     check_memory,
     columns_so_far,
-    of_range,
+    commits_before,
+    demand_same_scenario,
+    kept_for_resumption,
     parts_of,
     predicted_seconds,
     save_contents,
     shards_of,
+    use_of,
     with_resume_hint,
 )
 from fedray.trace.partial import new_directory
@@ -172,14 +173,7 @@ def _resumed(
 ) -> TasksRun:
     partial, document, run = read_unfinished(Path(directory).absolute())
     kept = SeveralTasks.of_document(document, str(partial), partial)
-    given = kept.digest if several is None else several.digest
-    for other in (document.get("scenario_digest"), given):
-        if other != kept.digest:
-            raise CheckpointError(
-                f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one "
-                f"that was started or given ({str(other)[:12]}); leave the scenario out, or give "
-                "the one it was started with"
-            )
+    demand_same_scenario(partial, document, kept, several)
     if several is None and not trust_code:
         kept.demand_trust()
     placement = _resolved(kept, placement)
@@ -254,14 +248,13 @@ class _Simulation:
         self._writer = writer
         self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
-        self._last_checkpoint = time.monotonic()
         self._shards = 0
 
     def run(
         self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None
     ) -> TasksRun:
         started = time.perf_counter()
-        try:
+        with kept_for_resumption(self._writer):
             with shards_of(self._several, self._placement, self._journal.settlements) as shards:
                 if on_start is not None:
                     on_start()
@@ -275,13 +268,6 @@ class _Simulation:
                 traces = self._write_traces(coordinator, shards, document)
             path = self._writer.finish(traces, {**self._several.to_document(), **document})
             return TasksRun.open(path)
-        except Starved:
-            self._writer.discard()
-            raise
-        except (FedrayError, KeyboardInterrupt) as error:
-            if not self._writer.can_be_resumed:
-                raise
-            raise with_resume_hint(error, self._writer.directory) from None
 
     def _take_up(
         self,
@@ -291,17 +277,8 @@ class _Simulation:
     ) -> None:
         """Tells the shards of all that was settled before, and the tasks who was accepted."""
         coordinator.load(state)
-        for batch in self._journal.batches():
-            pending = [
-                shard.settle(of_range(batch, shard.first_device, shard.end_device))
-                for shard in shards
-            ]
-            for answer in pending:
-                answer.result()
-            for settlement in batch:
-                if settlement.is_of_commit:
-                    is_accepted = settlement.outcomes == Outcome.ACCEPTED
-                    coordinator.remember(settlement.task, settlement.device_ids[is_accepted])
+        for settlement, accepted in commits_before(self._journal, shards):
+            coordinator.remember(settlement.task, accepted)
 
     def _to_the_end(self, coordinator: TasksCoordinator) -> None:
         """Runs until every task has ended."""
@@ -311,7 +288,7 @@ class _Simulation:
         file.begin("simulation", committed, count)
         for event in coordinator.events():
             if isinstance(event, WindowOver):
-                self._save_if_due(coordinator)
+                self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
                 continue
             closed = event.closed
             if closed.settlement is not None:
@@ -338,28 +315,16 @@ class _Simulation:
             "tasks": rounds,
         }
 
-    def _save_if_due(self, coordinator: TasksCoordinator) -> None:
-        seconds = time.monotonic() - self._last_checkpoint
-        is_time = seconds >= self._placement.checkpoint_seconds
-        if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:
-            self._journal.save(coordinator.state())
-            self._last_checkpoint = time.monotonic()
-
     def _document(
         self, coordinator: TasksCoordinator, shards: Sequence[ShardWorker], seconds: float
     ) -> dict[str, Any]:
         """What tasks.json and every run.json say of how the run went."""
-        # Linux tells it in KiB.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {
             "seed": self._several.seed,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": seconds,
             **coordinator.document,
-            "shards": self._shards,
-            "shard_use": [asdict(shard.use().result()) for shard in shards],
-            "driver_peak_mebibytes": round(peak, 1),
-            "restarts": sum(shard.worker.restarts for shard in shards),
+            **use_of(shards),
             "notes": self._journal.notes,
         }
 

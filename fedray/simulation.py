@@ -28,6 +28,7 @@ from fedray.messages import (
     RunProgress,
     Settlement,
     ShardPart,
+    settlements_of_devices,
 )
 from fedray.placement import Placement
 from fedray.protocols import History
@@ -46,8 +47,6 @@ CommitListener = Callable[[int, NDArray[np.uint64], NDArray[np.uint32]], None]
 """Is told the number of every committed round in order, its accepted devices [A], sorted, and the
 version of the model that each of them started from [A]; empty unless rounds are buffered."""
 
-CHECKPOINT_ROWS = 1 << 21
-"""A checkpoint is due when so many rows are not yet in the journal's files."""
 BYTES_PER_DEVICE = 5
 """A shard needs at least so many bytes for each device: the timer, once most devices have taken
 part. While check-ins are enumerated, a day's intervals come on top."""
@@ -167,16 +166,36 @@ def read_unfinished_scenario(
     kept = Scenario.from_tables(
         document["scenario"], source=str(partial), directory=partial, is_recorded=True
     )
-    given = kept.digest if scenario is None else scenario.digest
+    demand_same_scenario(partial, document, kept, scenario)
+    return partial, kept, run
+
+
+def demand_same_scenario(
+    partial: Path,
+    document: dict[str, Any],
+    kept: Scenario | SeveralTasks,
+    given: Scenario | SeveralTasks | None,
+) -> None:
+    """Checks that an unfinished run is of the scenario that it was started with, and of the one
+    that is given.
+
+    Args:
+        partial: its directory.
+        document: what it says of itself.
+        kept: the scenario, as it is read there.
+        given: what it is thought to be a run of; None for nothing.
+
+    Raises:
+        CheckpointError: it is of another one.
+    """
     # The recorded digest is another one where the file was edited, or is read differently now.
-    for other in (document.get("scenario_digest"), given):
+    for other in (document.get("scenario_digest"), (given or kept).digest):
         if other != kept.digest:
             raise CheckpointError(
                 f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one "
                 f"that was started or given ({str(other)[:12]}); leave the scenario out, or give "
                 "the one it was started with"
             )
-    return partial, kept, run
 
 
 def check_memory(scenario: Scenario | SeveralTasks, placement: Placement) -> None:
@@ -240,12 +259,11 @@ class _Simulation:
         self._journal = journal
         self._on_progress = on_progress or (lambda progress: None)
         self._on_commit = on_commit or (lambda round_index, device_ids, versions: None)
-        self._last_checkpoint = time.monotonic()
         self._shards = 0
 
     def run(self, state: dict[str, NDArray], on_start: Callable[[], None] | None = None) -> Trace:
         started = time.perf_counter()
-        try:
+        with kept_for_resumption(self._writer):
             with shards_of(self._scenario, self._placement, self._journal.settlements) as shards:
                 if on_start is not None:
                     on_start()
@@ -257,10 +275,7 @@ class _Simulation:
                 parts = parts_of(shards, str(self._writer.partial), self._writer.token)
                 for part in parts:
                     self._writer.add_part(part)
-                use = [asdict(shard.use().result()) for shard in shards]
-                restarts = sum(shard.worker.restarts for shard in shards)
-            # Linux tells it in KiB.
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                used = use_of(shards)
             document = {
                 "ended": ended,
                 "seed": self._scenario.seed,
@@ -269,21 +284,11 @@ class _Simulation:
                 "wall_seconds": round(time.perf_counter() - started, 3),
                 **coordinator.document,
                 **_classes_document(self._scenario, self._writer.class_counts),
-                "shards": self._shards,
-                "shard_use": use,
-                "driver_peak_mebibytes": round(peak, 1),
-                "restarts": restarts,
+                **used,
                 "notes": self._journal.notes,
             }
             path = self._writer.finish(coordinator.records, document)
             return Trace.open(path)
-        except Starved:
-            self._writer.discard()
-            raise
-        except (FedrayError, KeyboardInterrupt) as error:
-            if not self._writer.can_be_resumed:
-                raise
-            raise with_resume_hint(error, self._writer.directory) from None
 
     def _take_up(
         self,
@@ -293,22 +298,9 @@ class _Simulation:
     ) -> None:
         """Tells the shards, and whoever listens to commits, of all that was settled before."""
         coordinator.load(state)
-        pending: list[Pending[None]] = []
-        for batch in self._journal.batches():
-            # The file is read once. While the shards apply a batch, the next one is read.
-            for answer in pending:
-                answer.result()
-            pending = [
-                shard.settle(of_range(batch, shard.first_device, shard.end_device))
-                for shard in shards
-            ]
-            for settlement in batch:
-                if settlement.is_of_commit:
-                    accepted = settlement.device_ids[settlement.outcomes == Outcome.ACCEPTED]
-                    coordinator.remember(accepted)
-                    self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
-        for answer in pending:
-            answer.result()
+        for settlement, accepted in commits_before(self._journal, shards):
+            coordinator.remember(accepted)
+            self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
 
     def _to_the_end(self, coordinator: AnyCoordinator) -> str:
         """Runs until the rounds are committed, the privacy budget is spent, or the days are over;
@@ -320,7 +312,7 @@ class _Simulation:
         try:
             for event in coordinator.events():
                 if isinstance(event, WindowOver):
-                    self._save_if_due(coordinator)
+                    self._journal.save_if_due(coordinator.state, self._placement.checkpoint_seconds)
                     continue
                 if isinstance(event, Uploaded | Excluded):
                     self._journal.append(event.settlement)
@@ -358,12 +350,65 @@ class _Simulation:
             "rounds": columns_so_far(coordinator.records),
         }
 
-    def _save_if_due(self, coordinator: AnyCoordinator) -> None:
-        seconds = time.monotonic() - self._last_checkpoint
-        is_time = seconds >= self._placement.checkpoint_seconds
-        if is_time or self._journal.recent_rows >= CHECKPOINT_ROWS:
-            self._journal.save(coordinator.state())
-            self._last_checkpoint = time.monotonic()
+
+@contextlib.contextmanager
+def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
+    """Within: what is made may fail. After a checkpoint it is kept, and the error says how to go
+    on; nothing is kept of a run without a round.
+
+    Args:
+        writer: makes it.
+    """
+    try:
+        yield
+    except Starved:
+        writer.discard()
+        raise
+    except (FedrayError, KeyboardInterrupt) as error:
+        if not writer.can_be_resumed:
+            raise
+        raise with_resume_hint(error, writer.directory) from None
+
+
+def commits_before(
+    journal: Journal, shards: Sequence[ShardWorker]
+) -> Iterator[tuple[Settlement, NDArray[np.uint64]]]:
+    """Tells the shards of all that was settled before, and gives what was committed.
+
+    Args:
+        journal: has it.
+        shards: of the population.
+
+    Yields:
+        The settlements of committed rounds in order, with their accepted devices [A].
+    """
+    pending: list[Pending[None]] = []
+    for batch in journal.batches():
+        # The file is read once. While the shards apply a batch, the next one is read.
+        for answer in pending:
+            answer.result()
+        pending = [
+            shard.settle(settlements_of_devices(batch, shard.first_device, shard.end_device))
+            for shard in shards
+        ]
+        for settlement in batch:
+            if settlement.is_of_commit:
+                is_accepted = settlement.outcomes == Outcome.ACCEPTED
+                yield settlement, settlement.device_ids[is_accepted]
+    for answer in pending:
+        answer.result()
+
+
+def use_of(shards: Sequence[ShardWorker]) -> dict[str, Any]:
+    """What run.json says of the workers: how many `shards` there are, and what was used."""
+    # Linux tells it in KiB.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "shards": sum(shard.shards for shard in shards),
+        "shard_use": [asdict(shard.use().result()) for shard in shards],
+        "driver_peak_mebibytes": round(peak, 1),
+        "restarts": sum(shard.worker.restarts for shard in shards),
+    }
 
 
 def columns_so_far(records: Sequence[RoundRecord]) -> dict[str, list[float]]:
@@ -417,15 +462,6 @@ def _versions_of(settlement: Settlement) -> NDArray[np.uint32]:
     if not settlement.versions.size:
         return settlement.versions
     return settlement.versions[settlement.outcomes == Outcome.ACCEPTED]
-
-
-def of_range(
-    batch: Sequence[Settlement],
-    first_device: int,
-    end_device: int,
-) -> tuple[Settlement, ...]:
-    """The rows of a `batch` of devices from `first_device` to below `end_device`."""
-    return tuple(each.slice_of_devices(first_device, end_device) for each in batch)
 
 
 def parts_of(shards: Sequence[HasParts], partial: str, token: str) -> Iterator[ShardPart]:

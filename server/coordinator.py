@@ -485,7 +485,6 @@ class Coordinator(CohortLoop):
         self._filter = filter_of(scenario)
         self._exclusions = 0
         """Settlements of excluded devices so far; their attempts are in no record."""
-        self._excluded_devices = 0
         super().__init__(scenario, shards, rules, self._selection)
 
     def remember(self, accepted_device_ids: NDArray[np.uint64]) -> None:
@@ -498,14 +497,14 @@ class Coordinator(CohortLoop):
         """See `RoundLoop.state`."""
         state = super().state()
         if self._filter is not None:
-            state["excluded"] = np.array([self._exclusions, self._excluded_devices])
+            state["excluded"] = np.array([self._exclusions])
         return state
 
     def load(self, state: dict[str, NDArray]) -> None:
         """See `RoundLoop.load`."""
         super().load(state)
         if self._filter is not None:
-            self._exclusions, self._excluded_devices = state["excluded"].tolist()
+            self._exclusions = int(state["excluded"][0])
 
     def _next_attempt(self) -> ClosedRound | Excluded | None:
         while True:
@@ -548,7 +547,6 @@ class Coordinator(CohortLoop):
             keeps_losses=self._scenario.participation.history_loss_per_day is not None,
         )
         self._exclusions += 1
-        self._excluded_devices += excluded.device_ids.size
         # The selection hears of it at once, the shards with the next order.
         self._let_go(excluded, time, settlement.reopen_times)
         self._shards.tell(settlement)

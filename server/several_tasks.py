@@ -7,7 +7,7 @@ tasks that run want together, but no device more often than the largest
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -361,7 +361,7 @@ class TasksCoordinator:
         state = {
             **prefixed("selection.", self._selection.state()),
             "window": np.array(self._window, np.float64),
-            "census": np.array(_numbers(self._census)),
+            "census": np.array(astuple(self._census)),
             "listed": np.array([self._pace.listed_from, self._pace.listed_until]),
             "samplers": self._samplers.state(),
             "running": np.array(self._running),
@@ -444,13 +444,3 @@ class TasksCoordinator:
     @property
     def _records(self) -> Iterator[RoundRecord]:
         return (record for task in self.tasks for record in task.records)
-
-
-def _numbers(census: Census) -> tuple[int, ...]:
-    return (
-        census.eligible,
-        census.open_eligible,
-        census.free_eligible,
-        census.listed,
-        census.spent_eligible,
-    )

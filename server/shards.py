@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from fedray.messages import CheckInOrder, CheckIns, Settlement
+from fedray.messages import CheckInOrder, CheckIns, Settlement, settlements_of_devices
 from fedray.protocols import Pending, Shard
 
 MOST_UNSENT_ROWS = 1 << 20
@@ -61,7 +61,4 @@ class Shards:
 
 
 def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlement, ...]:
-    return tuple(
-        settlement.slice_of_devices(shard.first_device, shard.end_device)
-        for settlement in settlements
-    )
+    return settlements_of_devices(settlements, shard.first_device, shard.end_device)

@@ -54,7 +54,8 @@ class AvailabilityByClass:
             known: what `known_of` gave.
         """
         if known is None:
-            own_class, known_by_class = classes_on(self._classes, device_ids), [None] * 256
+            own_class = classes_on(self._classes, device_ids)
+            known_by_class = [None] * len(self._models)
         else:
             own_class, known_by_class = known[0][: device_ids.size], known[1]
         parts: list[Intervals] = []

@@ -32,7 +32,7 @@ from fedray.clients.availability.intervals import (
     keep_touching,
     merge,
 )
-from fedray.clients.population import Zones, zone_at
+from fedray.clients.population import Zones
 from fedray.errors import ScenarioError
 from fedray.rng import (
     MAX_NORMAL,
@@ -43,6 +43,7 @@ from fedray.rng import (
     exponential,
     normal,
     poisson,
+    share_at,
     stream_key,
     tabulated,
     tabulated_quantiles,
@@ -647,7 +648,8 @@ def _draw_habits(model, tables, device_ids, words, out):
     if edges.size > 1:
         draw_many(zone_key, device_ids, static, static, size, words)
         for asked in range(size):
-            zone[asked] = zone_at(edges, words[1, asked])
+            # As in `clients.population.zone_of`.
+            zone[asked] = share_at(edges, words[1, asked])
     draw_many(model.habit_key, device_ids, static, static, size, words)
     for asked in range(size):
         habit = habit_from(

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedray.errors import InputError
 from fedray.report.text import Paragraph, Piece, TextTable
 
 JsonFlag = Annotated[
@@ -223,3 +224,28 @@ def progress_line(title: str, is_quiet: bool) -> Iterator[Callable[[str], None]]
 
     with study_progress(title, is_shown=not is_quiet) as tell:
         yield tell
+
+
+def refuse_existing(out: Path | None) -> None:
+    """Refuses an output that is there already.
+
+    Args:
+        out: a new directory; None for no output.
+
+    Raises:
+        InputError: if it exists.
+    """
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise InputError(
+            f"output {str(out)!r} exists already; name a new directory, or remove it first"
+        )
+
+
+def tell_results(out: Path | None) -> None:
+    """Prints where a study wrote its results.
+
+    Args:
+        out: the directory; None for nowhere.
+    """
+    if out is not None:
+        typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")

@@ -9,8 +9,13 @@ from typing import Any
 
 import typer
 
-from fedray.commands.output import print_json, print_pieces, progress_line
-from fedray.errors import InputError
+from fedray.commands.output import (
+    print_json,
+    print_pieces,
+    progress_line,
+    refuse_existing,
+    tell_results,
+)
 from fedray.placement import Placement
 
 _SCALE, _SEEDS = 0.01, 2
@@ -63,7 +68,7 @@ def predict_published(
         print_json(document)
         return
     print_pieces(prediction_pieces(document))
-    _tell(out)
+    tell_results(out)
 
 
 def vary_published(
@@ -112,22 +117,7 @@ def vary_published(
         return
     print_pieces(tables)
     typer.echo(note)
-    _tell(out)
-
-
-def refuse_existing(out: Path | None) -> None:
-    """Refuses an output that is there already.
-
-    Args:
-        out: a new directory; None for no output.
-
-    Raises:
-        InputError: if it exists.
-    """
-    if out is not None and (out.exists() or out.is_symlink()):
-        raise InputError(
-            f"output {str(out)!r} exists already; name a new directory, or remove it first"
-        )
+    tell_results(out)
 
 
 def _write(out: Path, title: str, note: str, tables: Sequence[Any], document: Any) -> None:
@@ -138,8 +128,3 @@ def _write(out: Path, title: str, note: str, tables: Sequence[Any], document: An
     shown = [PageTable(table.title, table.rows) for table in tables]
     write_page(render_study(title, note, [], shown, document), out / "report.html")
     write_page(json.dumps(document, indent=2) + "\n", out / "results.json")
-
-
-def _tell(out: Path | None) -> None:
-    if out is not None:
-        typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")

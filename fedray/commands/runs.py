@@ -30,11 +30,13 @@ from fedray.commands.output import (
     print_pieces,
     print_table,
     progress_line,
+    refuse_existing,
     scenario_argument,
     scenarios_option,
+    tell_results,
 )
 from fedray.commands.populations import fit_log
-from fedray.commands.predictions import predict_published, refuse_existing, vary_published
+from fedray.commands.predictions import predict_published, vary_published
 from fedray.commands.several_tasks import print_run_of_tasks, say_supply_of_tasks
 from fedray.commands.studies import reproduce_learning
 from fedray.errors import CheckpointError, InputError, RunFailed
@@ -370,8 +372,7 @@ def reproduce(
     else:
         print_table(TextTable("Observed / published (Xu et al. 2023)", table))
         typer.echo(f"{FIT_NOTE}\n{GAP_NOTE}\n{PACE_NOTE}")
-        if out is not None:
-            typer.echo(f"report  {out / 'report.html'}\nfigures {out / 'results.json'}")
+        tell_results(out)
 
 
 def _reproduce_privacy(rows: str | None, as_json: bool) -> None:

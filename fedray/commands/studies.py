@@ -20,6 +20,7 @@ from fedray.commands.output import (
     print_pieces,
     print_table,
     progress_line,
+    refuse_existing,
     scenario_argument,
 )
 from fedray.errors import InputError
@@ -76,10 +77,7 @@ def stress(
             typer.echo(f"{name}  {text}")
         return
     value, scenario = find_sweep(sweep)
-    if out is not None and (out.exists() or out.is_symlink()):
-        raise InputError(
-            f"output {str(out)!r} exists already; name a new directory, or remove it first"
-        )
+    refuse_existing(out)
     from fedray.report.files import write_figure_files
     from fedray.report.text import TextTable
     from fedray.report.text.studies import crossing_rows, sweep_constants, sweep_rows
@@ -195,10 +193,7 @@ def plan(
             f"--rounds-per-day={rounds_per_day} must be above 0 and at most 1440; leave it out for "
             "the fastest pace"
         )
-    if out is not None and (out.exists() or out.is_symlink()):
-        raise InputError(
-            f"output {str(out)!r} exists already; name a new directory, or remove it first"
-        )
+    refuse_existing(out)
     pace = (
         []
         if rounds_per_day is None

@@ -2,10 +2,12 @@
 
 import math
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.audit.participation import read_patterns
+from fedray.cluster import run_tasks
 from fedray.errors import InputError, Starved
 from fedray.placement import Placement
 from fedray.scenario import Scenario
@@ -22,6 +24,32 @@ class Outcome:
     """k."""
     days: float
     """Simulated time to the last commit."""
+
+
+def outcomes_of(
+    scenarios: Sequence[Scenario],
+    placement: Placement,
+    on_run: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
+    """Runs scenarios, and keeps nothing of each but three figures.
+
+    Args:
+        scenarios: untrained.
+        placement: where they run, a task each.
+        on_run: hears how many runs are done, of how many.
+
+    Returns:
+        An outcome per scenario.
+
+    Raises:
+        InputError: if a run starves, or no device takes part twice.
+    """
+    found: dict[int, Outcome] = {}
+    for place, result in run_tasks(outcome_of, scenarios, placement):
+        found[place] = result
+        if on_run is not None:
+            on_run(len(found), len(scenarios))
+    return [found[place] for place in range(len(scenarios))]
 
 
 def outcome_of(scenario: Scenario) -> Outcome:

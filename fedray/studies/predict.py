@@ -18,12 +18,11 @@ from typing import Any
 
 from scipy import special
 
-from fedray.cluster import run_tasks
 from fedray.errors import InputError
 from fedray.placement import Placement
 from fedray.scenarios.gboard import PublishedRun, published_runs, select
 from fedray.studies.fit import scaled
-from fedray.studies.outcome import Outcome, outcome_of
+from fedray.studies.outcome import Outcome, outcomes_of
 
 REACHES = (0.25, 0.5, 1.0)
 """The reaches that are simulated; others are interpolated."""
@@ -188,7 +187,7 @@ class PredictionStudy:
     scale: float
     """Size of the simulations."""
     seeds: int
-    """Outcome runs of each case."""
+    """Runs of each case."""
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object, as `fedray reproduce gboard --predict --json` prints it."""
@@ -467,12 +466,7 @@ def _simulated_curves(
     for run, mechanism, reach, seed in cases:
         keys = (*overrides, *mechanism.overrides, f"population.reach={reach}", f"seed={seed}")
         scenarios.append(scaled(run.scenario(keys), scale))
-    found: dict[int, Outcome] = {}
-    for place, result in run_tasks(outcome_of, scenarios, placement):
-        found[place] = result
-        if on_run is not None:
-            on_run(len(found), len(cases))
-    by_case = {case: found[place] for place, case in enumerate(cases)}
+    by_case = dict(zip(cases, outcomes_of(scenarios, placement, on_run), strict=True))
     table = {}
     for run, mechanism in itertools.product(runs, MECHANISMS):
         outcomes = [

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedray.cluster import run_tasks
 from fedray.placement import Placement
 from fedray.scenarios.gboard import PublishedRun, select
 from fedray.studies.fit import scaled
-from fedray.studies.outcome import Outcome, outcome_of
+from fedray.studies.outcome import outcomes_of
 
 ROWS = "nwp-en-GB,nwp-pt-BR"
 """The rows that are varied unless others are named: without and with a fitted reach."""
@@ -139,11 +138,7 @@ def vary_gboard(
         if setting.name.startswith("reach"):
             keys = [f"population.reach={0.9 * own.population.reach!r}"]
         scenarios.append(scaled(own.with_overrides(*keys), scale))
-    found: dict[int, Outcome] = {}
-    for place, result in run_tasks(outcome_of, scenarios, placement or Placement()):
-        found[place] = result
-        if on_run is not None:
-            on_run(len(found), len(cases))
+    found = outcomes_of(scenarios, placement or Placement(), on_run)
     moved = []
     for place, (run, setting) in enumerate(cases):
         base = found[place - place % len(settings)]

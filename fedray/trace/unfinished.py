@@ -14,7 +14,8 @@ A checkpoint holds the SHA-256 of every journal file that belongs to it, and is 
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedray.atomic import write_whole
 from fedray.errors import CheckpointError
-from fedray.messages import Settlement
+from fedray.messages import Settlement, settlements_of_devices
 from fedray.parsing import parse_json
 from fedray.trace.checkpoints import (
     VERSION,
@@ -37,6 +38,8 @@ from fedray.trace.checkpoints import (
 from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, partial_directory
 
 FORMAT = "fedray-unfinished"
+CHECKPOINT_ROWS = 1 << 21
+"""A checkpoint is due when so many rows are not yet in the journal's files."""
 _COLUMNS = (
     "device_ids",
     "check_in_times",
@@ -59,12 +62,11 @@ class Journal:
     Args:
         partial: the directory in which the run is made.
         run: the run's identity, which `write_unfinished` gives.
-
-    recent_rows: of the settlements in memory.
     """
 
     def __init__(self, partial: Path, run: str) -> None:
-        self.recent_rows = 0
+        self._recent_rows = 0
+        self._last_save = time.monotonic()
         self._partial = partial
         self._checkpoints = Checkpoints(partial, run)
         self._digests: list[bytes] = []
@@ -79,7 +81,7 @@ class Journal:
     def append(self, settlement: Settlement) -> None:
         """Takes the next `settlement`, into memory; `save` brings it to the disk."""
         self._recent.append(settlement)
-        self.recent_rows += settlement.device_ids.size
+        self._recent_rows += settlement.device_ids.size
 
     def batches(self) -> Iterator[tuple[Settlement, ...]]:
         """All settlements, a batch per file, then those in memory.
@@ -104,7 +106,22 @@ class Journal:
         """The batches, cut to the devices of one shard: ids from `first_device` to below
         `end_device`."""
         for batch in self.batches():
-            yield tuple(each.slice_of_devices(first_device, end_device) for each in batch)
+            yield settlements_of_devices(batch, first_device, end_device)
+
+    def save_if_due(self, state: Callable[[], Mapping[str, NDArray]], seconds: float) -> None:
+        """Saves if it is time, or much was settled.
+
+        Args:
+            state: gives what `save` takes.
+            seconds: between two checkpoints.
+
+        Raises:
+            RunFailed: as `save`.
+        """
+        is_time = time.monotonic() - self._last_save >= seconds
+        if is_time or self._recent_rows >= CHECKPOINT_ROWS:
+            self.save(state())
+            self._last_save = time.monotonic()
 
     def save(self, state: Mapping[str, NDArray]) -> None:
         """Writes what is in memory as the journal's next file, then a checkpoint.
@@ -153,7 +170,7 @@ class Journal:
         write_whole(segment, content, f"the journal in {str(self._partial)!r}")
         self._digests.append(hashlib.sha256(content).digest())
         self._recent = []
-        self.recent_rows = 0
+        self._recent_rows = 0
 
 
 def write_unfinished(partial: Path, document: Mapping[str, Any]) -> str:

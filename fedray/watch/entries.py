@@ -262,7 +262,6 @@ class Runs:
             if entry.resume and (folder.parent / TASKS_FILE).is_file():
                 whole = f"fedray {command} {shlex.quote(str(folder.parent))}"
                 entry = replace(entry, resume=whole)
-            return entry
         return entry
 
     def _finished_tasks(self, folder: Path) -> Entry:
@@ -283,12 +282,13 @@ class Runs:
         )
 
     def _finished_training(self, folder: Path) -> Entry:
-        entry = Entry(path=self._relative(folder), kind="training", state="finished")
         document = self._document(folder / TRAINING_FILE)
         if not isinstance(document, dict):
             return self._damaged(folder, "training", TRAINING_FILE)
-        return replace(
-            entry,
+        return Entry(
+            path=self._relative(folder),
+            kind="training",
+            state="finished",
             name=_text(_table(document, "scenario"), "name"),
             written=_text(document, "written"),
             report=self._report_of(folder),

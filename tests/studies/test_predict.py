@@ -13,8 +13,7 @@ from fedray.report.text import TextTable
 from fedray.report.text.predictions import prediction_pieces
 from fedray.scenario import Scenario
 from fedray.scenarios.gboard import FITTED_ROWS, published_runs, select
-from fedray.studies import predict as predictions
-from fedray.studies import sensitivity
+from fedray.studies import outcome, sensitivity
 from fedray.studies.outcome import Outcome, outcome_of
 from fedray.studies.predict import (
     MECHANISMS,
@@ -235,7 +234,7 @@ def test_a_bad_file_of_rows_is_refused_in_one_line(
 def test_the_command_predicts_published_rows_and_those_of_a_user(
     tmp_path: Path, fedray_command, monkeypatch
 ) -> None:
-    monkeypatch.setattr(predictions, "outcome_of", lawful)
+    monkeypatch.setattr(outcome, "outcome_of", lawful)
     file = tmp_path / "mine.csv"
     file.write_text(f"{HEADING}\n{ROW}\n")
     given = ("--predict", "--in-process", "--seeds", "1", "--rows", str(file))
@@ -271,7 +270,7 @@ def test_the_command_varies_every_setting(fedray_command, monkeypatch) -> None:
         scenarios.append(scenario)
         return lawful(scenario)
 
-    monkeypatch.setattr(sensitivity, "outcome_of", seen)
+    monkeypatch.setattr(outcome, "outcome_of", seen)
     code, out, err = fedray_command(
         "reproduce", "gboard", "--sensitivity", "--in-process", "--json"
     )
