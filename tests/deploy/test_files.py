@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
 from kuberay import CLAIM, RAY_JOB, amount
+from ray.scripts.scripts import cli
+from shown import commands_of
 
 from fedray.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+SHOWN = commands_of(DEPLOY / "README.md")
 
 
 def arguments_of(command: str) -> list[str]:
@@ -173,13 +177,35 @@ def test_no_ray_is_allowed_that_asks_for_no_token_by_default() -> None:
 def test_the_cluster_file_and_the_job_command_can_be_read() -> None:
     cluster = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
     assert cluster["max_workers"] == len(cluster["provider"]["worker_ips"])
-    command = next(
-        line
-        for line in (DEPLOY / "README.md").read_text().splitlines()
-        if line.startswith("ray job submit")
-    )
+    (command,) = [line for line in SHOWN if line.startswith("ray job submit")]
     assert "--working-dir ." in command
     assert "--address" in arguments_of(command.partition(" -- ")[2])
+
+
+@pytest.mark.parametrize("line", [line for line in SHOWN if line.startswith("ray ")])
+def test_every_command_of_ray_that_is_shown_has_options_that_exist(line: str) -> None:
+    command: Any = cli
+    _, *words = shlex.split(line)
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    command.make_context(command.name, words)
+
+
+def test_every_file_that_a_shown_command_names_exists() -> None:
+    named = {word for line in SHOWN for word in shlex.split(line) if word.startswith("deploy/")}
+    assert named == {"deploy/Dockerfile", "deploy/ray-cluster.yaml", "deploy/rayjob.yaml"}
+    assert all((ROOT / name).is_file() for name in named)
+
+
+def test_whoever_submits_a_job_has_the_token_and_says_so() -> None:
+    """Ray's clients send no token unless the variable says that there is one."""
+    submits = next(place for place, line in enumerate(SHOWN) if line.startswith("ray job"))
+    for line in (
+        "ray get-auth-token --generate",
+        "chmod 600 ~/.ray/auth_token",
+        "export RAY_AUTH_MODE=token",
+    ):
+        assert SHOWN.index(line) < submits
 
 
 def test_no_port_is_open_to_those_without_the_token() -> None:
@@ -197,4 +223,3 @@ def test_no_port_is_open_to_those_without_the_token() -> None:
     assert list(cluster["file_mounts"]) == ["/home/ray/.ray/auth_token"]
     job, _ = documents()
     assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
-    assert "RAY_AUTH_MODE=token" in (DEPLOY / "README.md").read_text()

@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
-import sysconfig
+import sys
 import tomllib
 import venv
 from pathlib import Path
@@ -49,7 +49,8 @@ class Image:
         venv.create(python, symlinks=True)
         site = next((python / "lib").glob("python*/site-packages"))
         # What stands in a .pth file comes after the environment's own packages.
-        (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        ours = [path for path in sys.path if path.endswith("site-packages")]
+        (site / "dependencies.pth").write_text("\n".join(ours) + "\n")
         pip = python / "bin" / "pip"
         pip.write_text(f'#!/bin/sh\nexec "{python}/bin/python" -m pip "$@"\n')
         pip.chmod(0o755)
@@ -86,7 +87,7 @@ class Image:
         done = subprocess.run(
             ["/bin/sh", "-c", command],
             cwd=self.path("."), env=self.environment,
-            capture_output=True, text=True, timeout=300, check=False,
+            capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
