@@ -29,7 +29,6 @@ from fedray.simulation import (
     demand_same_scenario,
     kept_for_resumption,
     parts_of,
-    predicted_seconds,
     save_contents,
     shards_of,
     use_of,
@@ -69,7 +68,7 @@ def simulate_tasks(
         Starved: no task committed a round.
         FedrayError: as `fedray.simulate`. After a checkpoint, `resume_tasks` goes on.
     """
-    placement = _resolved(several, placement)
+    placement = (placement or Placement()).resolved()
     check_memory(several, placement)
     with TasksWriter(out or new_directory(several.name), several.names) as writer:
         run = write_unfinished(writer.partial, several.to_document())
@@ -158,12 +157,6 @@ def is_unfinished_run_of_tasks(directory: str | Path) -> bool:
     return "tasks" in document["scenario"]
 
 
-def _resolved(several: SeveralTasks, placement: Placement | None) -> Placement:
-    return (placement or Placement()).resolved(
-        lambda: sum(predicted_seconds(task.scenario) for task in several.tasks)
-    )
-
-
 def _resumed(
     directory: str | Path,
     placement: Placement | None,
@@ -176,7 +169,7 @@ def _resumed(
     demand_same_scenario(partial, document, kept, several)
     if several is None and not trust_code:
         kept.demand_trust()
-    placement = _resolved(kept, placement)
+    placement = (placement or Placement()).resolved()
     check_memory(kept, placement)
     out = partial.with_name(partial.name.removesuffix(".partial"))
     with TasksWriter(out, kept.names, is_resumed=True) as writer:

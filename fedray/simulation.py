@@ -83,7 +83,7 @@ def simulate(
     What was reached by the last checkpoint is kept beside `out` then, for `resume`. Without a
     checkpoint nothing is left behind.
     """
-    placement = (placement or Placement()).resolved(lambda: predicted_seconds(scenario))
+    placement = (placement or Placement()).resolved()
     check_memory(scenario, placement)
     with TraceWriter(out or new_directory(scenario.name)) as writer:
         run = write_unfinished(writer.partial, scenario.to_document())
@@ -119,7 +119,7 @@ def resume(
         FedrayError: as `simulate`.
     """
     partial, kept, run = read_unfinished_scenario(directory, scenario)
-    placement = (placement or Placement()).resolved(lambda: predicted_seconds(kept))
+    placement = (placement or Placement()).resolved()
     if scenario is None and not trust_code:
         kept.demand_trust()
     check_memory(kept, placement)
@@ -128,21 +128,6 @@ def resume(
         journal = Journal(partial, run)
         state = journal.load()
         return _Simulation(kept, placement, writer, journal, on_progress, on_commit).run(state)
-
-
-def predicted_seconds(scenario: Scenario) -> float:
-    """How long a simulation takes in one process: a guess, from one machine, for `auto`.
-
-    Args:
-        scenario: what is simulated.
-
-    Returns:
-        Seconds. No result depends on it: it only chooses between this process and Ray.
-    """
-    # Of buffered rounds as well: over_selection then has its default, and stands for the drop-outs.
-    selected = scenario.rounds.count * scenario.rounds.selection_target
-    # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
-    return 2.0 + 5e-6 * selected + 5e-7 * scenario.device_ids
 
 
 def read_unfinished_scenario(

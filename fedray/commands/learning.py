@@ -25,8 +25,8 @@ InProcessFlag = Annotated[
     bool | None,
     typer.Option(
         "--in-process/--ray",
-        help="Where workers run: in this process, or as Ray actors. Default: in this process for "
-        "small runs, where that is faster. The result is the same.",
+        help="Where workers run: in this process, or as Ray actors. Default: whichever is faster; "
+        "a long training gains by Ray. The result is the same.",
         show_default=False,
     ),
 ]

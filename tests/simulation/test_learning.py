@@ -189,6 +189,8 @@ def test_how_long_it_takes_is_measured_with_the_task_that_is_trained(
     many = scenario.with_overrides("rounds.count=4000")
     assert Placement().resolved(lambda: predicted_seconds(many)).backend == "ray"
     assert Placement().resolved(lambda: 0.0).backend == "in-process"
+    assert Placement().resolved().backend == "in-process"
+    assert Placement(shards=2).resolved().backend == "ray"
 
 
 @pytest.mark.slow
