@@ -140,6 +140,7 @@ from fedray.scenario.uploads import Uploads as Uploads
 from fedray.scenario.weighting import ClippedDenominator as ClippedDenominator
 from fedray.scenario.weighting import FixedDenominator as FixedDenominator
 from fedray.scenario.weighting import MeanWeighting as MeanWeighting
+from fedray.server.correlated_noise import CorrelatedNoise as CorrelatedNoise
 from fedray.several_tasks import resume_tasks as resume_tasks
 from fedray.several_tasks import run_tasks as run_tasks
 from fedray.several_tasks import simulate_tasks as simulate_tasks
