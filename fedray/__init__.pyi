@@ -68,8 +68,10 @@ from fedray.pretraining import Pretrained as Pretrained
 from fedray.pretraining import pretrain as pretrain
 from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
+from fedray.report.progress import show_progress as show_progress
 from fedray.report.several_tasks import write_tasks_report as write_tasks_report
 from fedray.report.trained_page import write_training_report as write_training_report
+from fedray.result import Drawing as Drawing
 from fedray.scenario.availability import AlwaysOn as AlwaysOn
 from fedray.scenario.availability import ChargingHabits as ChargingHabits
 from fedray.scenario.availability import ConditionsAvailability as ConditionsAvailability

@@ -43,7 +43,7 @@ AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "traces": ("Traces and trained runs", ("fedray.trace",)),
-    "audits": ("Audits and reports", ("fedray.audit", "fedray.report")),
+    "audits": ("Audits and reports", ("fedray.audit", "fedray.report", "fedray.result")),
     "mechanisms": ("Mechanisms", ("fedray.mechanisms", "fedray.server.correlated_noise")),
     "studies": ("Studies", ("fedray.studies",)),
     "scenarios": ("Tables of scenarios", ("fedray.scenario", "fedray.encoding")),
