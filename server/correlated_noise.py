@@ -88,6 +88,11 @@ class CorrelatedNoise:
         return self._stream.next_round
 
     @property
+    def clip_norm(self) -> float:
+        """The largest L2 norm of what one unit of privacy adds to the sum of one step."""
+        return self._clip_norm
+
+    @property
     def deviation(self) -> float:
         """noise_multiplier * clip_norm: the scale of the noise on the *sum* of one step's
         contributions."""
