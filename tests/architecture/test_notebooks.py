@@ -6,6 +6,8 @@ asked for what a notebook would show.
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +58,24 @@ def test_a_notebook_is_kept_without_output_and_names_what_it_needs(notebook: Pat
 
 def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) == 3
+
+
+@pytest.mark.slow
+def test_a_log_is_imported_in_a_notebook_that_has_no_widgets(tmp_path: Path) -> None:
+    """There DuckDB refuses every setting of its progress bar; it looks for IPython when it is
+    imported, so this takes a process of its own."""
+    (tmp_path / "log.csv").write_text("device,round\na,0\nb,1\na,1\n")
+    program = """
+import sys, types
+kernel = types.SimpleNamespace(config={"IPKernelApp": True}, kernel=None)
+sys.modules["IPython"] = types.ModuleType("IPython")
+sys.modules["IPython"].get_ipython = lambda: kernel
+sys.modules["ipywidgets"] = None
+import fedray
+print(fedray.import_log("log.csv", "device", "round", 2, "trace").run["rows"])
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == "3\n"
