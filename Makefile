@@ -37,8 +37,8 @@ bench-learning: .venv/.tests  ## What training costs beside the devices' work: t
 bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alternatives (half an hour)
 	$(BIN)/python tests/benchmarks/bench_population.py
 
-faults: .venv/.tests  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions
-	FEDRAY_ALL_MOMENTS=1 $(BIN)/python -m pytest -q tests/simulation/test_faults.py tests/simulation/test_cluster.py
+faults: .venv/.cluster  ## Every fault at three moments: killed actors, nodes and drivers, full disks, interruptions; jobs on a cluster
+	FEDRAY_ALL_MOMENTS=1 $(BIN)/python -m pytest -q tests/simulation/test_faults.py tests/simulation/test_cluster.py tests/deploy
 
 canary: .venv/.tests  ## Canaries: coverage and planted bugs, 100 seeds each; 1,000 audits and 150 sampled epsilons, bracketed
 	FEDRAY_ALL_SEEDS=1 $(BIN)/python -m pytest -q tests/studies/test_canary.py tests/studies/test_canary_kinds.py \
@@ -95,6 +95,10 @@ clean:  ## Remove what was made, runs excepted
 .venv/.tests: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[dev]'
 	touch $@ .venv/.runs
+
+.venv/.cluster: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e '.[dev,cluster]'
+	touch $@ .venv/.runs .venv/.tests
 
 .venv/.docs: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[docs]'

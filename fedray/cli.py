@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from fedray import __version__
 from fedray.commands.audits import audit, canary, report, statement
@@ -56,6 +56,22 @@ class _Commands(TyperGroup):
             if new_name is None:
                 raise
             raise InputError(new_name) from None
+
+
+class _Command(TyperCommand):
+    """A command whose options are listed under the headings that they have."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                usual = f"{param.param_type_name.title()}s"
+                heading = getattr(param, "rich_help_panel", None) or usual
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 app = typer.Typer(
@@ -116,7 +132,8 @@ for _command in (
 ):
     # Given as a short help, the first paragraph is wrapped; else it would be cut after a line.
     _first = " ".join((_command.__doc__ or "").partition("\n\n")[0].split())
-    app.command(name=_command.__name__.rstrip("_"), short_help=_first)(_command)
+    _name = _command.__name__.rstrip("_")
+    app.command(name=_name, cls=_Command, short_help=_first)(_command)
 
 
 def main() -> None:

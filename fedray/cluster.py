@@ -35,7 +35,7 @@ def cluster(placement: Placement) -> Iterator[float]:
     In-process there is nothing to start.
 
     Workers do not inherit this process's sys.path, so a local cluster's workers get it by
-    PYTHONPATH, and a cluster that is joined gets the five packages.
+    PYTHONPATH, and a cluster that is joined gets the package.
 
     Args:
         placement: says the backend, and the address of a cluster to join.

@@ -7,7 +7,7 @@ square is sum over i, j in pi of G[i, j] <u_i, u_j>, G = C'C. Cases, and where t
 1. a pattern with G >= 0 on it: all u_i alike are worst, sqrt(sum G[i, j]), exact in every
    dimension; with negative entries sqrt(sum |G[i, j]|) is an upper bound (Choquette-Choo et al.
    2023, Proposition E.1), and the largest value over unit vectors is exact for models of at least
-   |pi| parameters                  `PatternSensitivities`, `pattern_sensitivity`
+   |pi| parameters                  `PatternSensitivities`
 2. a trace: the largest over its devices                     `fedray.audit.sensitivity`
 3. a non-increasing Toeplitz C under (b, k): Theorem 3.1     `toeplitz.py`
 4. at most b bands under (b, k): dynamic program             `orthogonal_sensitivity`
@@ -340,16 +340,6 @@ class PatternSensitivities:
             most = min(self._most_rounds, GRAM_TABLE_ROUNDS)
             self._table = self._strategy.grown_table(self._table, self._rounds, most)
         return self._table.entries(first, second)
-
-
-def pattern_sensitivity(
-    strategy: "Strategy", pattern: NDArray[np.int64], rounds: int
-) -> Sensitivity:
-    """The sensitivity of one device's pattern of rounds [c], in order, over a run of `rounds`.
-
-    For many patterns of one strategy, `PatternSensitivities` computes G once. Raises InputError.
-    """
-    return PatternSensitivities(strategy, rounds).exact(np.asarray(pattern, dtype=np.int64))
 
 
 def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:

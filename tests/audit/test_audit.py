@@ -27,7 +27,7 @@ from fedray.mechanisms.registry import (
     Tree,
     TreeFull,
 )
-from fedray.mechanisms.sensitivity import pattern_sensitivity
+from fedray.mechanisms.sensitivity import PatternSensitivities
 from fedray.trace.reader import Trace
 
 STRATEGIES = [
@@ -199,7 +199,7 @@ def test_negative_gram_entries_leave_the_trace_sensitivity_exact(trace, seed: in
     strategy = Matrix.from_matrix(C, "C.npy")
     found = trace_sensitivity(strategy, as_patterns(patterns, rounds))
     each = [
-        pattern_sensitivity(strategy, np.array(sorted(pattern)), rounds)
+        PatternSensitivities(strategy, rounds).exact(np.array(sorted(pattern)))
         for pattern in patterns
         if pattern
     ]

@@ -1,6 +1,7 @@
 """The command: what it prints, its exit codes, and one line for every mistake."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -273,6 +274,18 @@ def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
     if "--help" in arguments:
         heavy += ["numpy", "rich"]
     assert_not_loaded(heavy, arguments)
+
+
+def test_options_that_belong_together_are_listed_under_their_heading(fedray_command) -> None:
+    _, text, _ = fedray_command("import", "--help")
+    headings = [line for line in text.splitlines() if re.fullmatch(r"[A-Z].*:", line)]
+    assert headings[:3] == [
+        "Arguments:",
+        "Options:",
+        "Which rounds released a model (one of the three):",
+    ]
+    listed = re.findall(r"^  (--[a-z-]+)", text.partition(headings[2])[2], re.M)
+    assert listed[:3] == ["--rounds", "--renumber", "--rounds-file"]
 
 
 def test_the_help_says_of_every_command_what_it_does_in_whole_words(fedray_command) -> None:

@@ -29,7 +29,6 @@ from fedray.mechanisms.registry import (
 from fedray.mechanisms.sensitivity import (
     PatternSensitivities,
     any_strategy_sensitivity,
-    pattern_sensitivity,
     unit_vector_sensitivity,
 )
 from fedray.mechanisms.strategy import Sensitivity, Strategy
@@ -114,7 +113,7 @@ def test_pattern_sensitivity_is_the_norm_of_the_summed_columns(
     strategy: Strategy, rounds: int, data
 ) -> None:
     pattern = sorted(data.draw(st.sets(st.integers(0, rounds - 1), min_size=1)))
-    found = pattern_sensitivity(strategy, np.array(pattern), rounds)
+    found = PatternSensitivities(strategy, rounds).exact(np.array(pattern))
     assert found.is_exact
     assert found.worst_pattern == tuple(pattern)
     assert found.value == pytest.approx(
@@ -139,7 +138,7 @@ def test_with_negative_entries_the_largest_over_unit_vectors_is_certified(
     """Above every choice of signs and of random unit vectors, below Proposition E.1's bound, both certificates equal."""
     pattern = np.array(sorted(rounds_of))
     columns = reference.strategy_matrix(strategy, 24)[:, pattern]
-    found = pattern_sensitivity(strategy, pattern, 24)
+    found = PatternSensitivities(strategy, 24).exact(pattern)
     assert found.lower_bound <= found.value <= found.lower_bound * (1 + 1e-6)
     assert found.value <= PatternSensitivities(strategy, 24).of(pattern[None]).values[0] * (
         1 + 1e-9
@@ -327,11 +326,9 @@ def test_ordered_mechanisms_with_restarts_are_exact(made, min_sep: int, most: in
     strategy, rounds = made
     found = assert_exact(strategy, rounds, min_sep, most)
     square = sum(
-        pattern_sensitivity(
-            strategy.mechanism,
-            np.array([r - start for r in found.worst_pattern if start <= r < end]),
-            end - start,
-        ).value
+        PatternSensitivities(strategy.mechanism, end - start)
+        .exact(np.array([r - start for r in found.worst_pattern if start <= r < end]))
+        .value
         ** 2
         for start, end in strategy.segments(rounds)
         if any(start <= r < end for r in found.worst_pattern)
@@ -406,7 +403,7 @@ def test_small_columns_keep_their_negative_entries_beside_large_ones() -> None:
     C = np.eye(4)
     C[0, 0] = 1e7
     C[1:, 1:] = lower_factor(np.where(np.eye(3) > 0, 1.0, -0.45))
-    found = pattern_sensitivity(Matrix.from_matrix(C, "C.npy"), np.array([1, 2, 3]), 4)
+    found = PatternSensitivities(Matrix.from_matrix(C, "C.npy"), 4).exact(np.array([1, 2, 3]))
     assert found.value**2 == pytest.approx(
         3 * 1.45, rel=1e-7
     )  # vectors at 120 degrees, as G = 1.45 I - 0.45 J
@@ -554,7 +551,7 @@ def test_impossible_schemas_are_refused(arguments, rule: str) -> None:
 @pytest.mark.parametrize("pattern", [[2, 1], [-1, 3], [0, 5]])
 def test_impossible_patterns_are_refused(pattern) -> None:
     with pytest.raises(ValueError, match="must not decrease, and lie within"):
-        pattern_sensitivity(Identity(), np.array(pattern), 5)
+        PatternSensitivities(Identity(), 5).exact(np.array(pattern))
 
 
 def test_beyond_the_gram_table_closed_forms_take_over() -> None:
