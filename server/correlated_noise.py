@@ -160,6 +160,7 @@ class CorrelatedNoise:
     def rho(self, participation: MinSep) -> float:
         """rho of zero-concentrated DP of all planned steps, under zero-out of one unit: exact where
         the sensitivity is, else an upper bound. See `figures`."""
+        # It does not depend on delta, of which figures need some value.
         rho = self.figures(participation, delta=0.5).rho
         assert rho is not None
         return rho
