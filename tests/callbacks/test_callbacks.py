@@ -91,6 +91,17 @@ def test_a_flower_training_has_the_noise_of_the_mechanism(tmp_path: Path) -> Non
     assert found["rows"] == len(found["released"]) - 2
 
 
+@pytest.mark.slow
+def test_a_training_by_opacus_has_the_noise_of_the_mechanism_and_no_other(tmp_path: Path) -> None:
+    """In sums and in means; an optimizer with noise of its own, or another clip norm, is refused."""
+    found = run_in("opacus", "run_opacus.py", tmp_path)
+    for reduction in ("mean", "sum"):
+        parameters, expected = found[reduction]
+        np.testing.assert_allclose(parameters, expected, atol=1e-4)
+    assert found["refused"][0].startswith("noise_multiplier=1.0")
+    assert found["refused"][1].startswith("max_grad_norm=1.0")
+
+
 FEDSCALE = """\
 (11-22) 10:00:01 INFO     [aggregator.py:455] Wall clock: 0 s, round: 1, Planned participants: 0, Succeed participants: 0, Training loss: 0.0
 (11-22) 10:00:01 INFO     [aggregator.py:471] Selected participants to run: [4, 7, 9]
