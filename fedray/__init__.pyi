@@ -68,8 +68,10 @@ from fedray.pretraining import Pretrained as Pretrained
 from fedray.pretraining import pretrain as pretrain
 from fedray.report.files import write_figures as write_figures
 from fedray.report.page import write_report as write_report
+from fedray.report.progress import show_progress as show_progress
 from fedray.report.several_tasks import write_tasks_report as write_tasks_report
 from fedray.report.trained_page import write_training_report as write_training_report
+from fedray.result import Drawing as Drawing
 from fedray.scenario.availability import AlwaysOn as AlwaysOn
 from fedray.scenario.availability import ChargingHabits as ChargingHabits
 from fedray.scenario.availability import ConditionsAvailability as ConditionsAvailability
@@ -140,6 +142,7 @@ from fedray.scenario.uploads import Uploads as Uploads
 from fedray.scenario.weighting import ClippedDenominator as ClippedDenominator
 from fedray.scenario.weighting import FixedDenominator as FixedDenominator
 from fedray.scenario.weighting import MeanWeighting as MeanWeighting
+from fedray.server.correlated_noise import CorrelatedNoise as CorrelatedNoise
 from fedray.several_tasks import resume_tasks as resume_tasks
 from fedray.several_tasks import run_tasks as run_tasks
 from fedray.several_tasks import simulate_tasks as simulate_tasks

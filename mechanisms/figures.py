@@ -20,6 +20,7 @@ from fedray.mechanisms.loss import Loss, loss
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.result import Result
 from fedray.rounding import up
 
 HYPOTHETICAL = (
@@ -29,7 +30,7 @@ HYPOTHETICAL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Result):
     """What one strategy gives under one participation: errors, sensitivity, losses and privacy.
 
     Privacy is computed when it is asked for, and every figure of it is exact or an upper bound.

@@ -15,6 +15,9 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Recurrence
 from fedray.mistakes import Explained
 
+LARGEST_NOISE_GROWTH = 1e6
+"""Largest weight of a draw in C^-1 Z: beyond, float32 noise would drown itself."""
+
 
 class SensitivityUnknown(InputError):
     """No theorem gives the sensitivity under this participation within reason. That of a trace,
@@ -159,6 +162,16 @@ class Strategy(Explained, ABC):
         parameters bound it, and where finding it would need a matrix's inverse."""
         del rounds
         return 1.0
+
+    def check_noise_growth(self, rounds: int) -> None:
+        """Raises InputError where the noise of so many rounds grows beyond
+        LARGEST_NOISE_GROWTH."""
+        growth = self.noise_growth(rounds)
+        if not growth <= LARGEST_NOISE_GROWTH:
+            raise InputError(
+                f"the noise C^-1 Z of this {self.kind} strategy grows {growth:g}-fold within "
+                f"{rounds} rounds; use coefficients whose inverse is stable"
+            )
 
     @abstractmethod
     def recurrence(self, rounds: int) -> Recurrence:

@@ -22,6 +22,7 @@ from fedray.errors import CheckpointError, InputError
 from fedray.messages import Clip, TrainReport
 from fedray.scenario import Scenario
 from fedray.server.clip_rule import clip_rule_of
+from fedray.server.draws import kind_of_device
 from fedray.server.estimator import estimator_of
 from fedray.server.noise import NoiseStream, noise_stream
 from fedray.server.optimizers import optimizer_of
@@ -176,11 +177,10 @@ class ModelAggregator:
 
 
 def _kind_of(device: torch.device) -> str:
-    if device.type != "cuda":
-        return device.type
-    if not torch.cuda.is_available():
+    """The kind of a device that is there. Raises InputError."""
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(
             "aggregator_gpus is not 0 but torch sees no GPU; install torch's CUDA build, or leave "
             "it out for the CPU"
         )
-    return f"cuda {torch.cuda.get_device_name(device)}"
+    return kind_of_device(device)

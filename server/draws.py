@@ -110,3 +110,10 @@ def _cuda_state(key: int, position: int) -> Tensor:
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="noise")
+
+
+def kind_of_device(device: torch.device) -> str:
+    """What draws depend on beside their address: "cpu", or "cuda" and the model of GPU."""
+    if device.type != "cuda":
+        return device.type
+    return f"cuda {torch.cuda.get_device_name(device)}"

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.errors import InputError
 from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
 from fedray.mechanisms.strategy import Strategy
 from fedray.rng import Stream
@@ -48,10 +49,10 @@ class NoiseStream(ABC):
         self.next_round = 0
 
     def next(self) -> Tensor:
-        """The next round's noise [D]; the tensor is reused by the next call. Raises ValueError
+        """The next round's noise [D]; the tensor is reused by the next call. Raises InputError
         after the last round."""
         if self.next_round >= self._rounds:
-            raise ValueError(
+            raise InputError(
                 f"round {self.next_round} has no noise: this stream was made for {self._rounds} "
                 "rounds, which is what is accounted "
                 "for, and a repeated row would reveal differences; plan for more rounds"
@@ -73,16 +74,16 @@ class NoiseStream(ABC):
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Restores a state of a stream of the same strategy, rounds, seed and coordinates. Raises
-        ValueError."""
+        InputError."""
         # Torch would broadcast a state of one row over all of them without an error.
         expected, found = tuple(self._buffers().shape), state["buffers"].shape
         if expected != found:
-            raise ValueError(
+            raise InputError(
                 f"buffers have shape {found}, this stream has {expected}; load the state of the "
                 "same scenario"
             )
         if not 0 <= int(state["next_round"]) <= self._rounds:
-            raise ValueError(
+            raise InputError(
                 f"next_round={int(state['next_round'])} is not among this stream's {self._rounds} "
                 "rounds; load its own state"
             )

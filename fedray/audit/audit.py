@@ -9,11 +9,11 @@ their noise multipliers.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from fedray.audit.assumptions import assumptions_of
 from fedray.audit.claims import Claim
@@ -54,6 +54,7 @@ from fedray.mechanisms.comparison import NOT_COMPARABLE, Utility, utility
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity, Tree
 from fedray.mechanisms.strategy import Strategy
+from fedray.result import DrawnResult
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
@@ -131,7 +132,7 @@ class MechanismAudit:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(DrawnResult):
     """What a trace shows. Printed, it is a table; `to_json` has the same figures unrounded."""
 
     path: Path
@@ -403,6 +404,16 @@ class Audit:
             "least_noise": least[0] if least else None,
         }
 
+    def to_arrow(self) -> pa.Table:
+        """The guarantees, a row per mechanism and guarantee, with the keys of `to_json`."""
+        return pa.Table.from_pylist(
+            [
+                {"mechanism": mechanism.name, **guarantee.to_json()}
+                for mechanism in self.mechanisms
+                for guarantee in mechanism.guarantees
+            ]
+        )
+
     def to_json_in_full(self) -> dict[str, Any]:
         """`to_json`, and what takes longer: what each device got, the frontier, privacy over
         rounds."""
@@ -437,10 +448,6 @@ class Audit:
     def __str__(self) -> str:
         return "\n\n".join(_aligned(table) for table in self._tables())
 
-    def _repr_html_(self) -> str:
-        """The same tables for notebooks; `fedray.write_report` writes the whole page."""
-        return f"<p>{escape(repr(self))}</p>{''.join(map(_html_table, self._tables()))}"
-
     def _tables(self) -> list[list[list[str]]]:
         """Participation, then each mechanism; a row of one cell is a title."""
         from fedray.report.text.audits import guarantee_rows, participation_rows
@@ -463,16 +470,6 @@ def _aligned(rows: list[list[str]]) -> str:
         for row in rows
     ]
     return "\n".join(lines)
-
-
-def _html_table(rows: list[list[str]]) -> str:
-    lines = [
-        "".join(f"<td>{escape(cell)}</td>" for cell in row)
-        if len(row) > 1
-        else f'<th colspan="99" style="text-align: left">{escape(row[0])}</th>'
-        for row in rows
-    ]
-    return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>"
 
 
 def audit_trace(

@@ -14,6 +14,7 @@ from fedray.audit.findings import NOISE_STATEMENTS, PRIVACY_STATEMENTS, Verdict
 from fedray.audit.guarantees import Guarantee, described, true_positive_rate
 from fedray.errors import InputError, shown
 from fedray.mechanisms.accounting.accountants import epsilon_of
+from fedray.result import Result
 from fedray.rounding import up
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -38,7 +39,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Result):
     """A privacy statement. title: of the run or log. lines: in the checklist's order."""
 
     title: str

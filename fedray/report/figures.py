@@ -23,6 +23,12 @@ def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
     Those of privacy need a mechanism in the audit; those of the run need a trace of ours, as an
     imported log knows nothing of eligible devices or of a model.
     """
+    of_run = trace_figures(trace) if isinstance(trace, Trace) else []
+    return [*of_run, *audit_figures(audit)]
+
+
+def trace_figures(trace: Trace) -> list[Figure]:
+    """Figures of the run itself: supply, pace, and what its model learned."""
     of_run: list[Callable[[Trace], Figure | None]] = [
         eligible_devices,
         eligible_by_hour,
@@ -30,14 +36,16 @@ def figures_of(trace: Trace | ImportedTrace, audit: Audit) -> list[Figure]:
         stored_uploads,
         staleness,
     ]
+    figures = [make(trace) for make in of_run]
+    return [*(figure for figure in figures if figure is not None), *held_out_metrics(trace)]
+
+
+def audit_figures(audit: Audit) -> list[Figure]:
+    """Figures of participations; and of privacy, where the `audit` has a mechanism with noise."""
     of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps, exclusions]
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
-    figures: list[Figure | None] = []
-    if isinstance(trace, Trace):
-        figures += [make(trace) for make in of_run]
-        figures += held_out_metrics(trace)
-    figures += [make(audit) for make in of_audit]
+    figures = [make(audit) for make in of_audit]
     return [figure for figure in figures if figure is not None]
 
 

@@ -308,6 +308,19 @@ def render_watch(listing: dict[str, Any], nonce: str) -> str:
     )
 
 
+def render_fragment(line: str, tables: Sequence[PageTable]) -> str:
+    """Makes a part of a page, as a notebook shows it: it loads nothing, and has no script.
+
+    Args:
+        line: what stands first.
+        tables: in order.
+
+    Returns:
+        One element of HTML as text.
+    """
+    return _environment().get_template("fragment.html.j2").render(line=line, tables=tables)
+
+
 def _environment() -> jinja2.Environment:
     # Names of users' files and scenarios stand in the page, so everything is escaped; a name that
     # is not defined is a bug, and not an empty text.

@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -136,6 +137,74 @@ class _StudyLines:
         if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             print(f"{self._title}: {told}", file=sys.stderr)
+
+
+SECONDS_BETWEEN_UPDATES = 0.25
+"""In a notebook."""
+
+
+def show_progress(title: str = "") -> Callable[[HowFar | str], None]:
+    """Makes a listener for `on_progress` that shows how far a run or a study is.
+
+    In a notebook one line below the cell is kept up to date; elsewhere a line is printed to stderr
+    every fifteen seconds.
+
+    Args:
+        title: what stands before the line.
+
+    Returns:
+        A listener for one call of a function of fedray.
+    """
+    return _Shown(title)
+
+
+class _Shown:
+    """A listener of runs and of studies."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._state, self._pace = _State(), _Pace()
+        self._display = _notebook_display()
+        self._seconds = SECONDS_BETWEEN_UPDATES if self._display else SECONDS_BETWEEN_LINES
+        self._last = time.monotonic()
+        self._handle: Any = None
+
+    def __call__(self, progress: HowFar | str) -> None:
+        text, is_over = self._told(progress)
+        is_first = self._display is not None and self._handle is None
+        if not (is_first or is_over or time.monotonic() - self._last >= self._seconds):
+            return
+        self._last = time.monotonic()
+        line = f"{self._title}: {text}" if self._title else text
+        if self._display is None:
+            print(line, file=sys.stderr)
+        elif self._handle is None:
+            self._handle = self._display({"text/plain": line}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": line}, raw=True)
+
+    def _told(self, progress: HowFar | str) -> tuple[str, bool]:
+        """The line, and whether it must be seen, as the last one of a run."""
+        if isinstance(progress, str):
+            is_over = isinstance(progress, PartDone) and progress.share >= 1.0
+            return self._pace.told(progress), is_over
+        if isinstance(progress, TrainingEstimate):
+            return estimate_text(progress), True
+        if isinstance(progress, DataProgress):
+            return data_text(progress), False
+        self._state.take(progress)
+        parts = "  ".join(self._state.parts())
+        line = f"round {self._state.done}/{self._state.count}  {parts}"
+        return line, self._state.is_over
+
+
+def _notebook_display() -> Callable[..., Any] | None:
+    """IPython's `display`, where this process is the kernel of a notebook."""
+    # A notebook has loaded IPython; who has not need not have it installed.
+    ipython: Any = sys.modules.get("IPython")
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+        return None
+    return ipython.display.display
 
 
 def both(first: ProgressListener, second: ProgressListener) -> ProgressListener:

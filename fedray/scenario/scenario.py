@@ -36,8 +36,6 @@ from fedray.scenario.training import Training, with_task_as_table
 from fedray.scenario.weighting import MeanWeighting
 from fedray.table import Table
 
-LARGEST_NOISE_GROWTH = 1e6
-"""Largest coefficient of C^-1: beyond, float32 noise would drown itself."""
 TRAINED_TABLES = ("data", "training", "privacy")
 """On which no trace depends, but for the budget `privacy.stop_at`: two trainings on one trace may
 differ in the rest of them."""
@@ -312,13 +310,10 @@ class Scenario(Table):
                 f"{mechanism.most_rounds} rounds "
                 "and has no noise beyond; lower the count or optimise it for more"
             )
-        growth = mechanism.noise_growth(self.rounds.count)
-        if not growth <= LARGEST_NOISE_GROWTH:
-            raise ValueError(
-                f"privacy.mechanism: the noise C^-1 Z of this {mechanism.kind} strategy grows "
-                f"{growth:g}-fold "
-                f"within {self.rounds.count} rounds; use coefficients whose inverse is stable"
-            )
+        try:
+            mechanism.check_noise_growth(self.rounds.count)
+        except InputError as error:
+            raise ValueError(f"privacy.mechanism: {error}") from None
         if self.count_noise is not None:
             recurrence = mechanism.recurrence(self.rounds.count)
             if not any(map(recurrence.begins_anew, range(1, self.rounds.count))):

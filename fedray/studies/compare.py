@@ -14,10 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from fedray.audit.audit import audit_trace
 from fedray.errors import InputError
 from fedray.messages import Metric
 from fedray.parsing import finite_or_none
+from fedray.result import DrawnResult
 from fedray.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
@@ -67,7 +70,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(DrawnResult):
     """Trained runs of one trace, grouped."""
 
     trace_digest: str
@@ -110,6 +113,16 @@ class Comparison:
             "costs_note": COSTS,
             "assumptions": list(self.assumptions),
         }
+
+    def to_arrow(self) -> pa.Table:
+        """The runs, a row each: its group, its seed, and every metric after the last round."""
+        rows = []
+        for group in self.groups:
+            finals = {metric.name: group.finals(metric.name) for metric in self.metrics}
+            for seed in group.seeds:
+                values = {name: by_seed[seed] for name, by_seed in finals.items()}
+                rows.append({"group": group.label, "seed": seed, **values})
+        return pa.Table.from_pylist(rows)
 
     def __repr__(self) -> str:
         runs = sum(len(group.runs) for group in self.groups)

@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from fedray.audit.participation import read_patterns
 from fedray.errors import FitFailed, InputError, Starved
 from fedray.placement import Placement
 from fedray.report.text.studies import fitted_min_sep
+from fedray.result import Result
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 
@@ -48,7 +51,7 @@ class FittedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Result):
     """The value whose run came nearest, and all runs that were tried.
 
     It may be further off than the tolerance, where the search ended before; `relative_error` says
@@ -75,6 +78,10 @@ class Fit:
         """The best run's min-sep over the one that was observed, minus 1."""
         assert self.best.min_sep is not None
         return self.best.min_sep / self.target - 1.0
+
+    def to_arrow(self) -> pa.Table:
+        """The runs in the order in which they were tried, a row each."""
+        return pa.Table.from_pylist([run.to_json() for run in self.runs])
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object, as `fedray fit --json` prints it: the best run, all runs, and the

@@ -52,6 +52,7 @@ from fedray.messages import Metric
 from fedray.parsing import finite_or_none
 from fedray.part_done import PartDone
 from fedray.placement import Placement
+from fedray.result import DrawnResult
 from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
@@ -153,7 +154,7 @@ class MetricResult:
 
 
 @dataclass(frozen=True, slots=True)
-class LearningCurves:
+class LearningCurves(DrawnResult):
     """A study."""
 
     scenario: str

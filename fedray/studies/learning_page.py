@@ -24,18 +24,24 @@ FINAL = "The mean of the evaluations in the last fifth of the rounds"
 def learning_page(study: LearningCurves) -> str:
     """The page of a study."""
     document = study.to_json()
+    return render_study(
+        f"What models learn under each mechanism: {study.scenario}",
+        study_sentence(document),
+        learning_figures(study),
+        learning_tables(study),
+        document,
+    )
+
+
+def learning_tables(study: LearningCurves) -> list[PageTable]:
+    """For every metric of a `study`: the values of the mechanisms, and what each gains."""
+    document = study.to_json()
     tables = []
     for metric in document["metrics"]:
         name = metric["name"].replace("_", " ")
         tables.append(PageTable(f"Held-out {name}", value_rows(document, metric), CONVENTIONS))
         tables.append(PageTable(f"Gains in {name}", gain_rows(metric)))
-    return render_study(
-        f"What models learn under each mechanism: {study.scenario}",
-        study_sentence(document),
-        learning_figures(study),
-        tables,
-        document,
-    )
+    return tables
 
 
 def learning_figures(study: LearningCurves) -> list[Shown]:

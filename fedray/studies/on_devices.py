@@ -22,6 +22,7 @@ from fedray.learning import cohorts
 from fedray.messages import DeviceMeasures, Metric
 from fedray.parsing import finite_or_none
 from fedray.placement import Placement
+from fedray.result import DrawnResult
 from fedray.rng import Stream, stream_generator
 from fedray.scenario import Scenario
 from fedray.studies.trained_scenario import scenario_of_trained
@@ -76,7 +77,7 @@ class DeviceGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class OnDevices:
+class OnDevices(DrawnResult):
     """How a trained model does on the devices of its population: on all, and by participation and
     time zone."""
 

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from fedray.cluster import cluster, run_tasks
 from fedray.errors import InputError
@@ -40,6 +41,7 @@ from fedray.mechanisms.optimize.design import MechanismRequest, cached_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.placement import Placement
+from fedray.result import DrawnResult
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
@@ -174,7 +176,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(DrawnResult):
     """What was found: the best candidate, and all that were simulated on the way."""
 
     target: PlanTarget
@@ -215,6 +217,10 @@ class Plan:
             full = [each for each in meeting if each.is_full_size]
             found[hours] = min(full or meeting, key=lambda each: each.report_goal, default=None)
         return found
+
+    def to_arrow(self) -> pa.Table:
+        """The candidates, a row each, with the keys of `to_json`."""
+        return pa.Table.from_pylist(self.to_json()["candidates"])
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object, as `fedray plan --json` prints it: the target, the answer, every

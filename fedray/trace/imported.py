@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
+from fedray.result import Result
 from fedray.trace.files import DAMAGE, check_file, first_line, read_ahead, read_columns
 from fedray.trace.invariants import check_accepted
 from fedray.trace.reader import (
@@ -130,7 +131,7 @@ class LeftOut:
     all."""
 
 
-class ImportedTrace:
+class ImportedTrace(Result):
     """A trace of somebody's own log, opened. It is read as a `Trace` is, and audited alike.
 
     Raises:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedray.errors import InputError, RunFailed
 from fedray.part_done import PartDone
+from fedray.quiet_duckdb import connected
 from fedray.trace.files import first_line
 from fedray.trace.imported import (
     BY_RANK,
@@ -300,9 +301,7 @@ def _sorted(staged: Path, folder: Path, memory_mebibytes: int) -> Iterator[pa.Re
         "threads": threads,
     }
     try:
-        with duckdb.connect(config=settings) as connection:
-            # Standard output belongs to the command, which may print JSON there.
-            connection.execute("SET enable_progress_bar = false")
+        with connected(settings) as connection:
             relation = connection.read_parquet(str(staged))
             by_all_columns = ", ".join(relation.columns)
             found = relation.order(by_all_columns).to_arrow_reader(BATCH_ROWS)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import Metric
 from fedray.parsing import parse_json
+from fedray.result import DrawnResult
 from fedray.trace.files import check_file, check_name, first_line, read_ahead, read_columns
 from fedray.trace.invariants import (
     check_accepted,
@@ -63,7 +64,7 @@ class AcceptedPart:
     started. None where rounds are not buffered: then it is the round."""
 
 
-class Trace:
+class Trace(DrawnResult):
     """A trace directory, opened; its columns are read when they are asked for, and checked then.
 
     Raises:
@@ -109,6 +110,12 @@ class Trace:
     def to_json(self) -> dict[str, Any]:
         """One JSON object: run.json without its list of parts, and the path."""
         return {"path": str(self.path), **{k: v for k, v in self.run.items() if k != "parts"}}
+
+    def to_arrow(self) -> pa.Table:
+        """The attempts at rounds in order of time, with the columns of rounds.parquet."""
+        columns = self.rounds
+        states = np.array(STATES)[columns["state"]]
+        return pa.table({**columns, "state": states})
 
     @property
     def digest(self) -> str:

@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedray.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.messages import Clip, Measured, Metric, TaskDescription, TrainingMetrics
 from fedray.parsing import finite_or_none, parse_json
+from fedray.result import DrawnResult
 from fedray.rounding import up
 from fedray.trace.checkpoints import NPZ_DAMAGE
 from fedray.trace.files import first_line, read_columns
@@ -114,7 +115,7 @@ _METRICS = TypeAdapter(tuple[Metric, ...])
 _FORMS = {"task_metrics": _METRICS, "optimum": TypeAdapter(dict[str, float])}
 
 
-class TrainedRun:
+class TrainedRun(DrawnResult):
     """A trained run, opened; its files are read when they are asked for.
 
     path: its directory.
@@ -251,6 +252,14 @@ class TrainedRun:
         if self._verify and digest != self.document.get("model_sha256"):
             raise TraceCorrupt(self._changed(name))
         return content
+
+    def to_arrow(self) -> pa.Table:
+        """The metrics, a row per round, with the columns of metrics.parquet; null where a round was
+        not evaluated."""
+        columns = self.metrics
+        return pa.table(
+            {name: pa.array(column, from_pandas=True) for name, column in columns.items()}
+        )
 
     def last_evaluation(self) -> dict[str, Measured]:
         """The metrics after the last round, by name, with standard errors; both NaN where it was

@@ -2,12 +2,17 @@
 
 import ast
 import dataclasses
+import html
 import inspect
 import json
+import re
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,9 +21,13 @@ from pydantic import BaseModel
 import fedray
 from fedray import errors
 from fedray.audit.participation import Patterns
+from fedray.notebook import FIGURES, TABLES
+from fedray.report.figures import figures_of
 from fedray.report.text.audits import guarantee_rows, participation_rows
+from fedray.result import DrawnResult, Result
 from fedray.studies.plan import Candidate
 from fedray.studies.sweep.run import CellResult
+from fedray.trace.schema import ROUND_SCHEMA
 
 FUNCTIONS = [name for name in fedray.__all__ if inspect.isfunction(getattr(fedray, name))]
 VALUES = [
@@ -263,7 +272,8 @@ def test_no_caller_hands_a_stopwatch_to_a_result() -> None:
 
 
 def _candidate() -> Candidate:
-    return Candidate(50, 72.0, 1.0, 1.0, 60, (3,), (4,))
+    found = {"epsilon": 2.5, "rho": 0.1, "days": 3.0, "planned_max_participations": 4}
+    return Candidate(50, 72.0, 1.0, 1.0, 60, (3,), (4,), planned_min_sep=3, **found)
 
 
 @pytest.fixture(scope="module")
@@ -329,16 +339,80 @@ def test_a_result_is_one_json_object(results, name: str) -> None:
     assert isinstance(json.loads(json.dumps(results[name].to_json(), allow_nan=False)), dict)
 
 
+def test_every_result_that_is_a_table_or_a_figure_is_one_in_notebooks() -> None:
+    """Tables and figures are looked up by the names of classes."""
+    kinds = [getattr(fedray, name) for name in VALUES] + [fedray.Trace, fedray.ImportedTrace]
+    kinds += [fedray.Audit, fedray.TrainedRun]
+    shown = {kind.__name__ for kind in kinds if issubclass(kind, Result)}
+    drawn = {kind.__name__ for kind in kinds if issubclass(kind, DrawnResult)}
+    assert shown == TABLES.keys()
+    assert drawn == FIGURES.keys()
+    assert all(callable(resolve_name(where)) for where in FIGURES.values())
+
+
+@pytest.mark.parametrize("name", [name for name in RESULTS if name in TABLES])
+def test_a_result_in_a_notebook_is_an_element_that_loads_nothing(results, name: str) -> None:
+    """Of trained runs and of what is made of them: tests/simulation/test_learning.py."""
+    if name == "TrainedRun":
+        return
+    result = results[name]
+    page = result._repr_html_()
+    assert page.startswith("<div")
+    assert page.rstrip().endswith("</div>")
+    assert repr(result) in html.unescape(page)
+    assert not re.search("<script|<link|<img|http|url", page)
+
+
 def test_an_audit_in_a_notebook_has_the_tables_that_are_printed(results) -> None:
     audit = results["Audit"]
     page = audit._repr_html_()
     document = audit.to_json()
     cells = [cell for _, cell in participation_rows(document)]
     cells += [cell for row in guarantee_rows(document["mechanisms"][0], False) for cell in row]
-    assert all(f"<td>{cell}</td>" in page for cell in cells)
-    assert "<script" not in page
+    assert all(f">{cell}</t" in page for cell in cells)
     named = dataclasses.replace(audit, path=Path("<script>"))
     assert "<script" not in named._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["Trace", "Audit"])
+def test_plots_are_the_figures_of_the_page_as_svg(results, name: str) -> None:
+    drawing = results[name].plot()
+    page = {each.name for each in figures_of(results["Trace"], results["Audit"])}
+    assert set(drawing.svgs) < page
+    for svg in drawing.svgs.values():
+        ElementTree.fromstring(svg)
+    assert drawing._repr_html_().count("</svg>") == len(drawing.svgs) > 2
+    assert "<?xml" not in drawing._repr_html_()
+    one = results[name].plot(next(iter(drawing.svgs)))
+    assert repr(one) == f"<Drawing of {next(iter(drawing.svgs))}>"
+
+
+def test_all_figures_of_a_page_are_those_of_its_trace_and_of_its_audit(results) -> None:
+    trace, audit = results["Trace"], results["Audit"]
+    names = [each.name for each in figures_of(trace, audit)]
+    assert names == [*trace.plot().svgs, *audit.plot().svgs]
+
+
+def test_a_figure_that_a_result_does_not_have_is_refused(results) -> None:
+    with pytest.raises(fedray.InputError, match="^names='gap' is no figure of this Audit; it has "):
+        results["Audit"].plot("gap")
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(results, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(fedray.MissingExtra, match=r"pip install 'fedray\[figures\]'"):
+        results["Trace"].plot()
+
+
+def test_tables_of_arrow_have_the_rows_of_the_results(results) -> None:
+    audit, trace, plan, fit = (results[name] for name in ("Audit", "Trace", "Plan", "Fit"))
+    rows = audit.to_arrow().to_pylist()
+    assert [row["name"] for row in rows] == ["observed", "enforced", "claimed"]
+    assert rows[0]["epsilon"] == audit.mechanisms[0].observed.epsilon
+    assert trace.to_arrow().column_names == [each.name for each in ROUND_SCHEMA]
+    assert trace.to_arrow()["state"].to_pylist().count("committed") == 20
+    assert plan.to_arrow().to_pylist() == json.loads(json.dumps(plan.to_json()))["candidates"]
+    assert fit.to_arrow().to_pylist() == fit.to_json()["runs"]
 
 
 def test_the_epsilon_in_the_line_of_an_audit_says_what_it_is_a_statement_about(results) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from fedray.messages import (
     TrainingProgress,
 )
 from fedray.part_done import PartDone
-from fedray.report.progress import estimate_text, run_progress, study_progress
+from fedray.report.progress import estimate_text, run_progress, show_progress, study_progress
 
 PARTS = ["day 123 21:05", "eligible 12,345,678", "train loss 5.824", "accuracy 0.015"]
 
@@ -116,6 +117,47 @@ def test_what_was_there_before_tells_nothing_of_the_pace(capsys, monkeypatch) ->
         clock[0] = 20.0
         tell(PartDone("60 of 100", 60, 100))
     assert capsys.readouterr().err == "sweeping: 60 of 100  80 s left\n"
+
+
+def test_in_a_notebook_one_line_is_kept_up_to_date(monkeypatch) -> None:
+    """At most four times a second, and at the end."""
+    shown: list[str] = []
+    clock = [0.0]
+
+    def show(data: dict[str, str], raw: bool, display_id: bool = False) -> SimpleNamespace:
+        assert raw
+        shown.append(("new: " if display_id else "") + data["text/plain"])
+        return SimpleNamespace(update=show)
+
+    monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    shell = SimpleNamespace(kernel=None)
+    display = SimpleNamespace(display=show)
+    ipython = SimpleNamespace(get_ipython=lambda: shell, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    tell = show_progress("run")
+    for seconds, committed in [(0.0, 1), (0.1, 2), (0.3, 3), (0.4, 4)]:
+        clock[0] = seconds
+        tell(RunProgress(committed, 4, 3600.0, 500))
+    assert shown == [
+        "new: run: round 1/4  day 0 01:00  eligible 500",
+        "run: round 3/4  1 s left  day 0 01:00  eligible 500",
+        "run: round 4/4  day 0 01:00  eligible 500",
+    ]
+
+
+def test_progress_outside_of_notebooks_is_a_line_now_and_then(capsys, monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("fedray.report.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    tell = show_progress()
+    for seconds, line in [
+        (1.0, "begun"),
+        (20.0, PartDone("1 of 3", 1, 3)),
+        (21.0, PartDone("2 of 3", 2, 3)),
+        (22.0, PartDone("3 of 3", 3, 3)),
+    ]:
+        clock[0] = seconds
+        tell(line)
+    assert capsys.readouterr().err == "1 of 3\n3 of 3\n"
 
 
 def test_in_a_terminal_the_line_of_a_study_is_text_and_not_markup(monkeypatch) -> None:

@@ -60,6 +60,16 @@ def test_the_last_round_is_evaluated_whenever_the_others_are(reference) -> None:
     assert evaluated.tolist() == [2, 5, 7]
 
 
+def test_a_notebook_shows_metrics_rows_and_figures(reference) -> None:
+    """Rounds that were not evaluated are null."""
+    table = reference.to_arrow()
+    assert table.num_rows == reference.document["rounds"]
+    is_evaluated = [value is not None for value in table["evaluation_loss"].to_pylist()]
+    assert is_evaluated == np.isfinite(reference.metrics["evaluation_loss"]).tolist()
+    assert all(value in reference._repr_html_() for _, value in reference.rows()[:2])
+    assert list(reference.plot("train-loss").svgs) == ["train-loss"]
+
+
 def test_another_mechanism_trains_on_the_same_devices(
     trace: Trace, reference, small, tmp_path: Path
 ) -> None:

@@ -82,6 +82,17 @@ def test_without_the_trace_epsilon_is_not_known_and_the_rest_is(runs) -> None:
     assert len(fedray.compare_runs(runs).to_json()["groups"]) == 2
 
 
+def test_a_notebook_shows_means_runs_and_figures(runs) -> None:
+    found = fedray.compare_runs(runs)
+    rows = found.to_arrow().to_pylist()
+    assert [(row["seed"], row["accuracy"]) for row in rows[:2]] == [(1, 0.5), (2, 0.52)]
+    assert {row["group"] for row in rows} == {group.label for group in found.groups}
+    page = found._repr_html_()
+    assert all(group.label in page for group in found.groups)
+    assert "0.8200" in page
+    assert list(found.plot().svgs) == [each.name for each in comparison_figures(found)]
+
+
 def test_a_run_within_its_trace_brings_the_trace(trace, trained_of, tmp_path) -> None:
     inside = trained_of(f"{trace.path.name}/training", trace, {"accuracy": 0.4})
     other = trained_of("other", trace, {"accuracy": 0.5}, TREE)

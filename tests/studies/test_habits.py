@@ -16,6 +16,7 @@ from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.columns import NIGHT_SHARES, interval_sums, point_sums
 from fedray.studies.habits.fit import HabitFit, fit_habits
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator, quick_tables
+from fedray.studies.habits.page import habit_fit_figures
 from fedray.studies.habits.parameters import PARAMETERS, RATE, start_values, table_of
 from fedray.studies.habits.read import read_observed_log
 from fedray.studies.habits.statistics import Summary
@@ -118,6 +119,10 @@ def test_moments_tell_less_and_say_so(kind: str) -> None:
     for each in fit.estimates:
         half = (each.high - each.low) / 2
         assert abs(each.value - true[each.name]) < 2.6 * half, each
+    names = [each.name for each in fit.estimates]
+    assert fit.to_arrow()["name"].to_pylist() == names
+    assert all(name in fit._repr_html_() for name in names)
+    assert list(fit.plot().svgs) == [each.name for each in habit_fit_figures(fit)]
     with pytest.raises(InputError, match="needs a log of intervals"):
         fit_habits(ObservedLog(records, layout), fits_offset=True)
     held = {each.name: each for each in fit.held}

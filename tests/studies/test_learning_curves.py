@@ -223,6 +223,8 @@ def test_the_page_has_the_values_the_verdicts_and_the_json(kept, script) -> None
     loss = study.metrics[0]
     assert f"{mean_interval(loss.values['blt'].values()).mean:.4f}" in page
     assert loss.order[0].verdict in page
+    assert loss.order[0].verdict in study._repr_html_()
+    assert list(study.plot("loss").svgs) == ["loss"]
     assert f"min-sep {study.participation.min_sep}" in page
 
 

@@ -155,6 +155,8 @@ def test_figures_show_spread_and_mean(trained, trace) -> None:
     assert (median.y <= median.high).all()
     assert ((mean.low < mean.y) & (mean.y < mean.high)).all()
     assert "on devices" in on_devices_page(found)
+    assert list(found.plot("loss-by-participations").svgs) == ["loss-by-participations"]
+    assert "took part" in found._repr_html_()
 
 
 def test_what_cannot_be_evaluated_is_refused_in_one_line(

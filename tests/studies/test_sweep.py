@@ -367,6 +367,8 @@ def test_mechanisms_of_a_cell_are_compared_at_one_rho_and_sorted_by_their_error(
         for place, row in enumerate(result.cells[0].rows)
     )
     assert "cannot be compared" in sweep_page(result)
+    assert "cannot be compared" in result._repr_html_()
+    assert list(result.plot().svgs) == [each.name for each in sweep_figures(result)]
 
 
 def test_a_blt_is_optimised_for_the_figure_that_is_plotted_and_the_legend_says_so(

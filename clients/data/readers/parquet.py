@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from fedray.clients.data.cache import made_once
 from fedray.clients.data.readers.files import split_files
 from fedray.clients.data.readers.reader import Client, ClientFile, Column, Damaged
+from fedray.quiet_duckdb import connected
 from fedray.scenario.data import ParquetData
 
 SUFFIXES = (".parquet",)
@@ -102,8 +103,7 @@ class ParquetFiles:
             escaped = self._client_column.replace('"', '""')
             files = [str(file) for file in rows.files]
             try:
-                with duckdb.connect(config=settings) as connection:
-                    connection.execute("SET enable_progress_bar = false")
+                with connected(settings) as connection:
                     found = connection.read_parquet(files, filename=True, file_row_number=True)
                     # Examples of a client stay in the order in which they came.
                     found = found.order(f'"{escaped}", filename, file_row_number')

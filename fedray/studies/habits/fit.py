@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import optimize, special
 
 from fedray.errors import FitFailed, InputError, ScenarioError
 from fedray.part_done import PartDone
+from fedray.result import DrawnResult
 from fedray.scenario.availability import HabitAvailability
 from fedray.studies.habits.observed import Layout, ObservedLog, Records, Simulator
 from fedray.studies.habits.parameters import (
@@ -95,7 +97,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class HabitFit:
+class HabitFit(DrawnResult):
     """The habit model that is nearest to a log."""
 
     layout: Layout
@@ -149,6 +151,10 @@ class HabitFit:
             zone = {"utc_offset_hours": _short(self.offset_hours), "share": 1.0}
             tables["population"] = {"time_zones": [zone]}
         return tables
+
+    def to_arrow(self) -> pa.Table:
+        """The estimates, a row each."""
+        return pa.Table.from_pylist([each.to_json() for each in self.estimates])
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object, as `fedray fit LOG --json` prints it."""

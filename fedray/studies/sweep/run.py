@@ -33,6 +33,7 @@ from fedray.mechanisms.optimize.design import default_cache as designs_cache
 from fedray.mechanisms.participation import MinSep
 from fedray.part_done import PartDone
 from fedray.placement import Placement
+from fedray.result import DrawnResult
 from fedray.scenario import Scenario
 from fedray.studies.sweep.cells import Row, Truth, assumed, judge, simulated
 from fedray.studies.sweep.sweep import Cell, Sweep
@@ -80,7 +81,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepResult:
+class SweepResult(DrawnResult):
     """All rows of a sweep, cell by cell, as tables, JSON or Arrow."""
 
     sweep: Sweep
