@@ -23,6 +23,7 @@ TABLES = {
 }
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("kind", TABLES)
 def test_synthetic_data_keeps_the_contract(kind: str, check, scenario_of) -> None:
