@@ -67,6 +67,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("ray"))
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """The beginning of a long text: a test whose name has 100,000 characters is sent by that name."""
+    return ascii(val[:60])[1:-1] + "..." if isinstance(val, str) and len(val) > 80 else None
+
+
 def small_scenario(*overrides: str) -> Scenario:
     """20,000 devices, 12 rounds of 200, no training; with overrides."""
     return Scenario.from_tables(SMALL).with_overrides(*overrides)
