@@ -11,6 +11,8 @@ from fedray.clients.data.contract import CHECKS
 from fedray.clients.data.points import Points
 from fedray.clients.data.registry import source_of
 
+pytestmark = pytest.mark.xdist_group("synthetic data")  # compiled by one process
+
 DEVICES = np.arange(300, dtype=np.uint64)
 FEW = np.broadcast_to(np.arange(20), (300, 20))
 TABLES = {
@@ -23,7 +25,6 @@ TABLES = {
 }
 
 
-@pytest.mark.compiles
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("kind", TABLES)
 def test_synthetic_data_keeps_the_contract(kind: str, check, scenario_of) -> None:
