@@ -560,7 +560,7 @@ def _advance(
         device = device_ids[row]
         entry = busy[find(busy, device)]
         is_busy = entry.device_id == device and entry.busy_until > time
-        chosen, best, admitted = -1, np.inf, np.inf
+        chosen, best, admitted = np.int64(-1), np.inf, np.inf
         # One that waits may be let go at any moment, so that it is not known when it is free.
         if is_busy and entry.is_waiting:
             admitted = time

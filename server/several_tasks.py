@@ -271,7 +271,7 @@ class TasksPace(Pace):
             for pace, each, is_running in zip(self._each, task_censuses, running, strict=True)
             if is_running
         ]
-        self._wanted_rate = min(self._most, sum(rates))
+        self._wanted_rate = min(self._most, sum(rates, 0.0))
         return self.order(window, census, 0)
 
     def rate(self, free_eligible: int) -> float:

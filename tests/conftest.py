@@ -57,11 +57,19 @@ SMALL = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share the session's cluster run in one process, however many there are.
 
-    They are the largest group, so xdist begins with it, and the others fill up the end.
+    They are the largest group, so xdist begins with it, and the others fill up the end. Tests that
+    compile come before all others: after a checkout one process compiles what simulations need,
+    the other what only a few tests need, and no process compiles what another one has begun.
     """
+    items.sort(key=lambda item: item.get_closest_marker("compiles") is None)
     for item in items:
         if item.get_closest_marker("ray") is not None:
             item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """The beginning of a long text: a test whose name has 100,000 characters is sent by that name."""
+    return ascii(val[:60])[1:-1] + "..." if isinstance(val, str) and len(val) > 80 else None
 
 
 def small_scenario(*overrides: str) -> Scenario:

@@ -464,7 +464,7 @@ def _gather(model, habit, device, from_time, until_time, starts, ends):
     first_day, last_day = _days_between(model, habit.offset, from_hour, until_hour)
     night_reach = _night_reach(model, habit.length)
     key = model.session_key
-    count = 0
+    count = np.int64(0)
     for day in range(first_day, last_day + 1):
         midnight = 24.0 * day - habit.offset
         center = midnight + habit.center
@@ -552,7 +552,8 @@ def _joined_sessions(model, habit, device, from_time, until_time, starts, ends, 
 
 
 # The kernels below take arrays out of their tuples once: compiled code counts references anew
-# wherever it reaches into a tuple, which costs up to half of their time.
+# wherever it reaches into a tuple, which costs up to half of their time. Counts that are passed on
+# begin as np.int64(0): numba compiles a callee for the literal 0, and then again for an integer.
 
 
 class _Asked(NamedTuple):
@@ -689,7 +690,7 @@ def _list_intervals(model, tables, known, device_ids, open_times, from_time, unt
     propensity, center, length, day_rate, zone = habits
     known_propensity, known_center, known_length, known_day_rate, known_zone = known
     offsets, words = tables.zones.offsets, room.days.words
-    total, size = 0, 0
+    total, size = np.int64(0), 0
     for place in range(device_ids.size):
         # It is written in any case, and overwritten by the next one whose timer opens in time.
         local[size], ids[size] = place, device_ids[place]
@@ -714,7 +715,7 @@ def _interval_ends(model, tables, device_ids, times):
     offsets, words = tables.zones.offsets, room.days.words
     wanted = device_ids.size
     found = Intervals(np.empty(wanted, np.uint32), np.empty(wanted), np.empty(wanted))
-    total = 0
+    total = np.int64(0)
     for begin in range(0, wanted, CHUNK):
         size = min(CHUNK, wanted - begin)
         for slot in range(size):
@@ -754,7 +755,7 @@ def _intervals_of_many(model, offsets, room, size, out, total):
     out_local, out_starts, out_ends = out
     night, session = 0, 0
     for slot in range(size):
-        count = 0
+        count = np.int64(0)
         if has_room:
             while night < count_of_nights and night_slots[night] == slot:
                 v0, v1 = night_words[0, night], night_words[1, night]
@@ -800,7 +801,7 @@ def _draw_days(model, offsets, asked, size, drawn):
     _, ids, from_times, until_times, habits = asked
     _, center, length, _, zone = habits
     slots, device_ids, days, numbers, words, may_have_night, may_have_sessions = drawn
-    total = 0
+    total = np.int64(0)
     for slot in range(size):
         from_hour, until_hour = _hours_looked_at(from_times[slot], until_times[slot])
         offset = offsets[zone[slot]]
@@ -832,7 +833,7 @@ def _draw_nights(model, offsets, asked, days, count_of_days, nights):
         probability = propensity[day_slots[place]] * _weekend(model, day_numbers[place])
         numbers[candidates] = place
         candidates += (may_have_night[place] > 0.0) & (uniform(words[0, place]) < probability)
-    total = 0
+    total = np.int64(0)
     for candidate in range(candidates):
         place = numbers[candidate]
         slot, day = day_slots[place], day_numbers[place]
@@ -856,7 +857,7 @@ def _draw_sessions(model, offsets, asked, days, count_of_days, sessions):
     _, _, _, day_rate, zone = habits
     day_slots, _, day_numbers, _, day_words, _, may_have_sessions = days
     slots, device_ids, session_days, numbers, words, starts, ends = sessions
-    drawn = 0
+    drawn = np.int64(0)
     for place in range(count_of_days):
         if may_have_sessions[place] == 0.0:
             continue

@@ -168,7 +168,8 @@ def driver(devices: int, small: bool) -> None:
     from fedray.server.training import TrainingLoop
     from fedray.server.workers import start_aggregator
 
-    here = Placement(backend="ray", trainers=2)
+    # A process that trains takes seconds to start, so that one is enough to see that it runs.
+    here = Placement(backend="ray", trainers=1 if small else 2)
     models = [(20, 100)] if small else [(100, 1000), (670, 10_000)]
     cohorts = [devices] if small else [devices, 4 * devices]
     with cluster(here) as cpus:

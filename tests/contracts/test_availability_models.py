@@ -87,7 +87,13 @@ DEVICES = np.arange(120, dtype=np.uint64) * 1013 + 5
 TIMES = (0.0, 0.4 * DAY, 3.9 * DAY, 6.5 * DAY, 20.0 * DAY)
 
 
-@pytest.fixture(params=MODELS, scope="module")
+def as_parameter(model: str):
+    # The kernel of conditions takes as long to compile as all tests here do: one process does it.
+    group = [pytest.mark.xdist_group("conditions")] if model.startswith("conditions") else []
+    return pytest.param(model, marks=group)
+
+
+@pytest.fixture(params=map(as_parameter, MODELS), scope="module")
 def scenario(request, tmp_path_factory) -> Scenario:
     return build(MODELS[request.param], tmp_path_factory.mktemp("files"))
 

@@ -68,6 +68,7 @@ def exact_sum(updates: ClippedUpdates) -> np.ndarray:
     return updates.factors @ updates.values.astype(np.float64)
 
 
+@pytest.mark.compiles
 @ALL
 @pytest.mark.parametrize("dimension", [1, 5, 64, 1000])
 def test_a_sum_does_not_depend_on_how_devices_are_grouped(kind: str, dimension: int) -> None:

@@ -263,6 +263,7 @@ SURE = replace(RULES, fates=fates_of(0.0, 0.0))
 """Every device takes 35 s and reports."""
 
 
+@pytest.mark.compiles
 def test_a_device_has_the_version_that_was_newest_when_it_started() -> None:
     """Goal 2: devices 0 and 1 fill the first buffer at 36 s; device 2 started before, device 3 after that."""
     rows = [(0.0, 0, 900.0), (1.0, 1, 900.0), (2.0, 2, 900.0), (40.0, 3, 900.0)]

@@ -339,6 +339,7 @@ def test_the_joint_walk_does_what_the_readable_loop_does(
     assert log[0] == log[1]
 
 
+@pytest.mark.compiles
 def test_a_device_that_several_tasks_would_take_is_given_to_one_of_them_by_weight() -> None:
     """4,000 devices come one after the other; weights 3 and 1, and a third task that wants nobody until later."""
     size = 4000

@@ -29,6 +29,8 @@ def reference(small, tmp_path_factory) -> Trace:
     )
 
 
+@pytest.mark.compiles
+@pytest.mark.xdist_group("ray")  # its actors load what this compiles
 @pytest.mark.parametrize("shards", [2, 5])
 def test_sharding_changes_nothing(reference: Trace, small, tmp_path: Path, shards: int) -> None:
     trace = simulate(small(*OVERRIDES), Placement(shards, "in-process"), tmp_path / "t")

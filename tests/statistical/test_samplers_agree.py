@@ -14,7 +14,7 @@ HOUR = 3600.0
 FALSE_ALARM = 1e-4
 """Probability of each test's false alarm; the seeds are fixed, so that one change of the draws in some thousand is held up for no reason."""
 
-DIVIDE = 1 if "FEDRAY_FULL_SIZE" in os.environ else 2
+DIVIDE = 1 if "FEDRAY_FULL_SIZE" in os.environ else 4
 """How many times smaller whole runs are, both in devices and in goal; `make laws` has all."""
 
 MODELS = {

@@ -146,7 +146,7 @@ def _integers_in(content, ranges):
 def _feature_range(content, key):
     """(start, end) of the last feature of a key in an Example, or _ABSENT or _MALFORMED."""
     found_start, found_end = _ABSENT, _ABSENT
-    place = 0
+    place = np.int64(0)
     while place < content.size:
         number, kind, features, features_end, place = _next_field(content, place, content.size)
         if place < 0 or (number == 1 and kind == _VARINT):

@@ -11,6 +11,8 @@ from fedray.clients.data.contract import CHECKS
 from fedray.clients.data.points import Points
 from fedray.clients.data.registry import source_of
 
+pytestmark = pytest.mark.xdist_group("synthetic data")  # compiled by one process
+
 DEVICES = np.arange(300, dtype=np.uint64)
 FEW = np.broadcast_to(np.arange(20), (300, 20))
 TABLES = {

@@ -5,6 +5,8 @@ import pytest
 
 from fedray.clients.data.readers.tf_example import decode_example, decode_plainly
 
+pytestmark = pytest.mark.xdist_group("tf_example")  # compiled by one process
+
 ALL = ("a", "b", "c")
 BYTES = bytes.fromhex("0a0f 0a0d 0a0161 1208 0a06 0a0168 0a0169")
 """features { feature { key: "a" value { bytes_list { value: "h" value: "i" } } } }"""

@@ -72,6 +72,7 @@ def test_the_cnn_is_that_of_pfl_without_dropout() -> None:
     _assert_is_twin(task, [*layers, *dense], IMAGES, lambda inputs: inputs.movedim(-1, 1))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", CASES)
 def test_a_group_agrees_with_each_device_alone(name: str) -> None:
     """To 1e-5: losses, gradients and metrics at parameters that differ from device to device."""

@@ -14,6 +14,7 @@ def _normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=draws, dtype=torch.float64).requires_grad_()
 
 
+@pytest.mark.compiles
 def test_with_four_gates_it_is_torchs_lstm_for_each_device() -> None:
     inputs, recurrent = (
         _normal(DEVICES, STEPS, BATCH, 4 * UNITS),
