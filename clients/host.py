@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from fedray.clients.several_tasks import shard_maker
+from fedray.clients.several_tasks import TasksShard, shard_maker
 from fedray.clients.shard import PopulationShard
 from fedray.messages import (
     CheckInOrder,
@@ -28,6 +28,7 @@ from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import scenarios_of
 
 T = TypeVar("T")
+_AnyShard = PopulationShard | TasksShard
 
 
 class ShardHost:
@@ -176,5 +177,5 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def _of_shard(settlements: Sequence[Settlement], shard: PopulationShard) -> tuple[Settlement, ...]:
+def _of_shard(settlements: Sequence[Settlement], shard: _AnyShard) -> tuple[Settlement, ...]:
     return settlements_of_devices(settlements, shard.first_device, shard.end_device)

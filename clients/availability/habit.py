@@ -303,9 +303,9 @@ class HabitAvailabilityModel:
         habits = known or _UNKNOWN
 
         def fill(room: Intervals) -> int:
-            return _list_intervals(
-                self.model, self.tables, habits, device_ids, open_times, from_time, until_time, room
-            )
+            times = open_times, from_time, until_time
+            listed = _list_intervals(self.model, self.tables, habits, device_ids, *times, room)
+            return int(listed)
 
         capacity = 2 * device_ids.size + 1024
         try:
