@@ -218,9 +218,15 @@ def check_claim(
     if incomplete:
         participation = [_not_refuted(finding, incomplete) for finding in participation]
     # A device that contributed twice to a round is outside of what any (b, k) says.
-    basis = _Basis(None, REPEATED)
+    basis = corrected = _Basis(None, REPEATED)
     if patterns.min_sep > 0:
-        basis = _basis(claim, trace, participation, limits)
+        broken = [each for each in participation if each.verdict is Verdict.BROKEN]
+        # A broken statement must not support another: it is taken out of the claim before limits
+        # follow from it. The advice is for a claim in which it is put right.
+        without = {each.statement: None for each in broken}
+        put_right = {each.statement: each.found for each in broken}
+        basis = _basis(claim.model_copy(update=without), trace, limits)
+        corrected = _basis(claim.model_copy(update=put_right), trace, limits)
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
     spent = []
@@ -230,6 +236,9 @@ def check_claim(
     ):
         if claimed is not None:
             finding = _check_spent(what, claimed, figure, found, basis, evidence)
+            if corrected.sensitivity is not None:
+                advised = _plain(up(figure(corrected.sensitivity.value)))
+                finding = replace(finding, should_say=f"{what} = {advised}")
             for guarantee in ensured:
                 finding = _by_server(finding, guarantee)
             spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
@@ -280,18 +289,12 @@ def _not_refuted(finding: Finding, incomplete: str) -> Finding:
     """What an incomplete log shows can break a statement, but cannot support it."""
     if finding.verdict is Verdict.BROKEN:
         return finding
-    return replace(finding, verdict=Verdict.UNCHECKED, explanation=incomplete)
+    return replace(finding, verdict=Verdict.UNCHECKED, explanation=incomplete, should_say="")
 
 
-def _basis(
-    claim: Claim, trace: Trace | ImportedTrace, findings: Sequence[Finding], enforced: Limits
-) -> _Basis:
-    """The claimed limits that are not broken, joined with the enforced ones; what neither names is
-    free."""
-    # A broken statement must not support another: it is taken out of the claim before limits follow
-    # from it.
-    broken = {finding.statement: None for finding in findings if finding.verdict is Verdict.BROKEN}
-    claimed = claimed_limits(claim.model_copy(update=broken), trace)
+def _basis(claim: Claim, trace: Trace | ImportedTrace, enforced: Limits) -> _Basis:
+    """The claimed limits, joined with the enforced ones; what neither names is free."""
+    claimed = claimed_limits(claim, trace)
     limits = joined(enforced, claimed, trace.committed_rounds)
     rules = enforced.participation
     participation = limits.participation
@@ -380,7 +383,8 @@ def _check_min_sep(claimed: int, subject: _Subject) -> Finding:
         pairs = f"{broken:,} of {gaps.size:,} pairs of consecutive participations"
         text = f"{pairs} are closer than claimed"
     verdict = _verdict(not broken)
-    should_say = f"min_sep = {b}"
+    # Of a device that contributed twice to a round, no min-sep can be claimed.
+    should_say = f"min_sep = {b}" if b else ""
     return Finding("min_sep", verdict, claimed, b, should_say, text, broken, tuple(evidence))
 
 

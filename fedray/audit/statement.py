@@ -66,8 +66,9 @@ class Statement(Result):
 def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
     """The statement of an audited trace, for the first mechanism of the audit.
 
-    The figures are those of the enforced guarantee. Where that is not known they are those of the
-    claimed one, else of the observed one, and the lines say which.
+    The figures are those of the enforced guarantee, if it may be rested on. Else they are those of
+    the claimed one, of limits that follow from a claimed timer alone, or of the observed one,
+    whichever is known first, and the lines say which.
 
     Raises:
         InputError: where no mechanism or no noise multiplier is known, where the log is not
@@ -95,8 +96,10 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
         )
     # The strongest statement that can be made: the observed guarantee is of this run alone.
     mechanism = audit.mechanisms[0]
-    by_strength = (mechanism.enforced, mechanism.claimed, mechanism.observed)
+    by_strength = (mechanism.claimed, mechanism.enforced, mechanism.observed)
     stated = next(each for each in by_strength if each.sensitivity is not None)
+    if mechanism.enforced.may_rest_on:
+        stated = mechanism.enforced
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
         *_setting(audit),

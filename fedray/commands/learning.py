@@ -173,7 +173,7 @@ def train(
         [
             TextTable(f"Trained on {trace}", trained.rows(), has_heading=False),
             *guarantees_text(audit["mechanisms"]),
-            Paragraph("", "`fedray audit` says what these guarantees rest on."),
+            Paragraph("", f"`fedray audit {trace}` says what these guarantees rest on."),
         ]
     )
     typer.echo(f"model   {trained.path}")

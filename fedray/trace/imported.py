@@ -235,8 +235,8 @@ class ImportedTrace(Result):
             return ""
         reasons = "; ".join(f"{each.rows:,} {each.reason}" for each in lost)
         return (
-            "The import left out rows that may be participations, so that nothing that rests "
-            f"on them is checked: {reasons}."
+            "The import left out rows that may be participations, so no claim about this trace can "
+            f"be checked: {reasons}."
         )
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedray.audit.audit import Audit, audit_trace
-from fedray.audit.claims import read_claim
+from fedray.audit.claims import Claim, read_claim
 from fedray.audit.findings import Finding, Verdict
 from fedray.errors import InputError
 from fedray.mechanisms.files import write_strategy
@@ -102,6 +102,11 @@ def test_every_broken_statement_is_named_with_who_broke_it(run, tmp_path: Path) 
     )  # every limit that is claimed is broken
     assert found["rho"].found == pytest.approx(least**2 / 50)
     assert found["epsilon"].found > own.epsilon
+    # The advice is for a claim in which every other statement is put right.
+    advised = Identity().participation_sensitivity(MinSep(17, 1, found["max_participations"].found))
+    assert float(found["rho"].should_say.removeprefix("rho = ")) == pytest.approx(
+        advised.value**2 / 50, abs=1.1e-4
+    )
     assert float(found["rho"].should_say.removeprefix("rho = ")) >= own.rho
     assert found["rho"].evidence[0].rounds == own.trace.rounds
 
@@ -407,3 +412,22 @@ def test_the_command_checks_a_claim(run, tmp_path: Path, fedray_command) -> None
     )
     assert code == 2
     assert "leave them out beside the claim" in stderr
+
+
+def test_no_advice_is_given_that_could_not_be_followed(tmp_path: Path) -> None:
+    """No min-sep can be claimed of devices that come twice in a round, and of a log with unknown rows nothing can be supported."""
+    claim = Claim(mechanism=Tree(), noise_multiplier=4.0, min_sep=2, max_participations=1)
+    repeated, unknown = tmp_path / "repeated.csv", tmp_path / "unknown.csv"
+    repeated.write_text("device,round\na,0\na,0\na,1\n")
+    unknown.write_text("device,round\na,0\na,1\n,1\n")
+    of_repeated = import_log(repeated, "device", "round", 2, tmp_path / "repeated", repeats="each")
+    of_unknown = import_log(
+        unknown, "device", "round", 2, tmp_path / "unknown", leave_out_invalid=True
+    )
+    found = by_statement(audit_trace(of_repeated, claim=claim))
+    assert found["min_sep"].verdict is Verdict.BROKEN
+    assert found["min_sep"].should_say == ""
+    honest = claim.model_copy(update={"min_sep": 1, "max_participations": 2, "epsilon": 90.0})
+    unchecked = by_statement(audit_trace(of_unknown, claim=honest))
+    assert {each.verdict for each in unchecked.values()} == {Verdict.UNCHECKED}
+    assert {each.should_say for each in unchecked.values()} == {""}

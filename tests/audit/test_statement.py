@@ -127,6 +127,33 @@ def test_a_claim_about_a_log_is_stated_as_claimed(log) -> None:
     assert lines["The claim, participation"].says == "holds"
 
 
+def test_a_claimed_timer_does_not_replace_stronger_limits_that_are_claimed(tmp_path: Path) -> None:
+    """What follows from the timer alone may allow more, and may not be rested on either."""
+    lines = [
+        f"user-{device},{index},{86_400 * index}\n"
+        for device, pattern in enumerate(PATTERNS)
+        for index in pattern
+    ]
+    (tmp_path / "log.csv").write_text("device,round,at\n" + "".join(lines))
+    log = import_log(
+        tmp_path / "log.csv",
+        "device", "round", 7, tmp_path / "log", time_column="at", time_unit="seconds",
+    )  # fmt: skip
+    claim = Claim(mechanism=Tree(), noise_multiplier=7.0, min_sep=3, max_participations=3)
+    audits = [
+        audit_trace(log, claim=each)
+        for each in (claim, claim.model_copy(update={"timer_hours": 24.0}))
+    ]
+    with_timer = audits[1].mechanisms[0]
+    assert with_timer.enforced.min_sep == 1
+    assert not with_timer.enforced.may_rest_on
+    stated = [
+        {line.what: line.says for line in privacy_statement(log, each).lines} for each in audits
+    ]
+    assert "Participation (claimed)" in stated[1]
+    assert stated[1]["(epsilon, delta)"] == stated[0]["(epsilon, delta)"]
+
+
 def test_limits_that_the_log_breaks_are_never_stated(log) -> None:
     claim = Claim(mechanism=Tree(), noise_multiplier=7.0, min_sep=5, epsilon=20.0)
     audit = audit_trace(log, claim=claim)

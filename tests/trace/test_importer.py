@@ -271,7 +271,7 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     assert isinstance(trace, ImportedTrace)
     assert not trace.is_complete
     assert trace.incompleteness.endswith(
-        "nothing that rests on them is checked: 1 have no device; 2 have a negative round."
+        "no claim about this trace can be checked: 1 have no device; 2 have a negative round."
     )
     assert trace.incompleteness in trace.assumptions
     code, stdout, _ = fedray_command(
