@@ -202,6 +202,19 @@ def _exit_code(command: Callable[[], Any]) -> int:
             "one",
             1,
         )
+    except Exception as error:
+        if not _follows_interruption(error):
+            raise
+        return _interrupted()
+
+
+def _follows_interruption(error: BaseException) -> bool:
+    """Whether an error came of an interruption: one that falls into a compilation ends as what the
+    compiler says of a half-made object."""
+    before = error.__context__
+    return before is not None and (
+        isinstance(before, KeyboardInterrupt) or _follows_interruption(before)
+    )
 
 
 def _interrupted(message: str = "") -> int:

@@ -16,6 +16,7 @@ the first.
 
 import math
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -706,6 +707,15 @@ def _list_intervals(model, tables, known, device_ids, open_times, from_time, unt
             total = _intervals_of_many(model, offsets, room, size, out, total)
             size = 0
     return total
+
+
+def is_compiled() -> bool:
+    """Whether these kernels were compiled before, in this process or in an earlier one."""
+    line = _list_intervals.py_func.__code__.co_firstlineno
+    folder = _list_intervals.stats.cache_path
+    # numba has a folder for every kernel that it may keep.
+    assert folder is not None
+    return any(Path(folder).glob(f"habit._list_intervals-{line}.*.nbi"))
 
 
 @njit(cache=True, nogil=True)

@@ -133,6 +133,8 @@ def run(
             trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
         else:
             assert value is not None
+            if not quiet:
+                _say_compiling()
             on_start = None if quiet else partial(_say_supply, value)
             start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
             trace = start(value, placement, out, on_progress, on_start)
@@ -167,6 +169,14 @@ def run(
     if trace.run["ended"].startswith("starved"):
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)
+
+
+def _say_compiling() -> None:
+    """What the first run of a version of the code waits for."""
+    from fedray.clients.availability.habit import is_compiled
+
+    if not is_compiled():
+        typer.echo("compiling  once for this version of the code; it takes a minute", err=True)
 
 
 def _say_supply(scenario: Any) -> None:

@@ -1,6 +1,10 @@
 """The habit model: compiled runs against an oracle that lists every session of every device; and its targets."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -452,3 +456,20 @@ def test_devices_that_are_on_wifi_for_months_are_eligible_while_they_charge() ->
         assert 0.8 * alone.local.size < found.local.size < 1.4 * alone.local.size
     with pytest.raises(ScenarioError, match="more than 60 days on end"):
         _list(conditions(*needing("wifi"), *always), 0.0, DAY, np.zeros(500))
+
+
+@pytest.mark.slow
+def test_whether_kernels_were_compiled_is_known(tmp_path: Path) -> None:
+    """By another process, whose files of compiled code lie elsewhere."""
+    program = (
+        "from fedray.clients.availability.habit import _list_intervals, is_compiled; print(is_compiled());"
+        "from pathlib import Path; place = Path(_list_intervals.stats.cache_path); place.mkdir(parents=True, exist_ok=True);"
+        "line = _list_intervals.py_func.__code__.co_firstlineno;"
+        "(place / f'habit._list_intervals-{line}.py311.nbi').touch(); print(is_compiled())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "True"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedray.cli import INTERRUPTED, _exit_code
 from fedray.mechanisms.files import read_strategy
 from fedray.mechanisms.loss import loss
 from fedray.mechanisms.optimize.design import Kind, MechanismRequest, cached_mechanism
@@ -99,3 +100,22 @@ def test_what_a_listener_ended_is_not_taken_from_the_cache_later(
     assert cached_mechanism(request, tmp_path) == whole
     setting = MinSep(64, 8, 4)
     assert loss(whole, setting).rms_loss < loss(first, setting).rms_loss
+
+
+def test_what_an_interruption_breaks_is_an_interruption(capsys) -> None:
+    """numba says that there is no compiled object yet, where it is interrupted."""
+
+    def command() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise RuntimeError("no compiled object yet")  # noqa: B904
+
+    assert _exit_code(command) == INTERRUPTED
+    assert capsys.readouterr().err.count("\n") == 1
+
+    def broken() -> None:
+        raise RuntimeError("a mistake of ours")
+
+    with pytest.raises(RuntimeError, match="of ours"):
+        _exit_code(broken)
