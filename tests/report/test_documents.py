@@ -117,6 +117,13 @@ def claim(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def without_drawing(monkeypatch) -> None:
+    """Commands tell of figures and events without making them, which takes seconds."""
+    monkeypatch.setattr("fedray.report.files.write_figure_files", lambda *_: None)
+    monkeypatch.setattr("fedray.audit.audit.write_events", lambda *given: given[-1])
+
+
+@pytest.fixture
 def log(tmp_path: Path, fedray_command: Command) -> dict[str, Any]:
     """What is printed of an imported log with rows that are left out."""
     (tmp_path / "log.csv").write_text("dev,round,t\nx,1,10\n,2,20\ny,3,30\n")
@@ -149,6 +156,8 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
         yield {"encoding": {**table.model_dump(), "least_noise": least}}
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_drawing")
 def test_the_reference_of_audits_is_that_of_their_documents(
     trace_of, small, log, claim: str, tmp_path: Path, fedray_command
 ) -> None:
@@ -185,6 +194,7 @@ def test_the_reference_of_runs_and_trainings_is_that_of_their_documents(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_drawing")
 def test_the_reference_of_comparisons_is_that_of_their_documents(
     trace_of, trained_of, tmp_path: Path, fedray_command
 ) -> None:
