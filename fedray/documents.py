@@ -9,7 +9,7 @@ Documents that are not listed here have no reference yet.
 import re
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -23,6 +23,7 @@ from fedray.audit.findings import Evidence, Finding, Summary
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.ledger import LedgerEntry
 from fedray.audit.rules import Violations
+from fedray.audit.statement import Line, Statement
 from fedray.descriptions import attributes_of, descriptions_of
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.mechanisms.comparison import Utility
@@ -32,6 +33,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Sensitivity
 from fedray.messages import Metric, ShardUse
 from fedray.scenario.rounds import Rounds
+from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison, Group
 from fedray.studies.paired import MeanInterval
 from fedray.studies.plan import Candidate, Plan, PlanTarget
@@ -40,8 +42,8 @@ from fedray.studies.sweep.run import Crossing
 from fedray.trace.imported import LeftOut
 from fedray.trace.trained import TrainedRun
 
-_SYMBOLS = {"b", "k", "n", "z", "rho", "mu", "delta"}
-"""First words that stay as they are."""
+_SYMBOLS = {"rho", "mu", "delta"}
+"""First words that stay as they are, beside single letters."""
 _WORDS = {int: "integer", float: "number", bool: "boolean", str: "text", type(None): "null"}
 
 
@@ -106,6 +108,14 @@ def documents() -> Mapping[str, Document]:
             _audit_command(),
             AUDIT,
         ),
+        "fedray statement": Document(
+            "`fedray statement --json`, and statement.json.",
+            _keys(Statement, lines=JsonKey("list of objects", "", _keys(Line))),
+        ),
+        "fedray report": Document(
+            "`fedray report --json`, of a run of one task or of an imported log.", _report()
+        ),
+        "fedray canary": Document("`fedray canary --json`.", _canary()),
         "fedray run": Document("`fedray run --json`, of one task.", _run(), AUDIT),
         TRAINED: Document(
             "What is said of every training. The file training.json has these keys without `path` "
@@ -140,7 +150,7 @@ def rows_of(name: str) -> list[DocumentRow]:
     Args:
         name: of the document.
     """
-    shown = {id(each.keys): f'"{other}"' for other, each in documents().items() if other != name}
+    shown = {id(each.keys): f'"{other}"' for other, each in documents().items()}
     return list(_rows(documents()[name].keys, "", shown))
 
 
@@ -193,8 +203,10 @@ def _meaning(owner: type, name: str) -> str:
     for ours, json in (("None", "null"), ("True", "true"), ("False", "false")):
         meaning = re.sub(rf"(^|\. ){ours}\b", rf"\1{json.capitalize()}", meaning)
         meaning = re.sub(rf"\b{ours}\b", json, meaning)
-    first = meaning.split()[0].rstrip(",;:")
-    is_word = first.replace("-", "").isalpha() and first.islower() and first not in _SYMBOLS
+    first = re.match(r"\w*", meaning)
+    assert first is not None
+    word = first[0]
+    is_word = len(word) > 1 and word.isalpha() and word.islower() and word not in _SYMBOLS
     return meaning[0].upper() + meaning[1:] if is_word else meaning
 
 
@@ -404,6 +416,25 @@ def _run() -> Keys:
         "restarts": JsonKey("integer", "How often a lost worker was replaced."),
         "training": training,
     }
+
+
+def _report() -> Keys:
+    return {
+        "page": _text("Path of the page."),
+        "figures": _text("Directory of the figures; only with `--figures`."),
+    }
+
+
+def _canary() -> Keys:
+    names = " ".join(field.name for field in fields(CanaryResult))
+    added = {
+        "confidence": JsonKey("number", "Confidence of the interval of mu, from 0 to 1."),
+        **_keys(CanaryResult, "covers problems"),
+    }
+    keys = {**_keys(CanaryResult, names, counts=JsonKey("object or null", "")), **added}
+    # The counts of short updates are such a document once more.
+    keys["counts"] = replace(keys["counts"], within=keys)
+    return keys
 
 
 @cache

@@ -16,6 +16,7 @@ from fedray.documents import VARIED, JsonKey, documents, rows_of
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.registry import Identity
+from fedray.studies.canary import CanaryResult
 from fedray.studies.plan import Candidate, Plan, PlanTarget
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import CellResult, SweepResult
@@ -175,6 +176,34 @@ def test_the_reference_of_audits_is_that_of_their_documents(
         printed(fedray_command, "audit", str(tmp_path / "log"), "--json"),
     ]
     check("fedray audit", *examples, *rare_parts_of_audits())
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_the_reference_of_statements_and_reports_is_that_of_their_documents(
+    trace_of, small, tmp_path: Path, fedray_command
+) -> None:
+    path = str(trace_of(PATTERNS, 4, small("privacy.noise_multiplier=3.0")).path)
+    check("fedray statement", printed(fedray_command, "statement", path, "--json"))
+    figures = ("--figures", str(tmp_path / "figures"))
+    check("fedray report", printed(fedray_command, "report", path, *figures, "--json"))
+
+
+def test_the_reference_of_canaries_is_that_of_their_documents() -> None:
+    measured = dict.fromkeys(("claimed_mu", "expected_mu", "mu", "mu_low", "mu_high"), 1.0)
+    sizes = dict.fromkeys(("mu_p", "signal", "signal_p", "noise", "size_p", "noise_p"), 1.0)
+    counts = CanaryResult(
+        "tree",
+        4,
+        256,
+        (0, 2),
+        3.0,
+        **measured,
+        **sizes,
+        worst_round=1,
+        independence_p=1.0,
+        worst_pair=(0, 1),
+    )
+    check("fedray canary", replace(counts, counts=counts).to_json())
 
 
 def test_the_reference_of_imports_is_that_of_their_documents(log) -> None:
