@@ -135,7 +135,7 @@ def documents() -> Mapping[str, Document]:
             _plan(),
         ),
         "fedray stress": Document(
-            "`fedray stress --json`, and results.json of a sweep.", _stress()
+            "`fedray stress --json` of a sweep, and its results.json.", _stress()
         ),
         "fedray mechanism": Document(
             "`fedray mechanism --json` and `fedray calibrate --json`.", _figures()

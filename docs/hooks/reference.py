@@ -168,7 +168,7 @@ def json_documents() -> str:
 def _of_document(name: str) -> Iterator[str]:
     document = documents()[name]
     yield f"## {name}"
-    base = f" It has all keys of “{document.base}”, and those below." if document.base else ""
+    base = f' It has all keys of "{document.base}", and those below.' if document.base else ""
     yield f"{document.where}{base}"
     rows = ((f"`{each.path}`", each.type, each.meaning) for each in rows_of(name))
     yield _table(("key", "type", "meaning"), rows)
