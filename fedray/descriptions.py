@@ -1,4 +1,5 @@
-"""What the keys of a table mean: the string below each field, read when somebody asks.
+"""What the keys of tables and of documents mean: the strings in their classes, read when somebody
+asks.
 
 Pydantic can read these strings itself (`use_attribute_docstrings`). But it does so where a class is
 made, by parsing the class's source, which took 0.4 s of the start of every process. Few processes
@@ -8,12 +9,16 @@ show a description.
 import ast
 import functools
 import inspect
+import re
 import textwrap
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel, GetJsonSchemaHandler
+
+_ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n {4}.*)*)", re.MULTILINE)
+"""An entry of a docstring about fields: names, and a text whose further lines are indented."""
 
 
 class Described(BaseModel):
@@ -49,7 +54,25 @@ def descriptions_of(table: type[BaseModel]) -> Mapping[str, str]:
     return {name: found[name] for name in table.model_fields if name in found}
 
 
-def _strings_below_fields(table: type[BaseModel]) -> dict[str, str]:
+@functools.cache
+def attributes_of(owner: type) -> Mapping[str, str]:
+    """What the fields and properties of a class mean, by name.
+
+    Returns:
+        Of a property the first paragraph of its docstring, and of a field its entry in the
+        docstring of the class ("rows: of the trace."), else the string below it; each on one line.
+        Attributes without any are left out.
+    """
+    found = _strings_below_fields(owner)
+    for names, entry in _ENTRY.findall(inspect.cleandoc(owner.__doc__ or "")):
+        found |= dict.fromkeys(names.split(", "), entry)
+    for name, value in vars(owner).items():
+        if isinstance(value, property | functools.cached_property) and value.__doc__:
+            found[name] = inspect.cleandoc(value.__doc__).partition("\n\n")[0]
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+def _strings_below_fields(table: type) -> dict[str, str]:
     try:
         source = inspect.getsource(table)
     except (OSError, TypeError):

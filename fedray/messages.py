@@ -564,7 +564,7 @@ class ShardUse:
     """What the shards of a node have used so far.
 
     first_device, end_device: their devices, [first_device, end_device).
-    rows: of the trace, that they hold.
+    rows: rows of the trace that they hold.
     peak_mebibytes: peak memory of their process.
     busy_seconds: wall-clock time of their calls for windows; what goes on between calls is not in
         it.

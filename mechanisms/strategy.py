@@ -28,9 +28,9 @@ class SensitivityUnknown(InputError):
 class Sensitivity:
     """L2 sensitivity of X -> C X at clip norm 1, under zero-out of one device.
 
-    is_exact: the value is attained by some device's contributions; False: a proven upper bound,
-        possibly loose.
-    theorem: what proves it.
+    is_exact: whether the value is attained by some device's contributions; False: it is a proven
+        upper bound, possibly loose.
+    theorem: what proves the value.
     lower_bound: what the contributions of a device with `worst_pattern` attain; equal to the value
         where that is exact.
     """

@@ -15,6 +15,7 @@ from typer.main import get_command
 import fedray
 from fedray.audit.claims import Claim
 from fedray.cli import app
+from fedray.documents import documents, rows_of
 from fedray.scenario import Scenario
 from fedray.scenario.keys import KeyTable, tables_of
 from fedray.scenario.pretraining import Pretraining
@@ -62,7 +63,12 @@ def pages() -> dict[str, str]:
         f"reference/python/{area}.md": _python_page(title, _names_of(modules))
         for area, (title, modules) in AREAS.items()
     }
-    return files | python | {"reference/commands.md": commands(), "reference/trace.md": trace()}
+    others = {
+        "reference/commands.md": commands(),
+        "reference/json.md": json_documents(),
+        "reference/trace.md": trace(),
+    }
+    return files | python | others
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -137,6 +143,35 @@ def _of_columns(file: str) -> Iterator[str]:
     yield f"## {file}"
     rows = ((f"`{each.name}`", each.type, each.unit, each.meaning) for each in columns_of(file))
     yield _table(("column", "type", "unit", "meaning"), rows)
+
+
+def json_documents() -> str:
+    """The page of what commands print with `--json`."""
+    told = " ".join(each.where for each in documents().values())
+    group: Any = get_command(app)
+    untold = [
+        f"`{name}`"
+        for name, command in group.commands.items()
+        if any("--json" in option.opts for option in command.params)
+        and f"fedray {name} --json" not in told
+    ]
+    about = (
+        "What commands print with `--json`, and some JSON files that they write. In a path, `[]` "
+        "stands for each of a list, and a word in capitals for a name. Privacy is not rounded "
+        f"here. These commands have `--json` too, and no table yet: {', '.join(untold)}."
+    )
+    return _page(
+        "JSON documents", [about, *(part for name in documents() for part in _of_document(name))]
+    )
+
+
+def _of_document(name: str) -> Iterator[str]:
+    document = documents()[name]
+    yield f"## {name}"
+    base = f' It has all keys of "{document.base}", and those below.' if document.base else ""
+    yield f"{document.where}{base}"
+    rows = ((f"`{each.path}`", each.type, each.meaning) for each in rows_of(name))
+    yield _table(("key", "type", "meaning"), rows)
 
 
 def _names_of(modules: tuple[str, ...]) -> dict[str, str]:

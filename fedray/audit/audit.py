@@ -69,7 +69,7 @@ class MechanismAudit:
     """One mechanism on this trace.
 
     is_own: whether it is the run's own mechanism, or the one that is claimed.
-    noise_multiplier: None where neither the trace nor the caller says how much noise there was.
+    noise_multiplier: z; None where neither the trace nor the caller says how much noise there was.
     noise: the same, or what devices added themselves.
     trace: sensitivity of this trace, with the device that attains it; exact or an upper bound, as
         it says.
@@ -144,7 +144,7 @@ class Audit(DrawnResult):
     patterns: Patterns
     """Every device's rounds."""
     mechanisms: tuple[MechanismAudit, ...]
-    """Those that are asked about; empty for a log of which no mechanism is known."""
+    """Mechanisms that are asked about; empty for a log of which no mechanism is known."""
     findings: tuple[Finding, ...]
     """What was found of each statement of the claim; empty if there was none."""
     incompleteness: str
@@ -232,7 +232,7 @@ class Audit(DrawnResult):
 
     @cached_property
     def device_privacy(self) -> DevicePrivacy | None:
-        """What the devices got of that mechanism; computed when first asked for. None without
+        """What the devices got of the first mechanism; computed when first asked for. None without
         noise."""
         if not self._has_noise:
             return None

@@ -56,7 +56,9 @@ class Evidence:
     hand."""
 
     device: str
+    """What the device is called."""
     rounds: tuple[int, ...]
+    """The rounds in question."""
     shows: str
     """What the rounds show, in words."""
 
@@ -111,7 +113,7 @@ class Summary:
     who does not hold."""
 
     verdict: Verdict
-    """The worst of them."""
+    """The worst of its statements."""
     text: str
     """The verdict as a sentence."""
 

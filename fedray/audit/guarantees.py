@@ -76,7 +76,7 @@ class Limits:
 class Guarantee:
     """One of the three guarantees for one mechanism, that of Poisson samples, or that of a filter.
 
-    name: "observed", "enforced", "claimed", "sampled" or "filtered"; `SCOPES` says what each is a
+    name: "observed", "enforced", "claimed", "sampled" or "filtered"; `scope` says what each is a
         statement about.
     participation: (b, k); of the observed guarantee, the one that the trace obeys.
     sensitivity: at clip norm 1; None where it is not known, and `reason` says why.
@@ -84,6 +84,7 @@ class Guarantee:
         trace does not tell the noise and none was given. Then mu, rho and epsilon are None.
     may_rest_on: whether a DP guarantee may rest on it even if participation depends on released
         models.
+    reason: why it holds, or why it is not known, as a sentence.
     """
 
     name: str

@@ -69,10 +69,10 @@ class Violations:
     devices: devices with at least one of them.
     participations: those that came too soon after an earlier one, or were too many.
     after_loss: of these, those before which the device lost its history, after the earlier one.
-    losses: of history, that the trace records.
+    losses: losses of history that the trace records.
     after_clock_change: of the participations, those before which the device's clock was set
         forward, after the earlier one.
-    clock_changes: that the trace records, forward or back.
+    clock_changes: changes of clocks that the trace records, forward or back.
     """
 
     devices: int

@@ -30,20 +30,24 @@ _THEOREMS = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a statement. what: the item of the checklist. says: the statement. evidence: what
-    supports it."""
+    """One line of a statement."""
 
     what: str
+    """The item of the checklist."""
     says: str
+    """The statement."""
     evidence: str
+    """What supports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement(Result):
-    """A privacy statement. title: of the run or log. lines: in the checklist's order."""
+    """A privacy statement."""
 
     title: str
+    """Name of the run or log."""
     lines: tuple[Line, ...]
+    """The lines, in the checklist's order."""
 
     def __repr__(self) -> str:
         return f"<Statement of {shown(self.title)}: {len(self.lines)} lines>"

@@ -152,7 +152,7 @@ class CanaryResult:
     """Lower end of mu's confidence interval (normal approximation, thousands of degrees of
     freedom)."""
     mu_high: float
-    """Upper end of it."""
+    """Upper end of that interval."""
     mu_p: float
     """p-value of the expected mu, two-sided."""
     signal: float

@@ -132,9 +132,11 @@ class Candidate:
     max_participations: tuple[int, ...]
     """Most participations of a device in each seed's run."""
     planned_min_sep: int | None = None
-    """With the margin below those of the seeds; None where no device takes part twice."""
+    """The min-sep of the plan: those of the seeds less a margin; None where no device takes part
+    twice."""
     planned_max_participations: int | None = None
-    """With one more than the seeds' where they differ; None where a run starves."""
+    """Most participations of the plan: one more than the seeds' where they differ; None where a run
+    starves."""
     deviation: float | None = None
     """Standard deviation of the min-sep between seeds over its mean."""
     days: float | None = None
@@ -142,13 +144,14 @@ class Candidate:
     sensitivity: float | None = None
     """Sensitivity of a BLT made for the planned limits, under them."""
     rho: float | None = None
-    """At the planned limits."""
+    """zCDP at the planned limits."""
     epsilon: float | None = None
-    """At the planned limits; None where the noise is no guarantee at all, or a run starves."""
+    """Epsilon at the planned limits; None where the noise is no guarantee at all, or a run
+    starves."""
     guessed_epsilon: float | None = None
     """Epsilon if min-sep were population / report goal."""
     note: str = ""
-    """Why a run starved."""
+    """Why a run starved; empty if none did."""
     enforced_days: float | None = None
     """Days of a full-size run in which the planned limits are rules; None where none was
     simulated."""

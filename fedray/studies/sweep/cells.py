@@ -52,7 +52,7 @@ class Row:
     mechanism: str
     """As in the legend: kind, size, which loss it was optimised for, and for what."""
     made_for: str
-    """estimate, truth, distribution; "anything" for what is not optimised."""
+    """"estimate", "truth", "distribution", or "anything" for what is not optimised."""
     rounds: int | None
     """n of the cell; None where a run starved."""
     min_sep: int | None
@@ -67,11 +67,11 @@ class Row:
     sensitivity_of: str | None = None
     """"trace" or "(b, k)"."""
     sensitivity_is_exact: bool | None = None
-    """False: an upper bound."""
+    """Whether that sensitivity is exact; False: it is an upper bound."""
     participation_sensitivity: float | None = None
-    """Under the cell's (b, k)."""
+    """Sensitivity under the cell's (b, k)."""
     participation_sensitivity_is_exact: bool | None = None
-    """False: an upper bound."""
+    """Whether that sensitivity is exact; False: it is an upper bound."""
     participation_sensitivity_lower_bound: float | None = None
     """Where it is not exact, a value that it is not below."""
     rms_loss: float | None = None
@@ -91,9 +91,9 @@ class Row:
     max_prefix_error: float | None = None
     """The same, of the worst round."""
     rho: float | None = None
-    """At the noise multiplier of the cell."""
+    """zCDP at the noise multiplier of the cell."""
     epsilon: float | None = None
-    """The same."""
+    """Epsilon at the noise multiplier of the cell."""
     days: float | None = None
     """Length of the simulated run."""
     note: str = ""
