@@ -60,6 +60,8 @@ class JsonKey:
     value has none, or where its keys are those of something else."""
 
 
+_AS_DEFINED = JsonKey("", "")
+"""Of an attribute: with its own type and meaning."""
 Keys = Mapping[str, JsonKey]
 
 
@@ -188,10 +190,10 @@ def _keys(owner: type, names: str = "", **given: JsonKey) -> Keys:
             type or meaning is that of the attribute.
     """
     listed = names.split() or [field.name for field in fields(owner)]
-    return {name: _key(owner, name, given.get(name, JsonKey("", ""))) for name in listed}
+    return {name: _key(owner, name, given.get(name, _AS_DEFINED)) for name in listed}
 
 
-def _key(owner: type, name: str, given: JsonKey) -> JsonKey:
+def _key(owner: type, name: str, given: JsonKey = _AS_DEFINED) -> JsonKey:
     meaning = given.meaning or _meaning(owner, name)
     return JsonKey(given.type or _type_of(_annotation(owner, name)), meaning, given.within)
 
@@ -351,10 +353,8 @@ def _exclusions() -> Keys:
 
 
 def _finding() -> Keys:
-    names = " ".join(field.name for field in fields(Finding))
-    return _keys(
-        Finding, f"{names} evidence_note", evidence=JsonKey("list of objects", "", _keys(Evidence))
-    )
+    evidence = JsonKey("list of objects", "", _keys(Evidence))
+    return {**_keys(Finding, evidence=evidence), **_keys(Finding, "evidence_note")}
 
 
 def _audit_command() -> Keys:
@@ -419,19 +419,15 @@ def _run() -> Keys:
 
 
 def _report() -> Keys:
-    return {
-        "page": _text("Path of the page."),
-        "figures": _text("Directory of the figures; only with `--figures`."),
-    }
+    return {**_written(), "page": _text("Path of the page.")}
 
 
 def _canary() -> Keys:
-    names = " ".join(field.name for field in fields(CanaryResult))
     added = {
         "confidence": JsonKey("number", "Confidence of the interval of mu, from 0 to 1."),
         **_keys(CanaryResult, "covers problems"),
     }
-    keys = {**_keys(CanaryResult, names, counts=JsonKey("object or null", "")), **added}
+    keys = {**_keys(CanaryResult, counts=JsonKey("object or null", "")), **added}
     # The counts of short updates are such a document once more.
     keys["counts"] = replace(keys["counts"], within=keys)
     return keys
@@ -585,20 +581,20 @@ def _import() -> Keys:
 
 
 def _plan() -> Keys:
-    names = " ".join(field.name for field in fields(Candidate))
-    candidate = _keys(
-        Candidate,
-        f"{names} updates meets_target",
-        updates=JsonKey("integer", "Accepted updates of a run, of all devices together."),
-        meets_target=JsonKey("boolean", "Whether epsilon is known and no more than was asked for."),
-    )
+    candidate = {
+        **_keys(Candidate),
+        "updates": JsonKey("integer", "Accepted updates of a run, of all devices together."),
+        "meets_target": JsonKey(
+            "boolean", "Whether epsilon is known and no more than was asked for."
+        ),
+    }
     return _keys(
         Plan,
         "population rounds min_minutes_between_rounds seeds scale target best candidates timers "
         "warnings",
         population=JsonKey("integer", "Devices of the population."),
         rounds=JsonKey("integer", "Rounds of a run."),
-        min_minutes_between_rounds=_key(Rounds, "min_minutes_between", JsonKey("", "")),
+        min_minutes_between_rounds=_key(Rounds, "min_minutes_between"),
         target=JsonKey("object", "", _keys(PlanTarget)),
         best=JsonKey("object or null", "", candidate),
         candidates=JsonKey("list of objects", "", candidate),

@@ -227,8 +227,9 @@ def check_claim(
         # follow from it. The advice is for a claim in which it is put right.
         without = {each.statement: None for each in broken}
         put_right = {each.statement: each.found for each in broken}
-        basis = _basis(claim.model_copy(update=without), trace, limits)
-        corrected = _basis(claim.model_copy(update=put_right), trace, limits)
+        basis = corrected = _basis(claim.model_copy(update=without), trace, limits)
+        if broken:
+            corrected = _basis(claim.model_copy(update=put_right), trace, limits)
     shows = f"sensitivity {up(found.value, 6)}" + ("" if found.is_exact else " at most")
     evidence = (subject.evidence(found.device_id, found.rounds, shows),)
     spent = []
@@ -237,10 +238,7 @@ def check_claim(
         ("epsilon", claim.epsilon, lambda s: epsilon_of(released(noise, s), claim.delta).epsilon),
     ):
         if claimed is not None:
-            finding = _check_spent(what, claimed, figure, found, basis, evidence)
-            if corrected.sensitivity is not None:
-                advised = _plain(up(figure(corrected.sensitivity.value)))
-                finding = replace(finding, should_say=f"{what} = {advised}")
+            finding = _check_spent(what, claimed, figure, found, basis, corrected, evidence)
             for guarantee in ensured:
                 finding = _by_server(finding, guarantee)
             spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
@@ -457,10 +455,11 @@ def _check_spent(
     figure: Callable[[float], float],
     found: TraceSensitivity,
     basis: _Basis,
+    corrected: _Basis,
     evidence: tuple[Evidence, ...],
 ) -> Finding:
     """Whether rho or epsilon follows from limits; if not, whether at least this trace spent no
-    more."""
+    more, and what follows from corrected limits."""
     most = claimed * (1 + ROUNDED[what])
     # What this trace spent decides only between the ways in which a claim can fail: nothing ensures
     # it for another run.
@@ -486,7 +485,8 @@ def _check_spent(
         verdict = Verdict.TRACE_ONLY
     shown = of_basis if math.isfinite(of_basis) else of_trace
     text = f"{basis_text}; {trace_text}"
-    should_say = f"{what} = {_plain(up(shown))}"
+    advised = shown if corrected.sensitivity is None else figure(corrected.sensitivity.value)
+    should_say = f"{what} = {_plain(up(advised))}"
     return Finding(what, verdict, claimed, shown, should_say, text, 0, evidence)
 
 

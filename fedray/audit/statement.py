@@ -100,10 +100,10 @@ def privacy_statement(trace: Trace | ImportedTrace, audit: Audit) -> Statement:
         )
     # The strongest statement that can be made: the observed guarantee is of this run alone.
     mechanism = audit.mechanisms[0]
-    by_strength = (mechanism.claimed, mechanism.enforced, mechanism.observed)
-    stated = next(each for each in by_strength if each.sensitivity is not None)
-    if mechanism.enforced.may_rest_on:
-        stated = mechanism.enforced
+    stated = mechanism.enforced
+    if not stated.may_rest_on:
+        by_strength = (mechanism.claimed, mechanism.enforced, mechanism.observed)
+        stated = next(each for each in by_strength if each.sensitivity is not None)
     title = trace.scenario["name"] if isinstance(trace, Trace) else str(trace.run["log"])
     lines = (
         *_setting(audit),

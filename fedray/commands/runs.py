@@ -133,9 +133,10 @@ def run(
             trace = go_on(resume, placement, value, on_progress, trust_code=trust_code)
         else:
             assert value is not None
+            on_start = None
             if not quiet:
                 _say_compiling()
-            on_start = None if quiet else partial(_say_supply, value)
+                on_start = partial(_say_supply, value)
             start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
             trace = start(value, placement, out, on_progress, on_start)
     if isinstance(trace, TasksRun):

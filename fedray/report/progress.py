@@ -47,10 +47,10 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
     if not is_shown:
         yield lambda progress: None
         return
-    state = _State()
     if not console.is_terminal:
-        yield _PlainLines(state)
+        yield _Lines()
         return
+    state = _State()
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("round"), MofNCompleteColumn()]
     columns += [BarColumn(bar_width=BAR)] if console.width >= WIDE else []
     columns += [TextColumn("{task.description}"), TimeElapsedColumn()]
@@ -155,13 +155,14 @@ def show_progress(title: str = "") -> Callable[[HowFar | str], None]:
     Returns:
         A listener for one call of a function of fedray.
     """
-    return _Shown(title)
+    return _Lines(title)
 
 
-class _Shown:
-    """A listener of runs and of studies."""
+class _Lines:
+    """A listener of runs and of studies: the line of a notebook's cell; elsewhere a line every
+    fifteen seconds, and one at the end, for logs."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str = "") -> None:
         self._title = title
         self._state, self._pace = _State(), _Pace()
         self._display = _notebook_display()
@@ -174,7 +175,9 @@ class _Shown:
         is_first = self._display is not None and self._handle is None
         if not (is_first or is_over or time.monotonic() - self._last >= self._seconds):
             return
-        self._last = time.monotonic()
+        # What is told of a training before it begins does not put off the next line.
+        if not isinstance(progress, TrainingEstimate):
+            self._last = time.monotonic()
         line = f"{self._title}: {text}" if self._title else text
         if self._display is None:
             print(line, file=sys.stderr)
@@ -309,30 +312,6 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(1.0, seconds):.0f} s"
-
-
-class _PlainLines:
-    """A line every fifteen seconds, and one at the end, for logs."""
-
-    def __init__(self, state: _State) -> None:
-        self._state = state
-        self._last = time.monotonic()
-
-    def __call__(self, progress: HowFar) -> None:
-        if isinstance(progress, TrainingEstimate):
-            print(estimate_text(progress), file=sys.stderr)
-            return
-        is_due = time.monotonic() - self._last >= SECONDS_BETWEEN_LINES
-        if isinstance(progress, DataProgress):
-            if is_due:
-                self._last = time.monotonic()
-                print(data_text(progress), file=sys.stderr)
-            return
-        self._state.take(progress)
-        if self._state.is_over or is_due:
-            self._last = time.monotonic()
-            text = "  ".join(self._state.parts())
-            print(f"round {self._state.done}/{self._state.count}  {text}", file=sys.stderr)
 
 
 def _width_of_columns(state: _State, width: int, elapsed_seconds: float) -> int:

@@ -99,12 +99,23 @@ CLUSTER = table(
     headGroupSpec=table("rayStartParams template", rayStartParams=START, template=TEMPLATE),
     workerGroupSpecs=list_of(WORKERS),
 )
-RAY_JOB = table(
-    "apiVersion kind metadata spec",
-    apiVersion=one_of("ray.io/v1"),
-    kind=one_of("RayJob"),
-    metadata=METADATA,
-    spec=table(
+
+
+def resource(version: str, kind: str, spec: Schema) -> Schema:
+    """A document of `kubectl apply`."""
+    return table(
+        "apiVersion kind metadata spec",
+        apiVersion=one_of(version),
+        kind=one_of(kind),
+        metadata=METADATA,
+        spec=spec,
+    )
+
+
+RAY_JOB = resource(
+    "ray.io/v1",
+    "RayJob",
+    table(
         "entrypoint rayClusterSpec",
         entrypoint=TEXT,
         shutdownAfterJobFinishes=YES_OR_NO,
@@ -112,12 +123,10 @@ RAY_JOB = table(
         rayClusterSpec=CLUSTER,
     ),
 )
-CLAIM = table(
-    "apiVersion kind metadata spec",
-    apiVersion=one_of("v1"),
-    kind=one_of("PersistentVolumeClaim"),
-    metadata=METADATA,
-    spec=table(
+CLAIM = resource(
+    "v1",
+    "PersistentVolumeClaim",
+    table(
         "accessModes resources",
         accessModes=list_of(one_of("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"), least=1),
         resources=table("requests", requests=table("storage", storage=QUANTITY)),
