@@ -156,26 +156,30 @@ class TaskCounts:
     done: of them, those that are done.
     running: those that are under way or next in line.
     lost: how often the process of one died; each was begun again.
+    kept: jobs beside these that were done before.
     """
 
     jobs: int
-    done: int
-    running: int
-    lost: int
+    done: int = 0
+    running: int = 0
+    lost: int = 0
+    kept: int = 0
 
-    def line(self, what: str, kept: int = 0) -> PartDone:
-        """One line, such as "12 of 200 runs simulated, 8 running, 1 lost and begun again".
+    @property
+    def jobs_done(self) -> tuple[int, int]:
+        """How many are done, and how many there are, with those that were done before."""
+        return self.kept + self.done, self.kept + self.jobs
 
-        Args:
-            what: is done with a job, such as "runs simulated".
-            kept: jobs beside these that were done before.
-        """
-        parts = [f"{kept + self.done} of {kept + self.jobs} {what}"]
+    def line(self, what: str) -> PartDone:
+        """One line, such as "12 of 200 runs simulated, 8 running, 1 lost and begun again", of
+        `what` is done with a job, such as "runs simulated"."""
+        done, count = self.jobs_done
+        parts = [f"{done} of {count} {what}"]
         if self.running:
             parts.append(f"{self.running} running")
         if self.lost:
             parts.append(f"{self.lost} lost and begun again")
-        return PartDone(", ".join(parts), kept + self.done, kept + self.jobs)
+        return PartDone(", ".join(parts), done, count)
 
 
 def run_tasks(

@@ -22,7 +22,7 @@ def cache_folder(name: str) -> Path:
 
 SORTS: Mapping[str, str] = {
     "designs": "mechanisms that were optimised",
-    "stress": "cells of sweeps",
+    "stress": "simulated runs of plans and sweeps, cells of sweeps",
     "digests": "digests of data files",
 }
 """Folders of entries, with what they hold. What is kept of data files lies beside them, in

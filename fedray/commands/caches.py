@@ -22,7 +22,7 @@ def cache(
     as_json: JsonFlag = False,
 ) -> None:
     """List what is kept, and delete what is old: indexes and copies of data files, optimised
-    mechanisms, cells of sweeps, digests of files.
+    mechanisms, runs and cells of plans and sweeps, digests of files.
 
     All of it is made again when it is needed again.
     """

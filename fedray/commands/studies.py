@@ -25,6 +25,13 @@ from fedray.commands.output import (
 )
 from fedray.errors import InputError
 
+CacheFlag = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache", help="Keep and reuse what is simulated, under ~/.cache/fedray."
+    ),
+]
+
 
 def _shipped_sweeps(begun: str) -> list[str]:
     from fedray.studies.sweep.sweep import shipped_sweeps
@@ -51,12 +58,7 @@ def stress(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to join; default: a local one.")
     ] = None,
-    has_cache: Annotated[
-        bool,
-        typer.Option(
-            "--cache/--no-cache", help="Keep and reuse cells and mechanisms under ~/.cache/fedray."
-        ),
-    ] = True,
+    has_cache: CacheFlag = True,
     quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -167,11 +169,12 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
+    has_cache: CacheFlag = True,
     quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Plan report goal, timer and noise multiplier for a target, by simulated min-seps. Exit code 1
-    if nothing meets it."""
+    if nothing meets it. An interrupted plan continues when it is run again."""
     from fedray.atomic import write_directory
     from fedray.report.files import write_figure_files
     from fedray.report.text import TextTable
@@ -209,7 +212,9 @@ def plan(
     )
     target = PlanTarget(epsilon, delta, noise_per_report, buffers)
     with progress_line("planning", quiet) as on_status, contextlib.redirect_stdout(sys.stderr):
-        found = make_plan(value, target, hours, seeds, scale, on_progress=on_status)
+        found = make_plan(
+            value, target, hours, seeds, scale, has_cache=has_cache, on_progress=on_status
+        )
     if out is not None:
         write_directory(out, plan_files(found, f"fedray {shlex.join(sys.argv[1:])}"))
     if figures is not None:

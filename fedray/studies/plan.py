@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedray.cluster import cluster, run_tasks
+from fedray.cluster import TaskCounts, cluster
 from fedray.errors import InputError
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
@@ -40,13 +40,14 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.optimize.design import MechanismRequest, cached_mechanism, default_cache
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
+from fedray.part_done import PartDone
 from fedray.placement import Placement
 from fedray.result import DrawnResult
 from fedray.rounding import up
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.studies.fit import scaled
-from fedray.studies.sweep.cells import Truth, simulated
+from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated_limits
 
 PRECISION = 0.05
 """Relative, of report goals: between a goal that fails and one that meets the target."""
@@ -59,6 +60,8 @@ LEAST_SIMULATED_GOAL = 20
 LEAST_SCALE = 0.05
 """Below, min-seps of simulations are further off than the margin covers."""
 MOST_CONFIRMATIONS = 8
+FULL_SIZE_RUNS = 2
+"""That most plans need: one confirms, and one keeps the planned limits as rules."""
 MISS_PROBABILITY = 0.05
 """That one more run has a smaller min-sep than is planned for, if min-seps vary normally, as they
 did between seeds."""
@@ -261,10 +264,13 @@ def make_plan(
     seeds: int = 3,
     scale: float = 0.1,
     placement: Placement | None = None,
+    has_cache: bool = True,
     on_progress: Progress | None = None,
 ) -> Plan:
     """Finds for every timer the least report goal that meets the target in small simulations; then
     confirms the best of them at full size. Of goals within 5 % of the least, the fastest is best.
+
+    An interrupted plan goes on when it is asked for again: what was simulated is kept.
 
     Args:
         scenario: population, rounds and all but report goal and timer.
@@ -273,10 +279,12 @@ def make_plan(
         seeds: simulations of each candidate, at least 2, since their spread is the margin.
         scale: of population and goal in the search.
         placement: where the simulations run.
-        on_progress: hears what is being simulated.
+        has_cache: whether to keep what was simulated, and to take what was kept.
+        on_progress: hears what is being simulated, and how much of the work is done.
 
     Raises:
         InputError: if no report goal is possible, or an argument makes no sense.
+        RunFailed: if a simulation dies for good.
     """
     _check(scenario, timers, seeds, scale)
     least = max(1, math.ceil(LEAST_NOISE_MULTIPLIER / target.noise_per_report))
@@ -292,11 +300,13 @@ def make_plan(
             "or the noise per report"
         )
     placement = placement or Placement()
+    cache = StudyCache(has_cache)
+    in_process = placement.backend == "in-process"
     # The cluster is joined here, once for all simulations, so that they need no address.
-    with cluster(placement) if placement.backend == "ray" else contextlib.nullcontext():
+    with contextlib.nullcontext(1.0) if in_process else cluster(placement) as cpus:
         tell = on_progress or (lambda _: None)
-        joined = replace(placement, address=None)
-        planner = _Planner(scenario, target, seeds, scale, joined, tell)
+        runs = _Runs(replace(placement, address=None), cpus, cache, tell)
+        planner = _Planner(scenario, target, seeds, scale, runs)
         start = _first_goal(scenario, target, least, most)
         searches = {hours: _Search(least, most, start) for hours in timers}
         planner.search(searches)
@@ -304,8 +314,8 @@ def make_plan(
     candidates = sorted(
         planner.candidates, key=lambda each: (each.timer_hours, each.report_goal, each.scale)
     )
-    warnings = _warnings(scale, best, least)
-    return Plan(target, scenario, seeds, scale, best, tuple(candidates), tuple(warnings))
+    warnings = (*_warnings(scale, best, least), *cache.warnings)
+    return Plan(target, scenario, seeds, scale, best, tuple(candidates), warnings)
 
 
 def _warnings(scale: float, best: Candidate | None, least: int) -> list[str]:
@@ -365,24 +375,63 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
+class _Runs:
+    """Simulates the runs of candidates, and tells how far the whole plan is.
+
+    The unit of work is the time of one run at full size. How much is left is an estimate, as a
+    search may take more or fewer steps.
+    """
+
+    def __init__(
+        self, placement: Placement, cpus: float, cache: StudyCache, tell: Progress
+    ) -> None:
+        self._placement = placement
+        self._cpus = cpus
+        self._cache = cache
+        self._tell = tell
+        self._work = 0.0
+        """What was simulated; what was kept took no time."""
+        self._share = 0.0
+        self.work_left = 0.0
+        """What is left when the runs that are asked for are done."""
+
+    def work_of(self, count: int, scale: float) -> float:
+        """The time of so many runs of this size, as many at once as there are CPUs."""
+        return scale * count / max(1.0, min(self._cpus, count))
+
+    def truths(self, scenarios: Sequence[Scenario], scale: float, what: str) -> list[Truth]:
+        """What happens in each run. scale: of the runs; what: is told while they run."""
+        cost = self.work_of(len(scenarios), scale) / len(scenarios)
+        before = self._work
+
+        def say(counts: TaskCounts) -> None:
+            self._work = before + cost * counts.done
+            self._told(counts.line(f"{what} simulated"), cost * (counts.jobs - counts.done))
+
+        return simulate_runs(scenarios, simulated_limits, self._placement, self._cache, say)
+
+    def tell(self, text: str) -> None:
+        """Tells a line, with the share of the work that is done."""
+        self._told(text, 0.0)
+
+    def _told(self, text: str, left: float) -> None:
+        whole = self._work + left + self.work_left
+        # What is left may grow, but nothing that was done is undone.
+        self._share = max(self._share, self._work / whole if whole else 0.0)
+        self._tell(PartDone(text, self._share, 1.0))
+
+
 class _Planner:
     """Simulates candidates, and keeps all of them."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        target: PlanTarget,
-        seeds: int,
-        scale: float,
-        placement: Placement,
-        on_progress: Progress,
+        self, scenario: Scenario, target: PlanTarget, seeds: int, scale: float, runs: _Runs
     ) -> None:
         self._scenario = scenario
         self._target = target
         self._seeds = seeds
         self._scale = scale
-        self._placement = placement
-        self._tell = on_progress
+        self._runs = runs
         self.candidates: list[Candidate] = []
 
     def search(self, searches: "dict[float, _Search]") -> None:
@@ -393,16 +442,20 @@ class _Planner:
             asked = [(hours, goal) for hours, goal in wanted.items() if goal is not None]
             if not asked:
                 return
+            steps = sum(search.steps_left() for search in searches.values()) - len(asked)
+            self._runs.work_left = FULL_SIZE_RUNS + self._runs.work_of(
+                steps * self._seeds, self._scale
+            )
             runs = [
                 self._run_of(goal, hours, seed, self._scale)
                 for hours, goal in asked
                 for seed in range(self._seeds)
             ]
-            truths = dict(run_tasks(simulated, runs, self._placement))
+            goals = " and ".join(f"{goal:,}" for goal in sorted({goal for _, goal in asked}))
+            truths = self._runs.truths(runs, self._scale, f"runs of report goals {goals}")
             for place, (hours, goal) in enumerate(asked):
                 first = place * self._seeds
-                # Tasks end in any order; by place each seed gets its own.
-                found = [truths[first + seed] for seed in range(self._seeds)]
+                found = truths[first : first + self._seeds]
                 scale = _scale_of(goal, self._scale)
                 candidate = self._judged(goal, hours, scale, found, None)
                 searches[hours].learn(goal, candidate.meets(self._target), candidate.starves)
@@ -425,9 +478,10 @@ class _Planner:
             if proposal.is_full_size:
                 return proposal
             goal = proposal.report_goal
-            self._tell(f"goal {goal:,}, timer {hours:g} h: at full size")
+            self._runs.work_left = 1.0
             run = self._run_of(goal, hours, 0, 1.0)
-            found = [truth for _, truth in run_tasks(simulated, [run], self._placement)]
+            what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
+            found = self._runs.truths([run], 1.0, what)
             full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets(self._target):
                 # The plan's own scenario has the planned limits as rules; a run with them may be
@@ -447,13 +501,11 @@ class _Planner:
     def _with_rules(self, full: Candidate) -> Candidate:
         """The candidate with what a run of its scenario takes, in which the planned limits are
         rules; it may starve then."""
-        self._tell(
-            f"goal {full.report_goal:,}, timer {full.timer_hours:g} h: at full size, with the "
-            "planned limits as rules"
-        )
+        self._runs.work_left = 0.0
         planned = planned_scenario(self._scenario, self._target, full)[0]
         run = planned.with_overrides("training.enabled=false")
-        ((_, truth),) = run_tasks(simulated, [run], self._placement)
+        what = "full-size runs with the planned limits as rules"
+        (truth,) = self._runs.truths([run], 1.0, what)
         participation = truth.participation
         seen = None
         if participation is not None and participation.max_participations > 1:
@@ -528,7 +580,7 @@ class _Planner:
             shown = "no guarantee"
         else:
             shown = f"epsilon {up(candidate.epsilon, 2)}"
-        self._tell(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {shown}")
+        self._runs.tell(f"goal {goal:,}, timer {hours:g} h, at {scale:.2g} of the size: {shown}")
         return candidate
 
 
@@ -576,6 +628,16 @@ class _Search:
             # A goal that starves below one that meets the target is noise of the search: it fails.
             self._low = goal
 
+    def steps_left(self) -> int:
+        """About how many goals are still to be simulated: exact between two bounds, else as if the
+        next goal were the second bound."""
+        if self.next_goal() is None:
+            return 0
+        top = self._high or self._starving
+        if not self._low or not top:
+            return 1 + _bisections(GROWTH, PRECISION)
+        return _bisections(top / self._low, PRECISION if self._high else NEAR_STARVING)
+
     def allows(self, goal: int) -> bool:
         """Whether a `goal` is possible for the population, and not known to starve at this
         timer."""
@@ -613,6 +675,11 @@ def _check(scenario: Scenario, timers: Sequence[float], seeds: int, scale: float
             f"population.devices={scenario.population.devices} is too small at scale={scale}; "
             "raise the scale"
         )
+
+
+def _bisections(ratio: float, near: float) -> int:
+    """How often a ratio of two goals is bisected until it is at most 1 + `near`; at least once."""
+    return max(1, math.ceil(math.log2(math.log(ratio) / math.log1p(near))))
 
 
 def _scale_of(goal: int, scale: float) -> float:

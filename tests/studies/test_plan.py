@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,10 +148,8 @@ def test_a_planner_s_commands_end_with_a_claim_that_holds(
     fedray_command, monkeypatch, small, tmp_path: Path
 ) -> None:
     """plan, run, audit: the claimed epsilon rests on what the written scenario enforces, for other seeds too."""
-    monkeypatch.setattr(planning, "cluster", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(
-        planning, "run_tasks", lambda work, jobs, _: list(enumerate(map(work, jobs)))
-    )
+    monkeypatch.setattr(planning, "cluster", lambda _: contextlib.nullcontext(1.0))
+    monkeypatch.setattr(planning, "Placement", lambda: HERE)
     (tmp_path / "s.toml").write_text(small("rounds.count=40", "rounds.max_days=6.0").to_toml())
     out, claim = tmp_path / "plan", tmp_path / "plan" / "claim.toml"
     told = (
@@ -208,7 +207,7 @@ def test_rules_of_the_scenario_that_are_stricter_than_the_margin_are_planned_for
 @pytest.mark.slow
 def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -> None:
     """Runs of which only those with a round separation are slow: the plan tells the days, and warns; if they starve there is none."""
-    from fedray.studies.sweep.cells import Truth
+    from fedray.studies.simulated import Truth
 
     def simulated(scenario: Scenario) -> Truth:
         is_ruled = scenario.participation.round_separation > 0
@@ -219,20 +218,23 @@ def test_a_plan_whose_rules_starve_or_slow_it_down_says_so(small, monkeypatch) -
             note="starved" if is_ruled and starves else "",
         )
 
-    monkeypatch.setattr(planning, "simulated", simulated)
+    monkeypatch.setattr(planning, "simulated_limits", simulated)
     monkeypatch.setattr(
         planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
     )
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     starves = False
-    plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE)
+    plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
     assert (plan.best.days, plan.best.enforced_days, plan.best.enforced_min_sep) == (3.0, 4.0, 21)
     assert any("takes 4.0 days instead of 3.0" in each for each in plan.warnings)
     assert f"participation.round_separation = {plan.best.planned_min_sep} and" in plan_sentence(
         plan
     )
     starves = True
-    assert make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE).best is None
+    assert (
+        make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False).best
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_a_timer_that_devices_do_not_keep_is_not_claimed(small, key: str) -> Non
 
 def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch) -> None:
     """Simulations that lie: at full size min-sep is 10 % smaller. The plan's goal is larger than the search's, and confirmed."""
-    from fedray.studies.sweep.cells import Truth
+    from fedray.studies.simulated import Truth
 
     def simulated(scenario: Scenario) -> Truth:
         devices, goal = scenario.population.devices, scenario.rounds.report_goal
@@ -259,12 +261,12 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
         min_sep = max(1, min(100, int(share * devices / goal) + scenario.seed % 2))
         return Truth(MinSep(100, min_sep, -(-100 // min_sep)), days=3.0)
 
-    monkeypatch.setattr(planning, "simulated", simulated)
+    monkeypatch.setattr(planning, "simulated_limits", simulated)
     monkeypatch.setattr(
         planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
     )
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
-    plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE)
+    plan = make_plan(small("rounds.count=100"), target, [12.0], 2, 0.5, HERE, has_cache=False)
     full = [each for each in plan.candidates if each.is_full_size]
     assert plan.best == full[-1]
     assert len(full) > 1
@@ -272,16 +274,57 @@ def test_a_plan_that_falls_short_at_full_size_is_tried_again(small, monkeypatch)
     assert plan.best.report_goal > full[0].report_goal
 
 
-def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None:
-    from fedray.studies.sweep.cells import Truth
+def test_an_interrupted_plan_goes_on_and_tells_how_far_it_is(
+    small, monkeypatch, tmp_path: Path
+) -> None:
+    """What was simulated is kept, so that every run is simulated once; the share that is done never falls, and ends at 1."""
+    from fedray.studies.simulated import Truth
 
-    monkeypatch.setattr(planning, "simulated", lambda scenario: Truth(MinSep(12, 3, 4), days=1.0))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked: list[str] = []
+    last = 7
+
+    def simulated(scenario: Scenario) -> Truth:
+        if len(asked) == last:
+            raise KeyboardInterrupt
+        asked.append(scenario.digest)
+        min_sep = max(1, scenario.population.devices // scenario.rounds.report_goal)
+        return Truth(MinSep(100, min(100, min_sep), -(-100 // min_sep)), days=3.0)
+
+    monkeypatch.setattr(planning, "simulated_limits", simulated)
+    monkeypatch.setattr(
+        planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
+    )
+    target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
+    arguments = (small("rounds.count=100"), target, [12.0, 24.0], 2, 0.5, HERE)
+    with pytest.raises(KeyboardInterrupt):
+        make_plan(*arguments)
+    last = 10**6
+    told: list[Any] = []
+    plan = make_plan(*arguments, on_progress=told.append)
+    assert len(set(asked)) == len(asked) > 7
+    shares = [each.share for each in told]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    simulations = sum(len(each.min_seps) for each in plan.candidates)
+    assert len(asked) == simulations + 1  # with the planned limits as rules
+    counted = len(asked)
+    assert make_plan(*arguments) == plan
+    assert len(asked) == counted
+
+
+def test_a_small_scale_is_not_passed_over_in_silence(small, monkeypatch) -> None:
+    from fedray.studies.simulated import Truth
+
+    monkeypatch.setattr(
+        planning, "simulated_limits", lambda scenario: Truth(MinSep(12, 3, 4), days=1.0)
+    )
     monkeypatch.setattr(
         planning, "_sensitivity", lambda limits, _: 2.0 * limits.max_participations**0.5
     )
     target = PlanTarget(epsilon=1e4, noise_per_report=0.005, buffers=1)
     for scale, count in ((0.04, 1), (0.05, 0)):
-        warned = make_plan(small(), target, [1.0], 2, scale, HERE).warnings
+        warned = make_plan(small(), target, [1.0], 2, scale, HERE, has_cache=False).warnings
         assert sum("several per cent off" in each for each in warned) == count
 
 

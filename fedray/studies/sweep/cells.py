@@ -1,8 +1,6 @@
 """What happens in a cell, and how mechanisms fare there. These are plain functions, which run.py
 calls in tasks."""
 
-import math
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.errors import Starved, TraceError
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.accounting.zcdp import rho_of
@@ -21,24 +17,9 @@ from fedray.mechanisms.optimize.design import MechanismRequest, cached_mechanism
 from fedray.mechanisms.optimize.objective import Target
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
-from fedray.placement import Placement
 from fedray.scenario import Scenario
-from fedray.simulation import simulate
+from fedray.studies.simulated import Truth
 from fedray.studies.sweep.sweep import Cell, MadeFor, MechanismSpec, Sweep
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """What happened in a cell, if it was simulated, or what is assumed to happen there."""
-
-    participation: MinSep | None
-    """(n, b, k) of the cell; None where its run starved."""
-    patterns: Patterns | None = None
-    """Patterns of the simulated run; None of a cell that was not simulated."""
-    days: float | None = None
-    """Length of the simulated run; None of a cell that was not simulated."""
-    note: str = ""
-    """Why there is no participation, or how the run ended if not as planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +99,6 @@ def assumed(sweep: Sweep, cell: Cell) -> Truth:
     wanted = cell.get("max_participations") or "most"
     max_participations = most if wanted == "most" else min(wanted, most)
     return Truth(MinSep(rounds, min_sep, max_participations))
-
-
-def simulated(scenario: Scenario) -> Truth:
-    """What happens in a run of a `scenario`, simulated in this process; its trace is not kept.
-
-    A run that starves, or releases nothing, has no participation but a note that says why.
-    """
-    # A task that dies is run again as a whole, so checkpoints would be written for nothing.
-    placement = Placement(1, "in-process", checkpoint_seconds=math.inf)
-    with tempfile.TemporaryDirectory(prefix="fedray-stress-") as folder:
-        try:
-            trace = simulate(scenario, placement, Path(folder) / "trace")
-            patterns = read_patterns(trace)
-        except (Starved, TraceError) as error:
-            # Without a committed round there is nothing to judge.
-            return Truth(None, note=str(error))
-        ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
-        n = patterns.committed_rounds
-        participation = MinSep(n, patterns.min_sep, patterns.max_participations)
-        days = float(trace.rounds["closed"][-1]) / 86_400.0
-        return Truth(participation, patterns, days, ended)
 
 
 def judge(

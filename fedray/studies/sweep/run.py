@@ -1,45 +1,31 @@
-"""Runs a sweep: every cell a task, what was computed before taken from the cache, so that an
-interrupted sweep goes on.
+"""Runs a sweep: every cell a task, what was computed before taken from the cache of studies, so
+that an interrupted sweep goes on."""
 
-The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of
-a cell and by the code and libraries that compute it: a digest of the sources of every package but
-the tests. An entry whose digests (`fedray.kept`) are wrong is told of and computed anew.
-"""
-
-import contextlib
-import hashlib
-import importlib.metadata
 import io
 import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.atomic import write_directory
-from fedray.audit.participation import Patterns
-from fedray.cluster import ROOT, TaskCounts, run_tasks
+from fedray.cluster import TaskCounts, run_tasks
 from fedray.errors import shown
-from fedray.kept import keep, read_kept
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.optimize.design import default_cache as designs_cache
 from fedray.mechanisms.participation import MinSep
-from fedray.part_done import PartDone
 from fedray.placement import Placement
 from fedray.result import DrawnResult
 from fedray.scenario import Scenario
-from fedray.studies.sweep.cells import Row, Truth, assumed, judge, simulated
+from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated, study_digest
+from fedray.studies.sweep.cells import Row, assumed, judge
 from fedray.studies.sweep.sweep import Cell, Sweep
-from fedray.trace.provenance import package_versions
 
-_SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
 Progress = Callable[[str], None]
 LESS_IS_BETTER = (
     "rms_loss",
@@ -188,7 +174,7 @@ def run_sweep(
         RunFailed: if a task dies for good.
     """
     cells = sweep.cells()
-    cache = _Cache(default_cache() if has_cache else None)
+    cache = StudyCache(has_cache)
     designs = designs_cache() if has_cache else None
     tell = on_progress or (lambda _: None)
     placement = placement or Placement()
@@ -202,21 +188,21 @@ def run_sweep(
     digests = [job.digest for job in jobs]
     rows: dict[int, tuple[Row, ...]] = {}
     for index, digest in enumerate(digests):
-        known = cache.rows(digest)
+        known = _kept_rows(cache, digest)
         if known is not None:
             rows[index] = known
     missing = [index for index in range(len(jobs)) if index not in rows]
     missing_jobs = [jobs[index] for index in missing]
-    tell(PartDone(f"{len(rows)} of {len(jobs)} cells judged", len(rows), len(jobs)))
+
+    def say(counts: TaskCounts) -> None:
+        tell(replace(counts, kept=len(jobs) - len(missing)).line("cells judged"))
+
+    say(TaskCounts(len(missing)))
     # Each cell is kept as soon as it is done, so that an interrupted sweep goes on.
-
-    def say_judged(counts: TaskCounts) -> None:
-        tell(counts.line("cells judged", kept=len(jobs) - len(missing)))
-
-    for place, found in run_tasks(_judged, missing_jobs, placement, say_judged):
+    for place, found in run_tasks(_judged, missing_jobs, placement, say):
         index = missing[place]
         rows[index] = tuple(found)
-        cache.keep_rows(digests[index], rows[index])
+        _keep_rows(cache, digests[index], rows[index])
     results = tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells))
     return SweepResult(sweep, results, tuple(cache.warnings))
 
@@ -241,11 +227,6 @@ def write_results(result: SweepResult, out: Path, page: str) -> None:
         "report.html": page.encode(),
     }
     write_directory(out, files)
-
-
-def default_cache() -> Path:
-    """Where cells are kept: beside the cache of mechanisms, and as that one of the user's."""
-    return designs_cache().with_name("stress")
 
 
 def _error_to_sort_by(row: Row) -> float:
@@ -276,7 +257,8 @@ class _Judgement:
         needs_all = any("distribution" in spec.made_for for spec in self.sweep.mechanisms)
         distribution = [asdict(each) for each in self.distribution] if needs_all else []
         values = list(self.cell.values)
-        return _digest("judgement", sweep, objectives, values, scenario_digest, truth, distribution)
+        inputs = (sweep, objectives, values, scenario_digest, truth, distribution)
+        return study_digest("judgement", *inputs)
 
 
 def _judged(job: _Judgement) -> list[Row]:
@@ -288,118 +270,29 @@ def _truths(
     cells: list[Cell],
     scenarios: list[Scenario | None],
     placement: Placement,
-    cache: "_Cache",
+    cache: StudyCache,
     tell: Progress,
 ) -> list[Truth]:
     """What happens in each cell, simulated once for all cells that have the same scenario."""
+    # The cells of a sweep all have a scenario, or none has.
     wanted = [each for each in scenarios if each is not None]
-    digests = [_digest("truth", each.digest) for each in wanted]
-    # Cells that differ in their mechanisms alone share a run.
-    runs = dict(zip(digests, wanted, strict=True))
-    if not runs:
+    if not wanted:
         return [assumed(sweep, cell) for cell in cells]
-    truths: dict[str, Truth] = {}
-    for digest in runs:
-        known = cache.truth(digest)
-        if known is not None:
-            truths[digest] = known
-    missing = [digest for digest in runs if digest not in truths]
-    tell(PartDone(f"{len(truths)} of {len(runs)} runs simulated", len(truths), len(runs)))
-    missing_runs = [runs[digest] for digest in missing]
 
-    def say_simulated(counts: TaskCounts) -> None:
-        tell(counts.line("runs simulated", kept=len(runs) - len(missing)))
+    def say(counts: TaskCounts) -> None:
+        tell(counts.line("runs simulated"))
 
-    for place, truth in run_tasks(simulated, missing_runs, placement, say_simulated):
-        truths[missing[place]] = truth
-        cache.keep_truth(missing[place], truth)
-    return [truths[digest] for digest in digests]
+    return simulate_runs(wanted, simulated, placement, cache, say)
 
 
-class _Cache:
-    """Cells on disk; None keeps nothing. What is not as it was written is computed anew, and told
-    in `warnings`; what cannot be written is left alone."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self.warnings: list[str] = []
-
-    def rows(self, digest: str) -> tuple[Row, ...] | None:
-        content = self._read(f"{digest}.json", digest)
-        if content is None:
-            return None
-        return tuple(Row(**row) for row in json.loads(content))
-
-    def keep_rows(self, digest: str, rows: tuple[Row, ...]) -> None:
-        text = json.dumps([row.to_json() for row in rows])
-        self._write(f"{digest}.json", digest, text.encode())
-
-    def truth(self, digest: str) -> Truth | None:
-        content = self._read(f"{digest}.npz", digest)
-        if content is None:
-            return None
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            head = json.loads(arrays["head"].tobytes())
-            if head["participation"] is None:
-                return Truth(None, note=head["note"])
-            participation = MinSep(**head["participation"])
-            patterns = Patterns(
-                participation.rounds,
-                arrays["device_ids"],
-                arrays["counts"],
-                arrays["rounds"],
-                arrays.get("weights"),
-            )
-            return Truth(participation, patterns, head["days"], head["note"])
-
-    def keep_truth(self, digest: str, truth: Truth) -> None:
-        head = {
-            "participation": asdict(truth.participation) if truth.participation else None,
-            "days": truth.days,
-            "note": truth.note,
-        }
-        arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
-        if truth.patterns is not None:
-            names = ["device_ids", "counts", "rounds"]
-            names += ["weights"] if truth.patterns.weights is not None else []
-            arrays |= {name: getattr(truth.patterns, name) for name in names}
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-        self._write(f"{digest}.npz", digest, buffer.getvalue())
-
-    def _read(self, name: str, request: str) -> bytes | None:
-        """The content of an entry, if it is the one that was written for this request."""
-        if self._folder is None:
-            return None
-        try:
-            return read_kept(self._folder / name, request)
-        except ValueError as reason:
-            self.warnings.append(f"cache entry {name} {reason}; computed anew")
-            return None
-
-    def _write(self, name: str, request: str, content: bytes) -> None:
-        if self._folder is not None:
-            # A full or read-only disk costs the time of computing again, and nothing else.
-            with contextlib.suppress(OSError):
-                keep(self._folder / name, request, content)
+def _kept_rows(cache: StudyCache, digest: str) -> tuple[Row, ...] | None:
+    content = cache.read(f"{digest}.json", digest)
+    return None if content is None else tuple(Row(**row) for row in json.loads(content))
 
 
-def _digest(*inputs: Any) -> str:
-    text = json.dumps([_code_digest(), *inputs], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-@lru_cache(maxsize=1)
-def _code_digest() -> str:
-    optimisers = {name: importlib.metadata.version(name) for name in ("scipy", "jax")}
-    versions = {**package_versions(), **optimisers}
-    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
-    for folder in _SOURCES:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            # Of our own code too, so that no kept cell outlives a change of what it was computed
-            # by.
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+def _keep_rows(cache: StudyCache, digest: str, rows: tuple[Row, ...]) -> None:
+    text = json.dumps([row.to_json() for row in rows])
+    cache.keep(f"{digest}.json", digest, text.encode())
 
 
 def _crossings(

@@ -1,0 +1,202 @@
+"""What happened in the simulated runs of a study: each is a task, and is kept as soon as it is
+done, so that an interrupted study goes on.
+
+The cache (`$XDG_CACHE_HOME/fedray/stress`, else `~/.cache/fedray/stress`) is keyed by all inputs of
+an entry and by the code and libraries that compute it: a digest of the sources of every package but
+the tests. An entry whose digests (`fedray.kept`) are wrong is told of and computed anew.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import io
+import json
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.audit.participation import Patterns, read_patterns
+from fedray.cluster import ROOT, TaskCounts, run_tasks
+from fedray.errors import Starved, TraceError
+from fedray.kept import cache_folder, keep, read_kept
+from fedray.mechanisms.participation import MinSep
+from fedray.placement import Placement
+from fedray.scenario import Scenario
+from fedray.simulation import simulate
+from fedray.trace.provenance import package_versions
+
+_SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What happened in a run, if it was simulated, or what is assumed to happen there."""
+
+    participation: MinSep | None
+    """(n, b, k) of the run; None where it starved."""
+    patterns: Patterns | None = None
+    """Patterns of the simulated run; None of one that was not simulated."""
+    days: float | None = None
+    """Length of the simulated run; None of one that was not simulated."""
+    note: str = ""
+    """Why there is no participation, or how the run ended if not as planned."""
+
+
+def simulated(scenario: Scenario) -> Truth:
+    """What happens in a run of a `scenario`, simulated in this process; its trace is not kept.
+
+    A run that starves, or releases nothing, has no participation but a note that says why.
+    """
+    # A task that dies is run again as a whole, so checkpoints would be written for nothing.
+    placement = Placement(1, "in-process", checkpoint_seconds=math.inf)
+    with tempfile.TemporaryDirectory(prefix="fedray-study-") as folder:
+        try:
+            trace = simulate(scenario, placement, Path(folder) / "trace")
+            patterns = read_patterns(trace)
+        except (Starved, TraceError) as error:
+            # Without a committed round there is nothing to judge.
+            return Truth(None, note=str(error))
+        ended = "" if trace.run["ended"] == "completed" else trace.run["ended"]
+        n = patterns.committed_rounds
+        participation = MinSep(n, patterns.min_sep, patterns.max_participations)
+        days = float(trace.rounds["closed"][-1]) / 86_400.0
+        return Truth(participation, patterns, days, ended)
+
+
+class StudyCache:
+    """What studies have computed, on disk. What is not as it was written is computed anew, and told
+    in `warnings`; what cannot be written is left alone."""
+
+    def __init__(self, is_used: bool) -> None:
+        """A cache that keeps nothing where it is not used."""
+        self._folder = cache_folder("stress") if is_used else None
+        self.warnings: list[str] = []
+        """Entries that were not what they should be, a sentence each."""
+
+    def truth(self, digest: str) -> Truth | None:
+        """What is kept of a simulated run with this `digest`."""
+        content = self.read(f"{digest}.npz", digest)
+        if content is None:
+            return None
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            head = json.loads(arrays["head"].tobytes())
+            if head["participation"] is None:
+                return Truth(None, note=head["note"])
+            participation = MinSep(**head["participation"])
+            if "rounds" not in arrays:
+                return Truth(participation, None, head["days"], head["note"])
+            patterns = Patterns(
+                participation.rounds,
+                arrays["device_ids"],
+                arrays["counts"],
+                arrays["rounds"],
+                arrays.get("weights"),
+            )
+            return Truth(participation, patterns, head["days"], head["note"])
+
+    def keep_truth(self, digest: str, truth: Truth) -> None:
+        """Keeps what happened in the run with this `digest`."""
+        head = {
+            "participation": asdict(truth.participation) if truth.participation else None,
+            "days": truth.days,
+            "note": truth.note,
+        }
+        arrays = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
+        if truth.patterns is not None:
+            names = ["device_ids", "counts", "rounds"]
+            names += ["weights"] if truth.patterns.weights is not None else []
+            arrays |= {name: getattr(truth.patterns, name) for name in names}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+        self.keep(f"{digest}.npz", digest, buffer.getvalue())
+
+    def read(self, name: str, request: str) -> bytes | None:
+        """The content of the entry `name`, if it was written for this `request`, a digest."""
+        if self._folder is None:
+            return None
+        try:
+            return read_kept(self._folder / name, request)
+        except ValueError as reason:
+            self.warnings.append(f"cache entry {name} {reason}; computed anew")
+            return None
+
+    def keep(self, name: str, request: str, content: bytes) -> None:
+        """Keeps a `content` as the entry `name`, for this `request`, a digest."""
+        if self._folder is not None:
+            # A full or read-only disk costs the time of computing again, and nothing else.
+            with contextlib.suppress(OSError):
+                keep(self._folder / name, request, content)
+
+
+def simulated_limits(scenario: Scenario) -> Truth:
+    """As `simulated`, without the patterns, which take a thousand times the space of the rest."""
+    return replace(simulated(scenario), patterns=None)
+
+
+def simulate_runs(
+    scenarios: Sequence[Scenario],
+    simulate_one: Callable[[Scenario], Truth],
+    placement: Placement,
+    cache: StudyCache,
+    on_counts: Callable[[TaskCounts], None],
+) -> list[Truth]:
+    """Simulates every scenario that was not simulated before, each that is named twice once.
+
+    Args:
+        scenarios: of the runs.
+        simulate_one: `simulated`, or `simulated_limits`.
+        placement: where the tasks run.
+        cache: what is known of runs; each that is done is kept.
+        on_counts: is told how far it is, at first and whenever a run is done or lost.
+
+    Returns:
+        What happened in each, in the order of the scenarios.
+
+    Raises:
+        RunFailed: if a task dies for good.
+    """
+    digests = [study_digest(simulate_one.__name__, each.digest) for each in scenarios]
+    runs = dict(zip(digests, scenarios, strict=True))
+    truths: dict[str, Truth] = {}
+    for digest in runs:
+        known = cache.truth(digest)
+        if known is not None:
+            truths[digest] = known
+    missing = [digest for digest in runs if digest not in truths]
+    kept = len(truths)
+
+    def tell(counts: TaskCounts) -> None:
+        on_counts(replace(counts, kept=kept))
+
+    tell(TaskCounts(len(missing)))
+
+    jobs = [runs[digest] for digest in missing]
+    for place, truth in run_tasks(simulate_one, jobs, placement, tell):
+        truths[missing[place]] = truth
+        cache.keep_truth(missing[place], truth)
+    return [truths[digest] for digest in digests]
+
+
+def study_digest(*inputs: Any) -> str:
+    """Digest of `inputs`, which are JSON, and of the code and the libraries that use them."""
+    text = json.dumps([_code_digest(), *inputs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _code_digest() -> str:
+    optimisers = {name: importlib.metadata.version(name) for name in ("scipy", "jax")}
+    versions = {**package_versions(), **optimisers}
+    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
+    for folder in _SOURCES:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            # Of our own code too, so that no kept entry outlives a change of what it was computed
+            # by.
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
