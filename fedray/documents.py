@@ -533,7 +533,7 @@ def _compare() -> Keys:
     )  # fmt: skip
     compared = _keys(
         Comparison,
-        "trace_digest delta metrics differing_keys groups note costs_note assumptions",
+        "trace_digest delta metrics differing_keys groups note costs_note privacy_note assumptions",
         metrics=JsonKey("list of objects", "", _keys(Metric, "name unit better")),
         groups=JsonKey("list of objects", "", group),
         note=_text("How intervals and differences are computed."),

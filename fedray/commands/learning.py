@@ -269,7 +269,8 @@ def compare(
     if result.differing_keys:
         print_table(TextTable("What differs", comparison_setting_rows(document)))
     print_pieces([*comparison_mean_tables(document), Paragraph("", document["note"])])
-    print_pieces([Paragraph("", document["costs_note"])])
+    notes = [document["costs_note"], document["privacy_note"]]
+    print_pieces([Paragraph("", note) for note in notes if note])
     if not document["assumptions"]:
         typer.echo("Epsilon is not known without the trace; give it by --trace.")
     for what, path in written.items():

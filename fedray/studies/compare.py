@@ -8,6 +8,7 @@ trace and the seed.
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from fedray.errors import InputError
 from fedray.messages import Metric
 from fedray.parsing import finite_or_none
 from fedray.result import DrawnResult
+from fedray.rounding import up
 from fedray.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import MeanInterval, mean_interval, paired_difference
 from fedray.studies.trained_scenario import scenario_of_trained
@@ -39,6 +41,8 @@ COSTS = (
 )
 """What a reader of the costs has to know."""
 
+EQUAL_RHO = 0.01
+"""Relative: rhos that differ by no more are taken to be equal."""
 MECHANISM = "privacy.mechanism"
 """The table whose kind names a group."""
 
@@ -63,6 +67,21 @@ class Group:
     def seeds(self) -> list[int]:
         """Seeds of its runs, in order."""
         return sorted(self.runs)
+
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """The table `privacy` of its scenarios, as JSON."""
+        return next(iter(self.runs.values())).document["scenario"]["privacy"]
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z of its runs."""
+        return self.privacy["noise_multiplier"]
+
+    @property
+    def observed_rho(self) -> float | None:
+        """zCDP of what was recorded; None where it is not known."""
+        return self.rho["observed"] if self.rho else None
 
     def finals(self, metric: str) -> dict[int, float]:
         """A metric after the last round, by seed."""
@@ -89,6 +108,26 @@ class Comparison(DrawnResult):
         """Keys of the scenario in which groups differ, sorted."""
         return sorted({key for group in self.groups for key in group.settings})
 
+    @property
+    def privacy_note(self) -> str:
+        """That groups spend other observed rhos than the first, and the noise multipliers at which
+        they would spend as much as it; empty where rhos are equal or not known."""
+        base = self.groups[0].observed_rho
+        needed = []
+        for group in self.groups[1:]:
+            rho = group.observed_rho
+            if base and rho and abs(rho / base - 1.0) > EQUAL_RHO:
+                # rho falls as the square of the noise multiplier.
+                multiplier = group.noise_multiplier * math.sqrt(rho / base)
+                needed.append(f"{up(multiplier, 4)} ({group.label})")
+        if not needed:
+            return ""
+        return (
+            "The runs spend unequal rho, so a difference in a metric is due to the noise as well "
+            f"as to the mechanism. They spend as much as {self.groups[0].label} at "
+            f"privacy.noise_multiplier = {', '.join(needed)}."
+        )
+
     def mean(self, group: Group, metric: str) -> MeanInterval:
         """Mean of a metric after the last round, over the seeds of a group."""
         return mean_interval(group.finals(metric).values())
@@ -111,6 +150,7 @@ class Comparison(DrawnResult):
             "groups": [self._group_json(group) for group in self.groups],
             "note": PAIRED,
             "costs_note": COSTS,
+            "privacy_note": self.privacy_note,
             "assumptions": list(self.assumptions),
         }
 
@@ -132,12 +172,11 @@ class Comparison(DrawnResult):
 
     def _group_json(self, group: Group) -> dict[str, Any]:
         names = [metric.name for metric in self.metrics]
-        privacy = next(iter(group.runs.values())).document["scenario"]["privacy"]
         is_first = group is self.groups[0]
         return {
             "label": group.label,
-            "mechanism": privacy["mechanism"]["kind"],
-            "noise_multiplier": privacy["noise_multiplier"],
+            "mechanism": group.privacy["mechanism"]["kind"],
+            "noise_multiplier": group.noise_multiplier,
             "settings": dict(group.settings),
             "epsilon": dict(group.epsilon) if group.epsilon is not None else None,
             "rho": dict(group.rho) if group.rho is not None else None,

@@ -25,7 +25,7 @@ def comparison_page(comparison: Comparison) -> str:
             "Runs",
             comparison_run_rows(document),
             "After the last round, on held-out data; standard errors in brackets. "
-            f"{_epsilon_words(comparison)} {COSTS}",
+            f"{_epsilon_words(comparison)} {COSTS} {comparison.privacy_note}".rstrip(),
         ),
     ]
     if comparison.differing_keys:

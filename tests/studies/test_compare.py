@@ -74,6 +74,25 @@ def test_epsilon_is_that_of_the_audit_at_one_delta(runs, trace) -> None:
     assert found.assumptions
 
 
+def test_unequal_rho_is_told_with_the_noise_that_makes_it_equal(trace, trained_of) -> None:
+    """Trained with that noise, the second setting spends no more than the first, and nothing is told."""
+    first = trained_of("blt", trace, {"accuracy": 0.5})
+    other = trained_of("tree", trace, {"accuracy": 0.6}, TREE)
+    found = fedray.compare_runs([first, other], trace)
+    blt, tree = found.groups
+    assert tree.observed_rho > 1.01 * blt.observed_rho
+    assert "The runs spend unequal rho" in found.privacy_note
+    needed = re.search(r"They spend as much as blt at .* = ([\d.]+) \(tree\)", found.privacy_note)
+    assert needed is not None
+    equal = f"privacy.noise_multiplier={needed[1]}"
+    again = trained_of("equal", trace, {"accuracy": 0.6}, TREE, equal)
+    found = fedray.compare_runs([first, again], trace)
+    blt, tree = found.groups
+    assert 0.99 * blt.observed_rho < tree.observed_rho <= blt.observed_rho
+    assert found.privacy_note == ""
+    assert fedray.compare_runs([first.path, other.path]).privacy_note == ""
+
+
 def test_without_the_trace_epsilon_is_not_known_and_the_rest_is(runs) -> None:
     found = fedray.compare_runs([run.path for run in runs])
     assert [group.epsilon for group in found.groups] == [None, None]
