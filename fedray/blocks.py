@@ -10,18 +10,19 @@ import itertools
 from fedray.errors import InputError
 
 BLOCK_DEVICES = 65_536
-MAX_PARTS = 1024
+MAX_PARTS = 256
+"""A part costs two milliseconds however few rows it has: with 1,024, a run of 10^9 devices took 1.8
+times as long as the same run of 10^7."""
 MOST_SHARD_DEVICES = 2**32 - 2
 """Most devices of one shard, which numbers them in 32 bits."""
 
 
 def part_devices(devices: int) -> int:
-    """Device ids per part, of a population of so many `devices`: one block, doubled until MAX_PARTS
+    """Device ids per part, of a population of so many `devices`: as few blocks as let MAX_PARTS
     parts hold the population."""
-    size = BLOCK_DEVICES
-    while -(-devices // size) > MAX_PARTS:
-        size *= 2
-    return size
+    blocks = -(-devices // BLOCK_DEVICES)
+    blocks_of_part = max(1, -(-blocks // MAX_PARTS))
+    return blocks_of_part * BLOCK_DEVICES
 
 
 def part_count(devices: int) -> int:

@@ -24,7 +24,7 @@ from fedray.atomic import sync_directory, write_whole
 from fedray.errors import CheckpointError, RunFailed
 
 CHECKPOINTS = "checkpoints"
-VERSION = 10
+VERSION = 11
 NPZ_DAMAGE = (
     OSError,
     ValueError,

@@ -89,20 +89,20 @@ def timed(run: Callable[[], Trace]) -> tuple[float, float]:
 
 
 def growth(repeats: int, divide: int) -> None:
-    """The same rounds, goal and timer for 10^7, 10^8 and 10^9 devices, on two shards."""
+    """The same rounds, goal and timer for 10^7, 10^8 and 10^9 devices, on two shards of this process."""
     sizes = [10**7 // divide, 10**8 // divide, 10**9 // divide]
     results: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
     for _ in range(repeats):
         for size in sizes:
             results[size].append(
-                in_own_process(scenario(size, 300 // min(divide, 10), 1000, 72.0), 2, "ray")
+                in_own_process(scenario(size, 300 // min(divide, 10), 1000, 72.0), 2, "in-process")
             )
     base = statistics.median(seconds for seconds, _ in results[sizes[0]])
-    print("growth: 300 rounds of 1000, timer 72 h, two shards; Ray's start left out")
+    print("growth: 300 rounds of 1000, timer 72 h, two shards")
     for size, runs in results.items():
         seconds, peak = (statistics.median(column) for column in zip(*runs, strict=True))
         print(
-            f"  {size:>13,} devices  {seconds:7.1f} s  {seconds / base:5.2f} x  peak {peak:6.0f} MiB (driver and shards)"
+            f"  {size:>13,} devices  {seconds:7.1f} s  {seconds / base:5.2f} x  peak {peak:6.0f} MiB"
         )
 
 
