@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,9 @@ def cluster(placement: Placement) -> Iterator[float]:
     on_termination = signal.getsignal(signal.SIGTERM)
     if placement.address is None:
         # A runtime environment would set the path too, seconds later.
-        with _python_path_for_children(), _loopback_only():
+        with _python_path_for_children(), _loopback_only(), warnings.catch_warnings():
+            # Ray's processes replace what they were forked from at once.
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init(
                 # Else it would join whatever cluster was started last on this machine.
                 address="local",

@@ -33,7 +33,7 @@ def test_the_quickstart_benchmark_runs() -> None:
         ("benchmarks/bench_mechanisms.py", ["--small"], "gpu: "),
         (
             "benchmarks/bench_population.py",
-            ["alternatives", "--repeats", "1", "--divide", "100"],
+            ["alternatives", "--repeats", "1", "--divide", "1000"],
             "x per device",
         ),
         (

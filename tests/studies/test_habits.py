@@ -90,27 +90,26 @@ def test_intervals_hold_what_made_a_log_95_times_of_100(capsys) -> None:
 
 @pytest.mark.slow
 def test_a_fit_finds_what_made_the_log() -> None:
-    """Two logs: of 32 intervals at least 25 hold (30.4 expected; fewer in 1 of 2,000 even if only
-    every second is independent), every estimate is within 5 standard errors, and J is no surprise."""
+    """Of the 16 intervals of a log at least 12 hold (15.2 expected; fewer in 1 of 1,000), every
+    estimate is within 5 standard errors, and J is no surprise. `make fits` has two logs."""
     layout = Layout("intervals", 21, 0)
     true = start_values(TRUTH)
-    hits = []
-    for seed in (0, 1):
+    for seed in (0, 1) if ALL_SEEDS else (0,):
         fit = fit_habits(ObservedLog(Simulator(layout, 400, seed).records(TRUTH), layout))
         assert len(fit.estimates) == 16
-        hits += covered(fit, true).values()
+        assert sum(covered(fit, true).values()) >= 12
         for each in fit.estimates:
             half = (each.high - each.low) / 2
             assert abs(each.value - true[each.name]) < 2.6 * half
         assert fit.p_value > 1e-4
         assert {each.name for each in fit.held} >= {"session_max_hours", "day_start_hours"}
-    assert sum(hits) >= 25
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("kind", LAYOUTS if ALL_SEEDS else ["participations"])
 def test_moments_tell_less_and_say_so(kind: str) -> None:
-    """Of check-ins and participations: what they tell is found again, and the rate; the rest is held."""
+    """Of check-ins and participations: what they tell is found again, and the rate; the
+    rest is held. `make fits` has logs of check-ins and of rounds too."""
     layout = LAYOUTS[kind]
     table = truth_of(layout)
     records = Simulator(layout, 800, 5).records(table, rate=1.5)
