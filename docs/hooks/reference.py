@@ -15,7 +15,7 @@ from typer.main import get_command
 import fedray
 from fedray.audit.claims import Claim
 from fedray.cli import app
-from fedray.documents import documents, rows_of
+from fedray.documents.registry import documents, rows_of
 from fedray.scenario import Scenario
 from fedray.scenario.keys import KeyTable, tables_of
 from fedray.scenario.pretraining import Pretraining

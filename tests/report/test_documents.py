@@ -12,7 +12,9 @@ import pytest
 from fedray.audit.audit import audit_trace
 from fedray.audit.filtered import Exclusions
 from fedray.audit.rules import Violations
-from fedray.documents import VARIED, JsonKey, documents, rows_of
+from fedray.documents.keys import JsonKey
+from fedray.documents.registry import documents, rows_of
+from fedray.documents.studies import VARIED
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.registry import Identity
