@@ -9,6 +9,7 @@ from fedray.audit.findings import Evidence, Finding, Summary
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.ledger import LedgerEntry
 from fedray.audit.rules import Violations
+from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
 from fedray.documents.keys import JsonKey, Keys, keys_of, meaning_of, text, written
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.mechanisms.comparison import Utility
@@ -117,10 +118,69 @@ def audit_command_keys() -> Keys:
     }
     added = {
         "integrity": text("What protects the figures of the trace against damage, as a sentence."),
-        "digest_verified": JsonKey("boolean", "Whether `--verify` recomputed every digest."),
+        "digest_verified": _digest_verified(),
         "events": text("Path of the events; only with `--events`."),
     }
     return {**in_full, **added, **written()}
+
+
+def audit_of_tasks_keys() -> Keys:
+    """Of an audit of several tasks."""
+    spent = {
+        **keys_of(TaskSpending),
+        "rounds": JsonKey("list of integers", "Rounds in which the device took part, in order."),
+    }
+    observed = {
+        **keys_of(Composition, "rho epsilon is_exact"),
+        "device": JsonKey("integer", meaning_of(Composition, "worst_device")),
+        "tasks": JsonKey("list of objects", meaning_of(Composition, "spent"), spent),
+        "reason": text("Why no guarantee may rest on what was observed: a sentence."),
+    }
+    largest = {
+        "rho": JsonKey("number", meaning_of(Composition, "bound_rho")),
+        "epsilon": JsonKey("number", meaning_of(Composition, "bound_epsilon")),
+        "tasks": JsonKey("object", meaning_of(Composition, "largest")),
+    }
+    enforced = {
+        "rho": JsonKey("number or null", meaning_of(Composition, "enforced_rho")),
+        "epsilon": JsonKey("number or null", meaning_of(Composition, "enforced_epsilon")),
+        "reason": text(meaning_of(Composition, "enforced_reason")),
+    }
+    composition = {
+        **keys_of(Composition, "delta devices devices_by_tasks"),
+        "observed": JsonKey("object", "What the device spent that spent most.", observed),
+        "sum_of_largest": JsonKey(
+            "object", "Tasks added up, of which each counts with its largest device.", largest
+        ),
+        "enforced": JsonKey("object", "The enforced limits of the tasks, added up.", enforced),
+        "quantiles": JsonKey(
+            "list of objects",
+            "What devices spent over all tasks.",
+            keys_of(
+                Quantile,
+                "share rho",
+                rho=JsonKey("", "rho (zCDP) that these devices do not exceed."),
+            ),
+        ),
+        **keys_of(Composition, "mean_rho"),
+    }
+    return {
+        "run": text(meaning_of(TasksAudit, "path")),
+        **keys_of(
+            TasksAudit,
+            "digest composition without_rounds",
+            composition=JsonKey("object", "What devices spent over all tasks.", composition),
+        ),
+        "assumptions": JsonKey(
+            "list of text", "What the composition rests on, beside the audit of each task."
+        ),
+        "tasks": JsonKey("object by task", meaning_of(TasksAudit, "audits"), audit_keys()),
+    }
+
+
+def audit_of_tasks_command_keys() -> Keys:
+    """What `fedray audit` adds to those of an audit of several tasks."""
+    return {"digest_verified": _digest_verified(), **written()}
 
 
 def report_keys() -> Keys:
@@ -172,3 +232,7 @@ def _exclusions() -> Keys:
 def _finding() -> Keys:
     evidence = JsonKey("list of objects", "", keys_of(Evidence))
     return {**keys_of(Finding, evidence=evidence), **keys_of(Finding, "evidence_note")}
+
+
+def _digest_verified() -> JsonKey:
+    return JsonKey("boolean", "Whether `--verify` recomputed every digest.")

@@ -82,6 +82,16 @@ def meaning_of(owner: type, name: str) -> str:
     return meaning[0].upper() + meaning[1:] if is_word else meaning
 
 
+def finite_or_null(owner: type, name: str) -> JsonKey:
+    """A key of a number that is NaN in its class where it is null in JSON.
+
+    Args:
+        owner: the class.
+        name: of the attribute.
+    """
+    return JsonKey("number or null", meaning_of(owner, name).replace("NaN", "null"))
+
+
 def text(meaning: str) -> JsonKey:
     """A key of a text that no class has.
 

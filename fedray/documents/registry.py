@@ -5,12 +5,49 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedray.audit.statement import Line, Statement
-from fedray.documents.audits import audit_command_keys, audit_keys, report_keys
-from fedray.documents.files import import_keys
+from fedray.documents.audits import (
+    audit_command_keys,
+    audit_keys,
+    audit_of_tasks_command_keys,
+    audit_of_tasks_keys,
+    report_keys,
+)
+from fedray.documents.files import (
+    cache_keys,
+    import_keys,
+    init_keys,
+    population_keys,
+    scenario_keys,
+    schema_keys,
+    session_keys,
+    status_keys,
+)
 from fedray.documents.keys import JsonKey, Keys, keys_of
 from fedray.documents.mechanisms import figures_keys, optimize_keys
-from fedray.documents.studies import canary_keys, plan_keys, sweep_keys
-from fedray.documents.trainings import comparison_keys, run_keys, train_keys, trained_keys
+from fedray.documents.reproductions import (
+    learning_keys,
+    prediction_keys,
+    published_privacy_keys,
+    reproduction_keys,
+    variation_keys,
+)
+from fedray.documents.studies import (
+    canary_keys,
+    fit_keys,
+    habit_fit_keys,
+    plan_keys,
+    shipped_sweep_keys,
+    sweep_keys,
+)
+from fedray.documents.trainings import (
+    comparison_keys,
+    evaluation_keys,
+    pretraining_keys,
+    run_keys,
+    run_of_tasks_keys,
+    train_keys,
+    trained_keys,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +80,7 @@ class DocumentRow:
     """As `JsonKey.meaning`, and where the keys of the object are listed if not below."""
 
 
-AUDIT, TRAINED = "An audit", "A trained run"
+AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A trained run"
 
 
 @cache
@@ -61,7 +98,18 @@ def documents() -> Mapping[str, Document]:
             keys_of(Statement, lines=JsonKey("list of objects", "", keys_of(Line))),
         ),
         "fedray report": Document(
-            "`fedray report --json`, of a run of one task or of an imported log.", report_keys()
+            "`fedray report --json`, of a run, an imported log or a trained run.", report_keys()
+        ),
+        AUDIT_OF_TASKS: Document(
+            "What is said of every audited run of several tasks.", audit_of_tasks_keys()
+        ),
+        "fedray audit, of several tasks": Document(
+            "`fedray audit --json`, of a run of several tasks.",
+            audit_of_tasks_command_keys(),
+            AUDIT_OF_TASKS,
+        ),
+        "fedray run, of several tasks": Document(
+            "`fedray run --json`, of several tasks.", run_of_tasks_keys(), AUDIT_OF_TASKS
         ),
         "fedray canary": Document("`fedray canary --json`.", canary_keys()),
         "fedray run": Document("`fedray run --json`, of one task.", run_keys(), AUDIT),
@@ -72,6 +120,8 @@ def documents() -> Mapping[str, Document]:
         ),
         "fedray train": Document("`fedray train --json`.", train_keys(), TRAINED),
         "fedray compare": Document("`fedray compare --json`.", comparison_keys()),
+        "fedray evaluate": Document("`fedray evaluate --json`.", evaluation_keys()),
+        "fedray pretrain": Document("`fedray pretrain --json`.", pretraining_keys()),
         "fedray import": Document(
             "`fedray import --json`. The file run.json of an imported log has these keys and "
             "`parts`.",
@@ -85,11 +135,48 @@ def documents() -> Mapping[str, Document]:
         "fedray stress": Document(
             "`fedray stress --json` of a sweep, and its results.json.", sweep_keys()
         ),
+        "fedray stress, without a sweep": Document(
+            "`fedray stress --json` without a sweep.", shipped_sweep_keys()
+        ),
+        "fedray reproduce gboard": Document(
+            "`fedray reproduce gboard --json`. The file results.json has the list alone.",
+            reproduction_keys(),
+        ),
+        "fedray reproduce gboard-privacy": Document(
+            "`fedray reproduce gboard-privacy --json`.", published_privacy_keys()
+        ),
+        "fedray reproduce gboard --predict": Document(
+            "`fedray reproduce gboard --predict --json`, and its results.json.", prediction_keys()
+        ),
+        "fedray reproduce gboard --sensitivity": Document(
+            "`fedray reproduce gboard --sensitivity --json`, and its results.json.",
+            variation_keys(),
+        ),
+        "fedray reproduce learning": Document(
+            "`fedray reproduce learning --json`. The file results.json of a scenario has what "
+            "stands below `studies[]`.",
+            learning_keys(),
+        ),
+        "fedray fit, of a log": Document("`fedray fit LOG --json`.", habit_fit_keys()),
+        "fedray fit, of a min-sep": Document(
+            "`fedray fit --json` with `--min-sep` or `--rounds-between`.", fit_keys()
+        ),
+        "fedray population": Document("`fedray population --json`.", population_keys()),
+        "fedray sessions": Document("`fedray sessions --json`.", session_keys()),
         "fedray mechanism": Document(
             "`fedray mechanism --json` and `fedray calibrate --json`.", figures_keys()
         ),
         "fedray optimize": Document(
             "`fedray optimize --json`.", optimize_keys(), "fedray mechanism"
+        ),
+        "fedray status": Document("`fedray status --json`.", status_keys()),
+        "fedray cache": Document("`fedray cache --json`.", cache_keys()),
+        "fedray scenarios": Document("`fedray scenarios --json`.", scenario_keys()),
+        "fedray init": Document("`fedray init --json`.", init_keys()),
+        "fedray schema": Document(
+            "`fedray schema TABLE --json`. Without a table, `fedray schema` prints the JSON schema "
+            "of scenario files.",
+            schema_keys(),
         ),
     }
 
