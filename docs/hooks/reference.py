@@ -15,7 +15,7 @@ from typer.main import get_command
 import fedray
 from fedray.audit.claims import Claim
 from fedray.cli import app
-from fedray.documents import documents, rows_of
+from fedray.documents.registry import documents, rows_of
 from fedray.scenario import Scenario
 from fedray.scenario.keys import KeyTable, tables_of
 from fedray.scenario.pretraining import Pretraining
@@ -147,18 +147,10 @@ def _of_columns(file: str) -> Iterator[str]:
 
 def json_documents() -> str:
     """The page of what commands print with `--json`."""
-    told = " ".join(each.where for each in documents().values())
-    group: Any = get_command(app)
-    untold = [
-        f"`{name}`"
-        for name, command in group.commands.items()
-        if any("--json" in option.opts for option in command.params)
-        and f"fedray {name} --json" not in told
-    ]
     about = (
         "What commands print with `--json`, and some JSON files that they write. In a path, `[]` "
         "stands for each of a list, and a word in capitals for a name. Privacy is not rounded "
-        f"here. These commands have `--json` too, and no table yet: {', '.join(untold)}."
+        "here."
     )
     return _page(
         "JSON documents", [about, *(part for name in documents() for part in _of_document(name))]

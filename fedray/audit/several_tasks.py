@@ -59,7 +59,7 @@ class Composition:
     """What devices spent over all tasks."""
 
     delta: float
-    """Of every epsilon here."""
+    """delta of every epsilon here."""
     devices: int
     """Devices that took part in at least one task."""
     devices_by_tasks: tuple[int, ...]
@@ -69,15 +69,16 @@ class Composition:
     spent: tuple[TaskSpending, ...]
     """What that device spent in each task in which it took part."""
     rho: float
-    """What it spent, in rho: observed, for the recorded rounds of each device."""
+    """rho (zCDP) that the worst device spent: observed, for the recorded rounds of each device."""
     epsilon: float
-    """The same as epsilon at delta."""
+    """epsilon of that rho at delta."""
     is_exact: bool
-    """False marks upper bounds."""
+    """Whether these are exact; False: they are upper bounds."""
     largest: Mapping[str, float]
     """The largest rho of a device in each task alone, by the task's name."""
     bound_rho: float
-    """The sum of these: an upper bound of `rho`, whose devices may be different ones."""
+    """Sum of the largest rho of each task: an upper bound, since these may be of different
+    devices."""
     bound_epsilon: float
     """The epsilon of that sum."""
     enforced_rho: float | None
@@ -89,7 +90,7 @@ class Composition:
     quantiles: tuple[tuple[float, float], ...]
     """(share, rho): so many of the devices spent no more than that over all tasks."""
     mean_rho: float
-    """Mean over these devices."""
+    """Mean rho over these devices."""
     curves: Mapping[str, tuple[float, ...]]
     """rho that the share i / CURVE_STEPS of the devices do not exceed, for i = 1 .. CURVE_STEPS: of
     each task by its name among the devices that took part in it, and of all together as ''."""
@@ -138,9 +139,9 @@ class TasksAudit:
     path: Path
     """Directory of the run."""
     digest: str
-    """Of the traces together."""
+    """Digest of the traces together."""
     audits: Mapping[str, Audit]
-    """Of the tasks by their names; a task that committed no round released nothing, and has
+    """Audits of the tasks by their names; a task that committed no round released nothing, and has
     none."""
     without_rounds: tuple[str, ...]
     """The tasks that committed no round."""

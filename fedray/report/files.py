@@ -175,7 +175,7 @@ def _draw(axes: Any, figure: Figure) -> None:
 
 
 def _draw_mark(axes: Any, mark: Mark) -> None:
-    from fedray.report.plotly_json import GREY
+    from fedray.report.plotly_json import GREY, ZONE_OPACITY
 
     # These transforms take one coordinate from the data and the other from the plot, 0 to 1.
     if mark.axis == "x":
@@ -191,7 +191,8 @@ def _draw_mark(axes: Any, mark: Mark) -> None:
     if mark.until is None:
         line(mark.at, color=GREY, linestyle=":", linewidth=1)
     else:
-        zone(mark.at, mark.until, color=GREY, alpha=0.15, linewidth=0)
+        outlined = {"facecolor": (GREY, ZONE_OPACITY), "edgecolor": GREY, "linewidth": 0.6}
+        zone(mark.at, mark.until, **outlined)
     axes.text(*at, mark.text, transform=across, fontsize=8, va="bottom", ha=side)
 
 
@@ -244,7 +245,7 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
             axes.annotate(name, (x, y), xytext=offset, textcoords="offset points", **style)
     else:
         if series.low is not None and series.high is not None:
-            band = {"color": color, "alpha": BAND_OPACITY, "linewidth": 0}
+            band = {"facecolor": (color, BAND_OPACITY), "edgecolor": color, "linewidth": 0.6}
             axes.fill_between(series.x, series.low, series.high, **band)
         style = {"color": color, "linestyle": dash, "marker": "o", "markersize": 3}
         axes.plot(series.x, series.y, label=label, **style)

@@ -20,7 +20,12 @@ _POSITIONS = {
     (1, 0): "middle right",
     (-1, 0): "middle left",
 }
-BAND_OPACITY = 0.2
+BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
+"""Of areas, which have an outline because they hardly differ from what is below them."""
+HOVER = "%{hovertext}<extra></extra>"
+NAMED_HOVER = f"%{{fullData.name}}<br>{HOVER}"
+"""What is shown of a point. plotly.js would write the name in the line's colour, which is too
+bright for text."""
 LEGEND_CHARACTERS = 38
 """In a line of a legend, so that it stands on a telephone's screen."""
 
@@ -62,6 +67,7 @@ def _bands(series: Series, place: int) -> list[dict[str, Any]]:
     x = series.x[is_known]
     low = series.low[is_known]
     high = series.high[is_known]
+    color = COLORS[place % len(COLORS)]
     # One closed outline: along the upper edge, and back along the lower one.
     around_x = np.concatenate([x, x[::-1]])
     around_y = np.concatenate([high, low[::-1]])
@@ -72,9 +78,8 @@ def _bands(series: Series, place: int) -> list[dict[str, Any]]:
             "x": _numbers(around_x),
             "y": _numbers(around_y),
             "fill": "toself",
-            "fillcolor": COLORS[place % len(COLORS)],
-            "opacity": BAND_OPACITY,
-            "line": {"width": 0},
+            "fillcolor": _faint(color, BAND_OPACITY),
+            "line": {"color": color, "width": 1},
             "hoverinfo": "skip",
             "showlegend": False,
         }
@@ -98,7 +103,7 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
             **points,
         }
     name = "<br>".join(escape(line) for line in wrap(series.name, LEGEND_CHARACTERS))
-    common = {"name": name, "hoverinfo": "text+name" if len(figure.series) > 1 else "text"}
+    common = {"name": name, "hovertemplate": NAMED_HOVER if len(figure.series) > 1 else HOVER}
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
         assert series.until is not None
@@ -212,9 +217,8 @@ def _shape(mark: Mark) -> dict[str, Any]:
         "type": "rect",
         **place,
         **whole,
-        "line": {"width": 0},
-        "fillcolor": GREY,
-        "opacity": 0.15,
+        "line": {"color": GREY, "width": 1},
+        "fillcolor": _faint(GREY, ZONE_OPACITY),
         "layer": "below",
     }
 
@@ -251,6 +255,11 @@ def _near_before(figure: Figure, mark: Mark) -> int:
         reach = max(0.2, CHARACTER[0] * len(left.text) / PLOT[0]) * span
         count += abs(measure(each.at) - measure(mark.at)) < reach
     return count
+
+
+def _faint(color: str, opacity: float) -> str:
+    red, green, blue = bytes.fromhex(color[1:])
+    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def _numbers(values: Any) -> list[float | None]:

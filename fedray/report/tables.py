@@ -13,6 +13,9 @@ from fedray.rounding import down, shown_min_sep, up
 EPSILON_DECIMALS = 4
 FINE_DECIMALS = 6
 """Decimals of rho and sensitivities."""
+MOST_SHADE = 50
+"""Per cent of the accent colour in the darkest cell of a plane, whose number can still be read in
+the dark scheme."""
 NARROW, MEDIUM, PROSE = 36, 64, 100
 """Characters: a row that stands on a telephone's screen, a row that need not fill a page, and a
 cell that is prose."""
@@ -393,7 +396,7 @@ def classes_table(classes: Sequence[Mapping[str, Any]]) -> PageTable:
 @dataclass(frozen=True, slots=True)
 class PlaneCell:
     """A cell of a drawn plane: its value as text, empty if it was not computed, and its shade in
-    per cent."""
+    per cent, at most `MOST_SHADE`."""
 
     text: str
     shade: int
@@ -411,7 +414,7 @@ def plane_rows(plane: Plane) -> list[tuple[str, list[PlaneCell]]]:
         cells = [
             PlaneCell("", 0)
             if z is None
-            else PlaneCell(plane.z.text(z), round(60 * plane.shade(z)))
+            else PlaneCell(plane.z.text(z), round(MOST_SHADE * plane.shade(z)))
             for z in values
         ]
         rows.append((plane.y.text(y), cells))

@@ -77,7 +77,8 @@ class TrainedMechanism:
     """A mechanism that models were trained with."""
 
     name: str
-    """Its kind, and the min-sep that it was made for where that is a wrong one; or `NO_NOISE`."""
+    """Its kind, and the min-sep that it was made for where that is a wrong one; or
+    "no noise"."""
     kind: str
     """Kind of its strategy."""
     made_for_min_sep: int | None
@@ -87,7 +88,7 @@ class TrainedMechanism:
     sensitivity_is_exact: bool
     """False: an upper bound."""
     noise_multiplier: float
-    """At which the trace has the common rho."""
+    """Noise multiplier at which the trace has the common rho."""
     rms_prefix_error: float | None
     """Predicted deviation of the noise on prefix sums at that multiplier, root mean square over
     rounds, at clip norm 1; None of the reference."""
@@ -166,7 +167,7 @@ class LearningCurves(DrawnResult):
     rho: float
     """The common rho (zCDP) of this trace."""
     epsilon: float
-    """At delta, of that rho."""
+    """epsilon of that rho at delta."""
     delta: float
     """delta of epsilon."""
     seeds: tuple[int, ...]

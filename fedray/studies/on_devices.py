@@ -59,7 +59,7 @@ class DeviceGroup:
     high: float
     """The largest count; of other kinds as `low`."""
     devices: int
-    """In the sample, with data that can be read."""
+    """Devices of the sample with data that can be read."""
     means: Mapping[str, tuple[float, float]]
     """By metric: the mean over the devices and its standard error; NaN for fewer than two."""
     quantiles: Mapping[str, tuple[float, ...]]
@@ -90,7 +90,7 @@ class OnDevices(DrawnResult):
     sample: int
     """Most devices that were drawn of the population, and of each group of a count."""
     most_examples: int
-    """Used of each device."""
+    """Most examples that were used of each device."""
     without_data: int
     """Devices of the samples that have no examples, or none that can be read."""
     notes: tuple[str, ...]

@@ -108,9 +108,9 @@ class Prediction:
     """Lower end of the interval of the min-sep, an estimate: locales scatter alike, log-normally,
     and so do seeds."""
     high: float
-    """Its upper end."""
+    """Upper end of that interval."""
     days: float
-    """Predicted length of the run."""
+    """Predicted length of the run, in days."""
     max_participations: int
     """Predicted k, an estimate: as many timers as began in these days."""
     own_reach: float | None
@@ -177,7 +177,7 @@ class PredictionStudy:
     """Predictions of runs, and the scores of methods on all published runs."""
 
     predictions: tuple[Prediction, ...]
-    """Of the runs that were asked for."""
+    """Predictions of the runs that were asked for."""
     scores: tuple[Score, ...]
     """A line per method; figures of published runs alone."""
     pace: tuple[PaceScore, ...]
@@ -185,7 +185,7 @@ class PredictionStudy:
     renewal: tuple[float, float]
     """(e, w hours) of the renewal formula, fitted on all published runs."""
     scale: float
-    """Size of the simulations."""
+    """Size of the simulations, as a share of population and report goal."""
     seeds: int
     """Runs of each case."""
 

@@ -53,7 +53,7 @@ class ReproducedRun:
     trace_rho: float
     """zCDP of tree aggregation, exact for the simulated trace."""
     days: float
-    """Simulated time to the last commit."""
+    """Simulated time to the last commit, in days."""
     published_days: tuple[float, float]
     """Between how many days the published run took, as its k implies; `PublishedRun.days`."""
     relative_pace: float | None

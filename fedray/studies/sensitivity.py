@@ -87,7 +87,7 @@ class Moved:
     """What a setting did to a run."""
 
     setting: str
-    """Its name; empty for the scenario as it ships."""
+    """Name of the setting; empty for the scenario as it ships."""
     row: str
     """Name of the row."""
     min_sep: int
@@ -95,11 +95,11 @@ class Moved:
     max_participations: int
     """k."""
     days: float
-    """Simulated time to the last commit."""
+    """Simulated time to the last commit, in days."""
     min_sep_change: float
-    """Its relative difference to the row's own scenario."""
+    """Relative difference of the gap to that of the row's own scenario."""
     days_change: float
-    """The same of the days."""
+    """Relative difference of the days to those of the row's own scenario."""
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object: a key per field."""

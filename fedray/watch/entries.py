@@ -47,11 +47,12 @@ State = Literal["finished", "running", "elsewhere", "interrupted", "damaged"]
 class Privacy:
     """What a run has spent at most, while it goes on.
 
-    rho, epsilon: upper bounds by the rules of participation and the times of the rounds so far;
-        None where nothing is proven, and `reason` says why.
-    delta: of epsilon.
-    rounds: after which they hold.
-    reason: what they follow from, or why there are none.
+    rho: an upper bound by the rules of participation and the times of the rounds so far; None
+        where nothing is proven, and `reason` says why.
+    epsilon: the same as epsilon at `delta`.
+    delta: delta of epsilon.
+    rounds: committed rounds after which the bounds hold.
+    reason: what the bounds follow from, or why there are none.
     limit: the budget `privacy.stop_at` of the run, by figure; empty without one.
     """
 
@@ -67,8 +68,9 @@ class Privacy:
 class TaskSoFar:
     """One of several tasks of a run that is under way.
 
-    done, count: rounds that are simulated, and that there will be.
-    privacy: spent at most so far; None before its first round.
+    done: rounds that are simulated.
+    count: rounds that there will be; None where that is not known.
+    privacy: what it has spent at most so far; None before its first round.
     """
 
     done: int
@@ -81,28 +83,31 @@ class Entry:
     """Something under the directory.
 
     path: relative to the directory, with slashes; of what is unfinished, where it will be.
-    kind: a simulated run, one of several tasks, an imported log, a training apart from its
-        trace, a sweep, or another study.
+    kind: "run", a simulated run; "tasks", one of several tasks; "import", an imported log;
+        "training", one apart from its trace; "sweep"; or "study", any other study.
     state: "running" by a process of this machine; "elsewhere", by one of another machine, or of
         a system that does not tell: only its last word is known; "interrupted", so that nobody
         works at it; "damaged", so that it cannot be read.
-    name: of the scenario; empty where there is none.
+    name: name of the scenario; empty where there is none.
     written: when it was finished, ISO 8601; empty before.
     report: its page, relative to the directory; empty without one.
-    done, count: rounds that are simulated, or trained where nothing is simulated, and that there
-        will be; None where they are not known.
+    done: rounds that are simulated, or trained where nothing is simulated; None where that is
+        not known.
+    count: rounds that there will be; None where that is not known.
     trained: rounds that were trained; None without a training.
-    simulated_seconds: since the start of the simulated time.
+    simulated_seconds: seconds since the start of the simulated time.
     eligible: an estimate of the devices that are eligible at the moment.
-    train_loss: of the last trained round.
+    train_loss: mean loss of the last trained round.
     evaluation: the last held-out metrics, by name.
-    privacy: spent at most so far; None of what is not under way, and where there are `tasks`.
-    tasks: of a run of several that is under way, by name; empty of others.
-    shards, trainers: workers that there are.
-    wall_seconds: that it took, or has taken since it began or went on.
+    privacy: what it has spent at most so far; None of what is not under way, and where there are
+        `tasks`.
+    tasks: the tasks of a run of several that is under way, by name; empty of others.
+    shards: workers that simulate the population.
+    trainers: workers that train devices.
+    wall_seconds: wall-clock seconds that it took, or has taken since it began or went on.
     seconds_left: an estimate; None where it is not known.
     told: seconds since the last word of what is under way.
-    trace_digest: of the trace, or of that which a training learned from.
+    trace_digest: digest of the trace, or of that which a training learned from.
     model: the trained run, relative to the directory, for comparisons; empty without one.
     resume: the command that goes on with what was interrupted; empty where nothing can.
     note: what else there is to say, such as how a run ended.

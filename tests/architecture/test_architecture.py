@@ -129,7 +129,7 @@ def test_the_architecture_fits_a_page() -> None:
 
 
 SPEAK_OF_FLAGS = tuple(
-    ROOT / "fedray" / name for name in ("commands", "cli.py", "documents.py", "watch")
+    ROOT / "fedray" / name for name in ("commands", "cli.py", "documents", "watch")
 )
 """Documents say which command prints them. Watching tells how to go on with an interrupted run: by which command."""
 OF_RAY = "`ray start --head`"

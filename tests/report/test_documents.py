@@ -1,27 +1,54 @@
 """The reference of JSON documents has exactly the keys that documents have, with their types."""
 
 import json
+import math
+import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from fedray.audit.audit import audit_trace
 from fedray.audit.filtered import Exclusions
 from fedray.audit.rules import Violations
-from fedray.documents import VARIED, JsonKey, documents, rows_of
+from fedray.audit.several_tasks import audit_tasks
+from fedray.cli import app
+from fedray.clients.data.cache import CachedContent
+from fedray.clients.pretraining import Step
+from fedray.commands.several_tasks import audit_run_of_tasks, print_run_of_tasks
+from fedray.documents.keys import JsonKey
+from fedray.documents.registry import documents, rows_of
+from fedray.documents.studies import VARIED
 from fedray.encoding.tables import DiscreteGaussian, SecAgg
 from fedray.mechanisms.files import write_strategy
+from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
+from fedray.messages import Evaluation, Measured, Metric, ShardUse
+from fedray.pretraining import Pretrained
+from fedray.scenario.availability import HabitAvailability
+from fedray.studies import learning_curves
 from fedray.studies.canary import CanaryResult
+from fedray.studies.fit import Fit, FittedRun
+from fedray.studies.habits.fit import Estimate, HabitFit, Held
+from fedray.studies.habits.observed import Layout, ObservedLog, Records
+from fedray.studies.habits.statistics import Summary
+from fedray.studies.on_devices import NOTES, QUANTILES, DeviceGroup, OnDevices
+from fedray.studies.paired import mean_interval
 from fedray.studies.plan import Candidate, Plan, PlanTarget
+from fedray.studies.predict import PaceScore, Prediction, PredictionStudy, Score
+from fedray.studies.reproduce import Figure, ReproducedRun
+from fedray.studies.sensitivity import Moved
 from fedray.studies.sweep.cells import Row
 from fedray.studies.sweep.run import CellResult, SweepResult
 from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.reader import Trace
+from fedray.trace.several_tasks import TasksRun
+from fedray.watch.entries import Entry, Listing, Privacy, TaskSoFar
 
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
 KINDS: Mapping[str, type | tuple[type, ...]] = {
@@ -82,7 +109,9 @@ def objects_in(value: Any, key: JsonKey) -> list[dict[str, Any]]:
         return []
     if isinstance(value, list):
         return value
-    return list(value.values()) if "object by" in key.type else [value]
+    if "object by" in key.type:
+        return [each for each in value.values() if each is not None]
+    return [value]
 
 
 def is_of(value: Any, kind: str) -> bool:
@@ -99,6 +128,18 @@ def test_a_key_without_reference_and_one_without_a_document_are_found(trace_of) 
         check("An audit", {name: value for name, value in document.items() if name != "digest"})
     with pytest.raises(AssertionError, match="no integer"):
         check("An audit", {**document, "rounds": "4"})
+
+
+def test_every_command_that_prints_json_has_a_document() -> None:
+    commands: dict[str, Any] = vars(get_command(app))["commands"]
+    told = " ".join(each.where for each in documents().values())
+    printing = [
+        name
+        for name, command in commands.items()
+        if any("--json" in option.opts for option in command.params)
+    ]
+    assert len(printing) > 20
+    assert not [name for name in printing if not re.search(f"`fedray {name}\\b[^`]* --json`", told)]
 
 
 def test_every_path_is_told_once_with_a_meaning() -> None:
@@ -284,3 +325,198 @@ def test_the_reference_of_mechanisms_is_that_of_their_documents(
     targets = ("--targets", str(tmp_path / "targets.json"), "--buffers", "1")
     found = printed(fedray_command, "optimize", "blt", *targets, "--json")
     check("fedray optimize", found, has_base=False)
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_the_reference_of_several_tasks_is_that_of_their_documents(
+    trace_of, small, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    costs = {
+        "wall_seconds": 1.0,
+        "shard_use": [asdict(ShardUse(0, 9, 3, 1.0, 1.0, 1))],
+        "driver_peak_mebibytes": 1.0,
+        "restarts": 0,
+    }
+    traces = {"words": trace_of([[0], [1]], 2, small()), "none": trace_of([[], []], 0, small())}
+    (tmp_path / "run").mkdir()
+    opened = TasksRun(tmp_path / "run", {"digest": "", **costs}, traces)
+    audit = audit_tasks(opened)
+    check("An audit of several tasks", audit.to_json())
+    print_run_of_tasks(opened, as_json=True)
+    check("fedray run, of several tasks", json.loads(capsys.readouterr().out))
+    monkeypatch.setattr("fedray.commands.several_tasks._audited", lambda *_: (opened, audit))
+    files = (tmp_path / "page.html", tmp_path / "figures")
+    audit_run_of_tasks(opened.path, {}, None, *files, verify=None, as_json=True)
+    check("fedray audit, of several tasks", json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.usefixtures("without_drawing")
+def test_the_reference_of_models_is_that_of_their_documents(
+    trace_of, trained_of, tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    """Of pretrainings and evaluations; their results are made by hand."""
+    evaluation = Evaluation({"loss": Measured(1.0, 0.1)}, 5, 9)
+    steps = (Step(0, math.nan, evaluation), Step(9, 1.0, evaluation))
+    check("fedray pretrain", Pretrained(tmp_path / "model", "0", 9, steps).to_json())
+    run = trained_of("run", trace_of(PATTERNS, 4), {"accuracy": 0.5})
+    means, quantiles = {"accuracy": (0.5, math.nan)}, {"accuracy": (0.5,) * len(QUANTILES)}
+    groups = [
+        DeviceGroup(by, 0.0, 0.0, 9, means, quantiles) for by in ("all", "participations", "zone")
+    ]
+    found = OnDevices(run, run.task_metrics, tuple(groups), 512, 64, 0, NOTES)
+    monkeypatch.setattr("fedray.studies.on_devices.evaluate_on_devices", lambda *_, **__: found)
+    files = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
+    document = printed(fedray_command, "evaluate", str(run.path), *files, "--json", "--quiet")
+    check("fedray evaluate", document)
+
+
+def test_the_reference_of_reproductions_is_that_of_their_documents(fedray_command) -> None:
+    """Simulated figures are made by hand."""
+    same, alone = Figure(1.0, 1.0), Figure(1.0, None)
+    run = ReproducedRun(
+        "nwp",
+        1.0,
+        False,
+        same,
+        same,
+        same,
+        alone,
+        1.0,
+        1.0,
+        (1.0, 2.0),
+        None,
+        (1.0, 2.0),
+        "completed",
+        "0",
+        1.0,
+    )
+    check("fedray reproduce gboard", {"runs": [run.to_json()]})
+    privacy = printed(fedray_command, "reproduce", "gboard-privacy", "--json")
+    check("fedray reproduce gboard-privacy", privacy)
+    prediction = Prediction(
+        name="nwp",
+        mechanism="timer",
+        reach=1.0,
+        min_sep=9.0,
+        alone=9.0,
+        low=8.0,
+        high=10.0,
+        days=7.0,
+        max_participations=4,
+        own_reach=None,
+        transferred=9.0,
+        upper_bound=20.0,
+        renewal=9.0,
+        fitted=None,
+        is_fitted=False,
+        published_min_sep=9,
+        published_max_participations=4,
+        published_days=(6.0, 8.0),
+    )
+    scores = (Score("one", "others", 3, 0.1, 0.1, None),)
+    pace = (PaceScore("timer", 3, 0.1, 0),)
+    study = PredictionStudy((prediction,), scores, pace, (1.0, 2.0), 0.01, 2)
+    check("fedray reproduce gboard --predict", study.to_json())
+    moved = Moved("", "nwp", 9, 4, 7.0, 0.0, 0.0)
+    document = {"scale": 0.01, "settings": [moved.to_json()]}
+    check("fedray reproduce gboard --sensitivity", document)
+
+
+def test_the_reference_of_learning_curves_is_that_of_their_documents() -> None:
+    comparison = learning_curves.Comparison("blt", "tree", mean_interval([0.1, 0.2]))
+    metric = learning_curves.MetricResult(
+        Metric("accuracy", "share", "higher"),
+        {"blt": {1: 0.5, 2: math.nan}, "tree": {1: 0.4, 2: 0.4}},
+        0.01,
+        (comparison,),
+        (comparison,),
+    )
+    mechanism = learning_curves.TrainedMechanism("blt", "blt", 9, 2.0, True, 7.0, None)
+    study = learning_curves.LearningCurves(
+        "s", "0", MinSep(60, 9, 4), 0.1, 2.0, 1e-10, (1, 2), (mechanism,), (metric,), {}
+    )
+    check("fedray reproduce learning", {"studies": [study.to_json()]})
+
+
+def test_the_reference_of_fits_is_that_of_their_documents(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    """Both fits are made by hand."""
+    run = FittedRun(0.5, 9, 4)
+    found = Fit("population.reach", 9, run, (FittedRun(0.1, None, None), run))
+    monkeypatch.setattr("fedray.studies.fit.fit_min_sep", lambda *_, **__: found)
+    arguments = ("fit", "quickstart", "--min-sep", "9", "--json", "--quiet")
+    check("fedray fit, of a min-sep", printed(fedray_command, *arguments))
+    summary = Summary(
+        {"rate": np.ones((5, 1))}, np.ones(5), lambda means: [("rate", means["rate"][..., 0])]
+    )
+    layout = Layout("check-ins", 8, 0)
+    habits = HabitFit(
+        layout=layout,
+        devices=5,
+        records=9,
+        simulated_devices=20,
+        estimates=(Estimate("day_sessions", 1.0, 0.1, 0.8, 1.2),),
+        held=(Held("weekend_factor", 1.0, "the log does not tell it"),),
+        table=HabitAvailability(),
+        offset_hours=2.0,
+        measured=summary,
+        simulated=summary,
+        errors=np.ones(summary.values.size),
+        j_statistic=1.0,
+        degrees_of_freedom=2,
+    )
+    records = Records(np.array([0, 1]), np.zeros(1), np.zeros(1))
+    log = ObservedLog(records, layout, "seconds")
+    monkeypatch.setattr("fedray.studies.habits.read.read_observed_log", lambda *_, **__: log)
+    monkeypatch.setattr("fedray.studies.habits.fit.fit_habits", lambda *_, **__: habits)
+    check("fedray fit, of a log", printed(fedray_command, "fit", "a.csv", "--json", "--quiet"))
+
+
+def test_the_reference_of_files_is_that_of_their_documents(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    """Of those that are written, listed and described."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    check("fedray init", printed(fedray_command, "init", str(tmp_path / "s.toml"), "--json"))
+    check("fedray scenarios", printed(fedray_command, "scenarios", "--json"))
+    check("fedray stress, without a sweep", printed(fedray_command, "stress", "--json"))
+    described = [
+        printed(fedray_command, "schema", name, "--json")
+        for name in ("privacy.mechanism", "rounds.parquet")
+    ]
+    check("fedray schema", *described)
+    content = CachedContent(tmp_path / "content", 9, 0.0)
+    monkeypatch.setattr("fedray.clients.data.cache.cached_contents", lambda: [content])
+    monkeypatch.setattr("fedray.clients.data.cache.delete_content", lambda _: True)
+    deleted = printed(fedray_command, "cache", "--delete-unused-for", "0", "--json")
+    check("fedray cache", printed(fedray_command, "cache", "--json"), deleted)
+
+
+def test_the_reference_of_populations_is_that_of_their_documents(
+    small, tmp_path: Path, fedray_command
+) -> None:
+    (tmp_path / "s.toml").write_bytes(small("population.devices=500").to_toml().encode())
+    file = str(tmp_path / "sessions.json")
+    options = ("--sessions", file, "--devices", "9", "--days", "1", "--json", "--quiet")
+    document = printed(fedray_command, "population", str(tmp_path / "s.toml"), *options)
+    check("fedray population", document)
+    # FedScale's pickle, of one device that comes once in a period of nine seconds.
+    trace = {1: {"duration": 9, "active": [1], "inactive": [3], "finish_time": 9}}
+    (tmp_path / "trace").write_bytes(pickle.dumps(trace))
+    given = (str(tmp_path / "trace"), "--kind", "fedscale", "--out", str(tmp_path / "s.csv"))
+    check("fedray sessions", printed(fedray_command, "sessions", *given, "--json"))
+
+
+def test_the_reference_of_listings_is_that_of_their_documents(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    privacy = Privacy(1.0, 5.0, 1e-10, 9, "by its rules", {"epsilon": 6.0})
+    tasks = {"words": TaskSoFar(9, 20, None), "emoji": TaskSoFar(9, None, privacy)}
+    entries = (
+        Entry(path="a", kind="run", state="running", evaluation={"loss": 1.0}, privacy=privacy),
+        Entry(path="b", kind="run", state="interrupted", tasks=tasks),
+    )
+    listing = Listing(str(tmp_path), entries, False)
+    monkeypatch.setattr("fedray.watch.entries.Runs.list", lambda _: listing)
+    check("fedray status", printed(fedray_command, "status", str(tmp_path), "--json"))

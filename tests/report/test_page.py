@@ -267,7 +267,7 @@ def test_a_plane_is_a_table_whose_cells_hold_their_values() -> None:
     page = render_study("t", "", [plane], [], {})
     assert "&lt;i&gt;" in page
     cells = re.findall(r'<td style="--shade: (\d+)%" data-label="[12]">([^<]*)</td>', page)
-    assert cells == [("60", "9.0000"), ("0", ""), ("0", "3.0001"), ("30", "6.0000")]
+    assert cells == [("50", "9.0000"), ("0", ""), ("0", "3.0001"), ("25", "6.0000")]
 
 
 def test_the_page_asks_no_network_and_escapes_what_it_is_given(trained_page: str) -> None:

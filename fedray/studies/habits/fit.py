@@ -63,7 +63,7 @@ class Estimate:
     value: float
     """The estimate."""
     standard_error: float
-    """Of the estimate, with the noise of the simulation in it."""
+    """Standard error of the estimate, with the noise of the simulation in it."""
     low: float
     """Lower end of the 95 % interval, which is symmetric on the parameter's scale."""
     high: float
@@ -109,9 +109,9 @@ class HabitFit(DrawnResult):
     simulated_devices: int
     """Devices that were simulated, those without a record included."""
     estimates: tuple[Estimate, ...]
-    """What was fitted."""
+    """Parameters that were fitted."""
     held: tuple[Held, ...]
-    """What was not."""
+    """Parameters that were not fitted."""
     table: HabitAvailability
     """The availability with the estimates in it."""
     offset_hours: float | None
@@ -125,7 +125,7 @@ class HabitFit(DrawnResult):
     j_statistic: float
     """The weighted squared difference that is left: chi-squared if the model is true."""
     degrees_of_freedom: int
-    """Of the J statistic."""
+    """Degrees of freedom of the J statistic."""
 
     def __repr__(self) -> str:
         return (

@@ -48,7 +48,7 @@ class Layout:
     """How a log was kept: everything that a simulation must do alike."""
 
     kind: Kind
-    """What its records are."""
+    """What its records are: intervals of eligibility, check-ins or participations."""
     days: int
     """Whole days of the log."""
     first_weekday: int
@@ -76,7 +76,7 @@ class ObservedLog(NamedTuple):
 
     records: of whole days, in hours of the log's clock, moved by the offset that was told.
     layout: how it was kept.
-    form: what its times are, in words; empty for a log that was simulated.
+    form: what the log's times are, in words; empty for a log that was simulated.
     """
 
     records: Records

@@ -122,7 +122,9 @@ class Sweep(Table):
     refusal: ClassVar[type[InputError]] = InputError
 
     name: str
+    """What pages and tables call it."""
     description: str = ""
+    """One sentence for people."""
     scenario: str | None = None
     """A scenario file, relative to this one: every cell is then a run of it."""
     vary: Annotated[dict[str, tuple[Value, ...]], Field(min_length=1, strict=False)]
@@ -130,6 +132,7 @@ class Sweep(Table):
     estimate: Estimate | None = None
     """What was guessed before; needed by mechanisms made for it."""
     mechanisms: Annotated[tuple[MechanismSpec, ...], Field(strict=False, min_length=1)]
+    """Tables: the mechanisms that are judged in every cell."""
     noise_multiplier: (
         Annotated[float, Field(ge=LEAST_NOISE_MULTIPLIER, le=MOST_NOISE_MULTIPLIER)] | None
     ) = None
@@ -137,6 +140,7 @@ class Sweep(Table):
     noise_per_report: Positive | None = None
     """z over the report goal: the signal-to-noise ratio is then the same in all cells."""
     delta: Annotated[float, Field(ge=1e-30, lt=1)] = 1e-10
+    """delta of every epsilon."""
     x: str
     """What plots have as their horizontal axis: one of the keys that are varied."""
     y: Literal[
