@@ -196,6 +196,7 @@ def test_devices_whose_timer_is_closed_are_left_out_and_others_start_late() -> N
     assert {pair for pair in everything if pair[1] > opens[pair[0]]} == some
 
 
+@pytest.mark.slow
 def test_more_sessions_than_fit_are_refused_not_dropped() -> None:
     value = scenario(3000, "availability.day_sessions=4.0", "availability.day_habit_shape=0.01")
     availability = availability_of(value)

@@ -106,6 +106,7 @@ def test_steps_are_those_of_torch_s_own_optimisers_on_each_device(name: str) -> 
 ALL_TABLES = {**TABLES, "one gradient": FedSGD(learning_rate=2.0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_TABLES)
 def test_a_loop_and_a_batch_of_devices_agree(name: str) -> None:
     table, made = ALL_TABLES[name], task()

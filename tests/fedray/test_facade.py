@@ -374,6 +374,7 @@ def test_an_audit_in_a_notebook_has_the_tables_that_are_printed(results) -> None
     assert "<script" not in named._repr_html_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Trace", "Audit"])
 def test_plots_are_the_figures_of_the_page_as_svg(results, name: str) -> None:
     drawing = results[name].plot()
@@ -387,6 +388,7 @@ def test_plots_are_the_figures_of_the_page_as_svg(results, name: str) -> None:
     assert repr(one) == f"<Drawing of {next(iter(drawing.svgs))}>"
 
 
+@pytest.mark.slow
 def test_all_figures_of_a_page_are_those_of_its_trace_and_of_its_audit(results) -> None:
     trace, audit = results["Trace"], results["Audit"]
     names = [each.name for each in figures_of(trace, audit)]

@@ -101,6 +101,7 @@ def test_draws_follow_their_law_and_no_law_ten_percent_off(kind, parameter, law)
     assert stats.kstest(1.1 * sample, law.cdf).pvalue < ALARM
 
 
+@pytest.mark.slow
 def test_poisson_counts_follow_their_law() -> None:
     sample = _sample(2, KEY, DRAWS, 1.05)
     observed = np.bincount(sample.astype(int), minlength=6)

@@ -95,6 +95,7 @@ def test_rounds_that_were_taken_up_again_count_as_if_they_had_been_asked_about(
     assert found.beyond() == pytest.approx(limit / 0.999, rel=1e-7)
 
 
+@pytest.mark.slow
 def test_many_devices_are_kept_apart() -> None:
     """More than are merged at once: ids in any order, each with its own rounds."""
     rng = np.random.default_rng(0)

@@ -48,6 +48,7 @@ def test_devices_are_clipped_to_the_norm_that_the_last_restart_chose(trained: Tr
     assert not trained.metrics["zeroed"].any()
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_with_the_same_norms(
     trace: Trace, trained: TrainedRun, tmp_path: Path
 ) -> None:

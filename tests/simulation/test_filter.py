@@ -75,6 +75,7 @@ def is_beyond(scenario: Scenario, pattern: list[int]) -> bool:
     return epsilon_of(event, privacy.budget_delta).epsilon > stop_at.epsilon * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_no_device_is_beyond_and_whoever_is_excluded_would_have_been(
     run: tuple[Scenario, Trace],
 ) -> None:
@@ -99,6 +100,7 @@ def test_no_device_is_beyond_and_whoever_is_excluded_would_have_been(
     trace.verify()
 
 
+@pytest.mark.slow
 def test_shards_change_nothing(small, tmp_path: Path) -> None:
     scenario = small(*OVERRIDES, "population.devices=140000", "privacy.stop_at.rho=0.03")
     # Within a day most devices were in a round, and those that are left are too few.
@@ -112,6 +114,7 @@ def test_shards_change_nothing(small, tmp_path: Path) -> None:
     assert (more.digest, more.run["ended"]) == (one.digest, one.run["ended"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [8, 23])
 def test_a_run_that_was_interrupted_excludes_the_same_devices(
     small, tmp_path: Path, moment: int

@@ -86,6 +86,7 @@ def scenario_of(run: TasksRun) -> SeveralTasks:
     return SeveralTasks.of_document(run.document, "recorded", run.path)
 
 
+@pytest.mark.slow
 def test_shards_and_interruptions_change_nothing(reference: TasksRun, tmp_path: Path) -> None:
     placement = Placement(2, "in-process", checkpoint_seconds=0.0)
     recorded = scenario_of(reference)
@@ -198,6 +199,7 @@ def test_a_task_begins_when_it_starts_and_the_others_do_not_wait(reference: Task
     assert [trace.committed_rounds for trace in reference.traces.values()] == [15, 15, 9]
 
 
+@pytest.mark.slow
 def test_a_task_that_ends_early_leaves_the_devices_to_the_others(small, tmp_path: Path) -> None:
     tasks = {
         "stops": {"privacy": {"stop_at": {"rho": 0.02}}},

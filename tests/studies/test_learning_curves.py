@@ -28,6 +28,7 @@ from fedray.studies.paired import MeanInterval, mean_interval
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
+pytestmark = pytest.mark.slow  # nearly all read one study, which trains models for seconds
 HERE = Placement(backend="in-process")
 KINDS = ("blt", "identity")
 SMALL = (
@@ -54,7 +55,6 @@ def kept(tmp_path_factory) -> tuple[LearningCurves, Path]:
     return study_learning(small(), out, (1, 2), (3,), HERE, order=KINDS), out
 
 
-@pytest.mark.slow
 def test_all_mechanisms_have_the_rho_of_the_scenarios_own(kept) -> None:
     """As the audit computes it, apart from the study; never more, and as good as equal."""
     study, out = kept
@@ -90,7 +90,6 @@ def test_models_of_a_seed_are_paired_and_seeds_are_not(kept) -> None:
     assert first["blt", 1] != first["blt", 2]
 
 
-@pytest.mark.slow
 def test_final_values_are_means_of_the_last_evaluations(kept) -> None:
     study, out = kept
     loss = study.metrics[0]
@@ -103,7 +102,6 @@ def test_final_values_are_means_of_the_last_evaluations(kept) -> None:
     assert (guess.first, guess.second) == ("blt", "blt for min-sep 3")
 
 
-@pytest.mark.slow
 def test_of_one_guess_the_kind_of_lesser_predicted_error_is_expected_to_be_better(kept) -> None:
     """The study trains nothing: only which pairs there are is asked."""
     trace = Trace.open(kept[1] / "trace")
@@ -127,7 +125,6 @@ def test_what_is_there_is_read_and_what_is_missing_is_trained(kept, tmp_path: Pa
     assert models == ["7 of 8 models trained", "8 of 8 models trained"]
 
 
-@pytest.mark.slow
 def test_runs_of_another_study_are_refused(kept) -> None:
     other = small().with_overrides("privacy.clip_norm=0.5")
     with pytest.raises(InputError, match="holds a training of another scenario or trace"):
@@ -228,7 +225,6 @@ def test_the_page_has_the_values_the_verdicts_and_the_json(kept, script) -> None
     assert f"min-sep {study.participation.min_sep}" in page
 
 
-@pytest.mark.slow
 def test_the_command_prints_what_it_keeps(kept, fedray_command, script, tmp_path: Path) -> None:
     """What is there is read, and the other mechanisms are trained; text and JSON have the same
     figures."""

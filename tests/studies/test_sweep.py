@@ -314,6 +314,7 @@ def test_every_shipped_sweep_can_be_read() -> None:
         assert (scenario is None) == (sweep.scenario is None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_ray")
 def test_the_command_writes_all_its_results(tmp_path: Path, fedray_command) -> None:
     read(
@@ -394,6 +395,7 @@ def test_a_blt_is_optimised_for_the_figure_that_is_plotted_and_the_legend_says_s
         ]
 
 
+@pytest.mark.slow
 def test_lines_break_where_nothing_was_computed_and_step_where_participations_do(
     tmp_path: Path,
 ) -> None:
