@@ -17,6 +17,9 @@ from fedray.report.figure import Axis, Figure, Mark, Plane, Series, Shown
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
+MOST_POINTS_TO_AVOID = 5_000
+"""Of a figure whose legend is put where it hides the fewest."""
+
 
 def write_figures(trace: Trace | ImportedTrace, audit: Audit, directory: str | Path) -> list[Path]:
     """Writes NAME.svg and NAME.csv of every figure of a trace's page.
@@ -171,7 +174,10 @@ def _draw(axes: Any, figure: Figure) -> None:
     for mark in figure.marks:
         _draw_mark(axes, mark)
     if sum(not each.is_reference for each in figure.series) > 1:
-        axes.legend(frameon=False, fontsize=8)
+        points = sum(series.x.size for series in figure.series)
+        # The best place takes seconds to find among many points, and matplotlib warns of it.
+        corner = "best" if points <= MOST_POINTS_TO_AVOID else "upper right"
+        axes.legend(frameon=False, fontsize=8, loc=corner)
 
 
 def _draw_mark(axes: Any, mark: Mark) -> None:
