@@ -79,6 +79,13 @@ class StudyCache:
         self.warnings: list[str] = []
         """Entries that were not what they should be, a sentence each."""
 
+    @property
+    def hint(self) -> str:
+        """What an interruption says of the runs that are done."""
+        if self._folder is None:
+            return "interrupted; nothing is kept without a cache"
+        return "interrupted; what was simulated is kept, run it again to go on"
+
     def truth(self, digest: str) -> Truth | None:
         """What is kept of a simulated run with this `digest`."""
         content = self.read(f"{digest}.npz", digest)
@@ -177,9 +184,12 @@ def simulate_runs(
     tell(TaskCounts(len(missing)))
 
     jobs = [runs[digest] for digest in missing]
-    for place, truth in run_tasks(simulate_one, jobs, placement, tell):
-        truths[missing[place]] = truth
-        cache.keep_truth(missing[place], truth)
+    try:
+        for place, truth in run_tasks(simulate_one, jobs, placement, tell):
+            truths[missing[place]] = truth
+            cache.keep_truth(missing[place], truth)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(cache.hint) from None
     return [truths[digest] for digest in digests]
 
 

@@ -297,7 +297,7 @@ def test_an_interrupted_plan_goes_on_and_tells_how_far_it_is(
     )
     target = PlanTarget(epsilon=8.0, noise_per_report=0.005, buffers=1)
     arguments = (small("rounds.count=100"), target, [12.0, 24.0], 2, 0.5, HERE)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="what was simulated is kept"):
         make_plan(*arguments)
     last = 10**6
     told: list[Any] = []
