@@ -168,15 +168,10 @@ class TaskCounts:
     lost: int = 0
     kept: int = 0
 
-    @property
-    def jobs_done(self) -> tuple[int, int]:
-        """How many are done, and how many there are, with those that were done before."""
-        return self.kept + self.done, self.kept + self.jobs
-
     def line(self, what: str) -> PartDone:
         """One line, such as "12 of 200 runs simulated, 8 running, 1 lost and begun again", of
         `what` is done with a job, such as "runs simulated"."""
-        done, count = self.jobs_done
+        done, count = self.kept + self.done, self.kept + self.jobs
         parts = [f"{done} of {count} {what}"]
         if self.running:
             parts.append(f"{self.running} running")

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,12 +25,9 @@ from fedray.commands.output import (
 )
 from fedray.errors import InputError
 
-CacheFlag = Annotated[
-    bool,
-    typer.Option(
-        "--cache/--no-cache", help="Keep and reuse what is simulated, under ~/.cache/fedray."
-    ),
-]
+
+def _cache_option(what: str) -> Any:
+    return typer.Option("--cache/--no-cache", help=f"Keep and reuse {what} under ~/.cache/fedray.")
 
 
 def _shipped_sweeps(begun: str) -> list[str]:
@@ -58,7 +55,7 @@ def stress(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to join; default: a local one.")
     ] = None,
-    has_cache: CacheFlag = True,
+    has_cache: Annotated[bool, _cache_option("cells and mechanisms")] = True,
     quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -169,7 +166,7 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario."),
     ] = None,
-    has_cache: CacheFlag = True,
+    has_cache: Annotated[bool, _cache_option("what is simulated")] = True,
     quiet: QuietFlag = False,
     as_json: JsonFlag = False,
 ) -> None:

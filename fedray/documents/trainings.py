@@ -112,7 +112,6 @@ def comparison_keys() -> Keys:
         Group,
         "label mechanism noise_multiplier settings epsilon rho seeds means differences runs",
         mechanism=text("Kind of the mechanism."),
-        noise_multiplier=JsonKey("number", "Noise multiplier of its runs."),
         settings=JsonKey("object", ""),
         epsilon=JsonKey("object or null", "Epsilon by guarantee: `observed` and `enforced`. Null "
                         "where the trace is not known."),

@@ -75,7 +75,7 @@ class Group:
 
     @property
     def noise_multiplier(self) -> float:
-        """z of its runs."""
+        """Noise multiplier of its runs."""
         return self.privacy["noise_multiplier"]
 
     @property

@@ -18,7 +18,6 @@ enforced. Devices seldom meet these rules, because they lie below what devices d
 second run of the full size, with the rules, shows what they cost.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -301,9 +300,8 @@ def make_plan(
         )
     placement = placement or Placement()
     cache = StudyCache(has_cache)
-    in_process = placement.backend == "in-process"
     # The cluster is joined here, once for all simulations, so that they need no address.
-    with contextlib.nullcontext(1.0) if in_process else cluster(placement) as cpus:
+    with cluster(placement) as cpus:
         tell = on_progress or (lambda _: None)
         runs = _Runs(replace(placement, address=None), cpus, cache, tell)
         planner = _Planner(scenario, target, seeds, scale, runs)
@@ -391,16 +389,26 @@ class _Runs:
         self._tell = tell
         self._work = 0.0
         """What was simulated; what was kept took no time."""
-        self._share = 0.0
-        self.work_left = 0.0
+        self._work_left = 0.0
         """What is left when the runs that are asked for are done."""
+        self._share = 0.0
 
     def work_of(self, count: int, scale: float) -> float:
         """The time of so many runs of this size, as many at once as there are CPUs."""
         return scale * count / max(1.0, min(self._cpus, count))
 
-    def truths(self, scenarios: Sequence[Scenario], scale: float, what: str) -> list[Truth]:
-        """What happens in each run. scale: of the runs; what: is told while they run."""
+    def truths(
+        self, scenarios: Sequence[Scenario], scale: float, what: str, work_left: float
+    ) -> list[Truth]:
+        """What happens in each run.
+
+        Args:
+            scenarios: of the runs.
+            scale: of the runs.
+            what: is told while they run.
+            work_left: about how much the plan needs beside them.
+        """
+        self._work_left = work_left
         cost = self.work_of(len(scenarios), scale) / len(scenarios)
         before = self._work
 
@@ -415,7 +423,7 @@ class _Runs:
         self._told(text, 0.0)
 
     def _told(self, text: str, left: float) -> None:
-        whole = self._work + left + self.work_left
+        whole = self._work + left + self._work_left
         # What is left may grow, but nothing that was done is undone.
         self._share = max(self._share, self._work / whole if whole else 0.0)
         self._tell(PartDone(text, self._share, 1.0))
@@ -443,16 +451,15 @@ class _Planner:
             if not asked:
                 return
             steps = sum(search.steps_left() for search in searches.values()) - len(asked)
-            self._runs.work_left = FULL_SIZE_RUNS + self._runs.work_of(
-                steps * self._seeds, self._scale
-            )
+            work_left = FULL_SIZE_RUNS + self._runs.work_of(steps * self._seeds, self._scale)
             runs = [
                 self._run_of(goal, hours, seed, self._scale)
                 for hours, goal in asked
                 for seed in range(self._seeds)
             ]
             goals = " and ".join(f"{goal:,}" for goal in sorted({goal for _, goal in asked}))
-            truths = self._runs.truths(runs, self._scale, f"runs of report goals {goals}")
+            what = f"runs of report goals {goals}"
+            truths = self._runs.truths(runs, self._scale, what, work_left)
             for place, (hours, goal) in enumerate(asked):
                 first = place * self._seeds
                 found = truths[first : first + self._seeds]
@@ -478,10 +485,9 @@ class _Planner:
             if proposal.is_full_size:
                 return proposal
             goal = proposal.report_goal
-            self._runs.work_left = 1.0
             run = self._run_of(goal, hours, 0, 1.0)
             what = f"full-size runs of report goal {goal:,}, timer {hours:g} h,"
-            found = self._runs.truths([run], 1.0, what)
+            found = self._runs.truths([run], 1.0, what, work_left=FULL_SIZE_RUNS - 1.0)
             full = self._judged(goal, hours, 1.0, found, proposal)
             if full.meets(self._target):
                 # The plan's own scenario has the planned limits as rules; a run with them may be
@@ -501,11 +507,10 @@ class _Planner:
     def _with_rules(self, full: Candidate) -> Candidate:
         """The candidate with what a run of its scenario takes, in which the planned limits are
         rules; it may starve then."""
-        self._runs.work_left = 0.0
         planned = planned_scenario(self._scenario, self._target, full)[0]
         run = planned.with_overrides("training.enabled=false")
         what = "full-size runs with the planned limits as rules"
-        (truth,) = self._runs.truths([run], 1.0, what)
+        (truth,) = self._runs.truths([run], 1.0, what, work_left=0.0)
         participation = truth.participation
         seen = None
         if participation is not None and participation.max_participations > 1:

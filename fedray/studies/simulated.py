@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from fedray.scenario import Scenario
 from fedray.simulation import simulate
 from fedray.trace.provenance import package_versions
 
+_Job = TypeVar("_Job")
+_Done = TypeVar("_Done")
 _SOURCES = ("fedray", "fedray/mechanisms", "fedray/clients", "fedray/server")
 
 
@@ -170,27 +172,61 @@ def simulate_runs(
     """
     digests = [study_digest(simulate_one.__name__, each.digest) for each in scenarios]
     runs = dict(zip(digests, scenarios, strict=True))
-    truths: dict[str, Truth] = {}
-    for digest in runs:
-        known = cache.truth(digest)
-        if known is not None:
-            truths[digest] = known
-    missing = [digest for digest in runs if digest not in truths]
-    kept = len(truths)
+    distinct = list(runs)
+    try:
+        truths = results_of_all(
+            simulate_one,
+            list(runs.values()),
+            [cache.truth(digest) for digest in distinct],
+            lambda place, truth: cache.keep_truth(distinct[place], truth),
+            placement,
+            on_counts,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(cache.hint) from None
+    of_digest = dict(zip(distinct, truths, strict=True))
+    return [of_digest[digest] for digest in digests]
+
+
+def results_of_all(
+    work: Callable[[_Job], _Done],
+    jobs: Sequence[_Job],
+    known: Sequence[_Done | None],
+    keep_result: Callable[[int, _Done], None],
+    placement: Placement,
+    on_counts: Callable[[TaskCounts], None],
+) -> list[_Done]:
+    """Does `work` on every job of which no result is known, as `run_tasks`.
+
+    Args:
+        work: is done on each job.
+        jobs: what it is done on.
+        known: the result of each job that was done before, else None.
+        keep_result: is called with a job's place and its result as soon as it is done, so that
+            an interrupted study goes on.
+        placement: where the tasks run.
+        on_counts: is told how far it is, at first and whenever a job is done or lost.
+
+    Returns:
+        The result of each job.
+
+    Raises:
+        RunFailed: if a task dies for good.
+    """
+    results = {place: each for place, each in enumerate(known) if each is not None}
+    missing = [place for place in range(len(jobs)) if place not in results]
+    kept = len(results)
 
     def tell(counts: TaskCounts) -> None:
         on_counts(replace(counts, kept=kept))
 
     tell(TaskCounts(len(missing)))
-
-    jobs = [runs[digest] for digest in missing]
-    try:
-        for place, truth in run_tasks(simulate_one, jobs, placement, tell):
-            truths[missing[place]] = truth
-            cache.keep_truth(missing[place], truth)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(cache.hint) from None
-    return [truths[digest] for digest in digests]
+    missing_jobs = [jobs[place] for place in missing]
+    for index, result in run_tasks(work, missing_jobs, placement, tell):
+        place = missing[index]
+        results[place] = result
+        keep_result(place, result)
+    return [results[place] for place in range(len(jobs))]
 
 
 def study_digest(*inputs: Any) -> str:

@@ -288,6 +288,16 @@ def test_a_driver_killed_again_and_again_can_be_resumed(
     assert_same(resume_run(tmp_path / "t", Placement(2, "in-process")), reference)
 
 
+def wait_for_checkpoint(process: subprocess.Popen[Any], directory: Path) -> None:
+    """Until the run `t` in a directory has one, or has ended; two minutes at most."""
+    latest = time.monotonic() + 120.0
+    # What comes after the checkpoint takes a second, of which a tenth would be missed on a busy machine.
+    while time.monotonic() < latest and process.poll() is None:
+        if (directory / "t.partial" / "journal" / "000002.npz").exists():
+            return
+        time.sleep(0.01)
+
+
 ELSEWHERE = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -313,12 +323,7 @@ def test_the_command_in_another_directory_finds_the_code_and_goes_on_after_a_sig
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )  # fmt: skip
-    latest = time.monotonic() + 120.0
-    # What comes after the checkpoint takes a second, of which a tenth would be missed on a busy machine.
-    while time.monotonic() < latest and process.poll() is None:
-        if (tmp_path / "t.partial" / "journal" / "000002.npz").exists():
-            break
-        time.sleep(0.01)
+    wait_for_checkpoint(process, tmp_path)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
@@ -360,12 +365,7 @@ def test_a_run_whose_ray_was_killed_can_be_resumed(
         [sys.executable, "-m", "fedray", "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "t"), "--checkpoint-seconds", "0", "--ray"],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    for _ in range(1200):
-        if (
-            tmp_path / "t.partial" / "journal" / "000002.npz"
-        ).exists() or process.poll() is not None:
-            break
-        time.sleep(0.1)
+    wait_for_checkpoint(process, tmp_path)
     [ray] = [
         child
         for child in children_of(process.pid)

@@ -17,6 +17,7 @@ from fedray.placement import Placement
 from fedray.report.figure import Plane
 from fedray.report.text.studies import sweep_rows
 from fedray.scenario import Scenario
+from fedray.studies import simulated as simulated_runs
 from fedray.studies.sweep import run as stress_run
 from fedray.studies.sweep.page import sweep_figures, sweep_page
 from fedray.studies.sweep.run import run_sweep
@@ -74,7 +75,7 @@ kind = "identity"
 def without_ray(monkeypatch) -> None:
     """Commands that sweep do so in this process."""
     monkeypatch.setattr(
-        stress_run,
+        simulated_runs,
         "run_tasks",
         lambda work, jobs, *_: ((place, work(job)) for place, job in enumerate(jobs)),
     )

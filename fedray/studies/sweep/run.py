@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedray.atomic import write_directory
-from fedray.cluster import TaskCounts, run_tasks
 from fedray.errors import shown
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.mechanisms.optimize.design import default_cache as designs_cache
@@ -22,7 +21,14 @@ from fedray.mechanisms.participation import MinSep
 from fedray.placement import Placement
 from fedray.result import DrawnResult
 from fedray.scenario import Scenario
-from fedray.studies.simulated import StudyCache, Truth, simulate_runs, simulated, study_digest
+from fedray.studies.simulated import (
+    StudyCache,
+    Truth,
+    results_of_all,
+    simulate_runs,
+    simulated,
+    study_digest,
+)
 from fedray.studies.sweep.cells import Row, assumed, judge
 from fedray.studies.sweep.sweep import Cell, Sweep
 
@@ -186,24 +192,15 @@ def run_sweep(
         for each in zip(cells, scenarios, truths, strict=True)
     ]
     digests = [job.digest for job in jobs]
-    rows: dict[int, tuple[Row, ...]] = {}
-    for index, digest in enumerate(digests):
-        known = _kept_rows(cache, digest)
-        if known is not None:
-            rows[index] = known
-    missing = [index for index in range(len(jobs)) if index not in rows]
-    missing_jobs = [jobs[index] for index in missing]
-
-    def say(counts: TaskCounts) -> None:
-        tell(replace(counts, kept=len(jobs) - len(missing)).line("cells judged"))
-
-    say(TaskCounts(len(missing)))
-    # Each cell is kept as soon as it is done, so that an interrupted sweep goes on.
-    for place, found in run_tasks(_judged, missing_jobs, placement, say):
-        index = missing[place]
-        rows[index] = tuple(found)
-        _keep_rows(cache, digests[index], rows[index])
-    results = tuple(CellResult(cell, rows[index]) for index, cell in enumerate(cells))
+    rows = results_of_all(
+        _judged,
+        jobs,
+        [_kept_rows(cache, digest) for digest in digests],
+        lambda place, found: _keep_rows(cache, digests[place], found),
+        placement,
+        lambda counts: tell(counts.line("cells judged")),
+    )
+    results = tuple(CellResult(*each) for each in zip(cells, rows, strict=True))
     return SweepResult(sweep, results, tuple(cache.warnings))
 
 
@@ -261,8 +258,8 @@ class _Judgement:
         return study_digest("judgement", *inputs)
 
 
-def _judged(job: _Judgement) -> list[Row]:
-    return judge(job.sweep, job.cell, job.scenario, job.truth, job.distribution, job.designs)
+def _judged(job: _Judgement) -> tuple[Row, ...]:
+    return tuple(judge(job.sweep, job.cell, job.scenario, job.truth, job.distribution, job.designs))
 
 
 def _truths(
@@ -278,11 +275,9 @@ def _truths(
     wanted = [each for each in scenarios if each is not None]
     if not wanted:
         return [assumed(sweep, cell) for cell in cells]
-
-    def say(counts: TaskCounts) -> None:
-        tell(counts.line("runs simulated"))
-
-    return simulate_runs(wanted, simulated, placement, cache, say)
+    return simulate_runs(
+        wanted, simulated, placement, cache, lambda counts: tell(counts.line("runs simulated"))
+    )
 
 
 def _kept_rows(cache: StudyCache, digest: str) -> tuple[Row, ...] | None:
