@@ -158,9 +158,10 @@ class PopulationShard:
         self._members: dict[int, tuple[NDArray[np.uint16], Any]] = {}
         self._known_room = KNOWN_BYTES
         devices = end_device - first_device
-        self._known_work = np.zeros((2, devices), np.float32) if 8 * devices <= WORK_BYTES else None
-        """Fixed and training seconds of the work of devices; 0 as long as they were not drawn.
-        Pages that nobody has written take no memory."""
+        self._known_work = np.zeros((devices, 2), np.float32) if 8 * devices <= WORK_BYTES else None
+        """Fixed and training seconds of the work of devices; 0 as long as they were not drawn. A
+        device's two lie together, because they are read together, from all over the memory. Pages
+        that nobody has written take none."""
         self._prepared: _Prepared | None = None
         self._moved: list[NDArray[np.int64]] = []
         """Devices, by their positions, whose timers were started since `_listed` was last told."""
@@ -319,13 +320,13 @@ class PopulationShard:
         local = first.local[entries]
         if self._known_work is None:
             return _Listed(first, entries, *self._work_of(local))
-        fixed, training = self._known_work[:, local]
+        work = self._known_work.take(local, axis=0)
+        fixed, training = work[:, 0].copy(), work[:, 1].copy()
         # What takes no time at all counts as unknown, and is computed every time.
         unknown = np.flatnonzero((fixed == 0.0) & (training == 0.0))
         if unknown.size:
             fixed[unknown], training[unknown] = self._work_of(local[unknown])
-            self._known_work[0, local[unknown]] = fixed[unknown]
-            self._known_work[1, local[unknown]] = training[unknown]
+            self._known_work[local[unknown]] = np.stack((fixed[unknown], training[unknown]), axis=1)
         return _Listed(first, entries, fixed, training)
 
     def _work_of(
