@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource
 from fedray.clients.evaluation import evaluate
+from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.initial import parameters_in
 from fedray.clients.tasks.layout import named, tensors
-from fedray.clients.tasks.registry import task_of
 from fedray.clients.work.local import gradients_of
 from fedray.errors import InputError, ScenarioError
 from fedray.messages import Evaluation, TaskDescription

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, Intervals, joined
 from fedray.clients.availability.model import Availability
-from fedray.clients.availability.registry import availability_of
 from fedray.clients.population import DeviceModel, Presence, are_usable, present_between
 from fedray.errors import InputError
 from fedray.scenario import Scenario

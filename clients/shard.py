@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.blocks import BLOCK_DEVICES, part_ranges
+from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, Intervals, joined
-from fedray.clients.availability.registry import availability_of
 from fedray.clients.check_in import (
     CheckInProcess,
     FirstCheckIns,
@@ -22,7 +22,7 @@ from fedray.clients.check_in import (
     enumerate_check_ins,
     first_of_each_interval,
 )
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.device_map import DeviceMap
 from fedray.clients.latency import LatencyModel, upload_seconds, work_seconds
 from fedray.clients.population import (

@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.clients.clipping import Clipped, Clipper
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples, ExampleSource
 from fedray.clients.evaluation import device_sums, evaluate
+from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.initial import parameters_in
 from fedray.clients.tasks.layout import Shapes, size_of
-from fedray.clients.tasks.registry import task_of
 from fedray.clients.waiting import WaitingUpdates
-from fedray.clients.work.registry import work_of
+from fedray.clients.work.factory import work_of
 from fedray.clients.work.work import DeviceWork, WorkOrder, WorkResult
-from fedray.encoding.registry import encoding_of
+from fedray.encoding.factory import encoding_of
 from fedray.messages import (
     FIXED_POINT_BITS,
     Clip,

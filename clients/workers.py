@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.blocks import part_count, part_ranges, shard_ranges
-from fedray.clients.data.registry import build_index
+from fedray.clients.data.factory import build_index
 from fedray.clients.host import ShardHost, usable_cpus
 from fedray.errors import ShardLost, TrainerLost
 from fedray.messages import (

@@ -14,24 +14,15 @@ mechanisms are strategies such as `BLT` and `Tree`. Paths may be strings. What i
 `FedrayError`.
 """
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from fedray.extras import missing_extra
+from fedray.facade import homes
 
 __version__ = "0.1.0"
 
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_HOMES = {
-    alias.name: statement.module or ""
-    for statement in _STUB.body
-    if isinstance(statement, ast.ImportFrom)
-    for alias in statement.names
-}
-"""The module of each name. The package lazy_loader reads stubs too, but refuses those that name
-other packages, of which `mechanisms` is one."""
+_HOMES = homes()
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

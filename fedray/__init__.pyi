@@ -1,4 +1,5 @@
-"""What `fedray` offers, a line a name, for type checkers and for `fedray/__init__.py`."""
+"""What `fedray` offers, for type checkers and for `fedray/__init__.py`: a line a name; `*` is what
+a module lists in `__all__`, where kinds are added."""
 
 from fedray.audit.audit import Audit as Audit
 from fedray.audit.audit import audit_trace as audit_trace
@@ -11,9 +12,7 @@ from fedray.audit.several_tasks import TasksAudit as TasksAudit
 from fedray.audit.several_tasks import audit_tasks as audit_tasks
 from fedray.audit.statement import Statement as Statement
 from fedray.audit.statement import privacy_statement as privacy_statement
-from fedray.encoding.tables import DiscreteGaussian as DiscreteGaussian
-from fedray.encoding.tables import FixedPoint as FixedPoint
-from fedray.encoding.tables import SecAgg as SecAgg
+from fedray.encoding.tables import *
 from fedray.errors import AggregatorLost as AggregatorLost
 from fedray.errors import CheckpointError as CheckpointError
 from fedray.errors import FedrayError as FedrayError
@@ -33,30 +32,20 @@ from fedray.learning import train as train
 from fedray.mechanisms.accounting.events import Event as Event
 from fedray.mechanisms.accounting.events import EventRefused as EventRefused
 from fedray.mechanisms.accounting.sampled import PoissonSampling as PoissonSampling
-from fedray.mechanisms.band_fhu import BandFHU as BandFHU
-from fedray.mechanisms.banded import Banded as Banded
-from fedray.mechanisms.bisr import BISR as BISR
-from fedray.mechanisms.blt import BLT as BLT
 from fedray.mechanisms.comparison import Utility as Utility
 from fedray.mechanisms.comparison import utility as utility
-from fedray.mechanisms.dense import Dense as Dense
 from fedray.mechanisms.figures import Figures as Figures
 from fedray.mechanisms.figures import calibrated_figures as calibrated_figures
 from fedray.mechanisms.figures import mechanism_figures as mechanism_figures
 from fedray.mechanisms.files import read_strategy as read_strategy
 from fedray.mechanisms.files import write_strategy as write_strategy
-from fedray.mechanisms.identity import Identity as Identity
-from fedray.mechanisms.matrix import Matrix as Matrix
 from fedray.mechanisms.optimize.design import MechanismRequest as MechanismRequest
 from fedray.mechanisms.optimize.design import optimize_mechanism as optimize_mechanism
 from fedray.mechanisms.optimize.objective import Target as Target
 from fedray.mechanisms.participation import MinSep as MinSep
-from fedray.mechanisms.restarted import Restarted as Restarted
+from fedray.mechanisms.registry import *
 from fedray.mechanisms.strategy import SensitivityUnknown as SensitivityUnknown
 from fedray.mechanisms.strategy import Strategy as Strategy
-from fedray.mechanisms.toeplitz import Toeplitz as Toeplitz
-from fedray.mechanisms.tree import Tree as Tree
-from fedray.mechanisms.tree_full import TreeFull as TreeFull
 from fedray.messages import DataProgress as DataProgress
 from fedray.messages import RunProgress as RunProgress
 from fedray.messages import TrainingEstimate as TrainingEstimate
@@ -72,37 +61,12 @@ from fedray.report.progress import show_progress as show_progress
 from fedray.report.several_tasks import write_tasks_report as write_tasks_report
 from fedray.report.trained_page import write_training_report as write_training_report
 from fedray.result import Drawing as Drawing
-from fedray.scenario.availability import AlwaysOn as AlwaysOn
-from fedray.scenario.availability import ChargingHabits as ChargingHabits
-from fedray.scenario.availability import ConditionsAvailability as ConditionsAvailability
-from fedray.scenario.availability import CustomAvailability as CustomAvailability
-from fedray.scenario.availability import HabitAvailability as HabitAvailability
-from fedray.scenario.availability import PoissonAvailability as PoissonAvailability
-from fedray.scenario.availability import ReplayAvailability as ReplayAvailability
-from fedray.scenario.availability import SlowDays as SlowDays
-from fedray.scenario.availability import Uses as Uses
-from fedray.scenario.availability import WifiHabits as WifiHabits
-from fedray.scenario.buffer import Buffer as Buffer
-from fedray.scenario.buffer import ConstantWeighting as ConstantWeighting
-from fedray.scenario.buffer import PolynomialWeighting as PolynomialWeighting
-from fedray.scenario.clipping import AdaptiveClipping as AdaptiveClipping
-from fedray.scenario.clipping import FixedClipping as FixedClipping
-from fedray.scenario.clipping import PerLayerClipping as PerLayerClipping
-from fedray.scenario.data import ClassesData as ClassesData
-from fedray.scenario.data import CustomData as CustomData
-from fedray.scenario.data import LanguageData as LanguageData
-from fedray.scenario.data import LeafData as LeafData
-from fedray.scenario.data import ParquetData as ParquetData
-from fedray.scenario.data import PflHdf5Data as PflHdf5Data
-from fedray.scenario.data import PointsData as PointsData
-from fedray.scenario.data import SourceCodeData as SourceCodeData
-from fedray.scenario.data import TffSqliteData as TffSqliteData
+from fedray.scenario.availability import *
+from fedray.scenario.buffer import *
+from fedray.scenario.clipping import *
+from fedray.scenario.data import *
 from fedray.scenario.latency import Latency as Latency
-from fedray.scenario.participation import DataAvailablePolicy as DataAvailablePolicy
-from fedray.scenario.participation import MinSepPolicy as MinSepPolicy
-from fedray.scenario.participation import Participation as Participation
-from fedray.scenario.participation import TimerPolicy as TimerPolicy
-from fedray.scenario.participation import WithoutReplacementPolicy as WithoutReplacementPolicy
+from fedray.scenario.participation import *
 from fedray.scenario.population import Correlation as Correlation
 from fedray.scenario.population import DeviceClass as DeviceClass
 from fedray.scenario.population import Population as Population
@@ -110,38 +74,15 @@ from fedray.scenario.population import TimeZone as TimeZone
 from fedray.scenario.pretraining import Pretraining as Pretraining
 from fedray.scenario.privacy import Privacy as Privacy
 from fedray.scenario.privacy import StopAt as StopAt
-from fedray.scenario.rounds import AtLeastClosing as AtLeastClosing
-from fedray.scenario.rounds import GoalClosing as GoalClosing
-from fedray.scenario.rounds import Outage as Outage
-from fedray.scenario.rounds import Rounds as Rounds
+from fedray.scenario.rounds import *
 from fedray.scenario.scenario import Scenario as Scenario
 from fedray.scenario.several_tasks import FederatedTask as FederatedTask
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
 from fedray.scenario.several_tasks import read_scenario as read_scenario
-from fedray.scenario.tasks import CustomTask as CustomTask
-from fedray.scenario.tasks import ImageCnnTask as ImageCnnTask
-from fedray.scenario.tasks import KeyboardLstmTask as KeyboardLstmTask
-from fedray.scenario.tasks import LogisticTask as LogisticTask
-from fedray.scenario.tasks import MlpTask as MlpTask
-from fedray.scenario.tasks import NextWordTask as NextWordTask
-from fedray.scenario.tasks import QuadraticTask as QuadraticTask
-from fedray.scenario.tasks import TransformerLmTask as TransformerLmTask
-from fedray.scenario.training import FedAvg as FedAvg
-from fedray.scenario.training import FedProx as FedProx
-from fedray.scenario.training import FedSGD as FedSGD
-from fedray.scenario.training import InitialModel as InitialModel
-from fedray.scenario.training import Schedule as Schedule
-from fedray.scenario.training import ServerAdagrad as ServerAdagrad
-from fedray.scenario.training import ServerAdam as ServerAdam
-from fedray.scenario.training import ServerSGD as ServerSGD
-from fedray.scenario.training import ServerYogi as ServerYogi
-from fedray.scenario.training import Training as Training
-from fedray.scenario.uploads import CyclicSchedule as CyclicSchedule
-from fedray.scenario.uploads import PoissonSchedule as PoissonSchedule
-from fedray.scenario.uploads import Uploads as Uploads
-from fedray.scenario.weighting import ClippedDenominator as ClippedDenominator
-from fedray.scenario.weighting import FixedDenominator as FixedDenominator
-from fedray.scenario.weighting import MeanWeighting as MeanWeighting
+from fedray.scenario.tasks import *
+from fedray.scenario.training import *
+from fedray.scenario.uploads import *
+from fedray.scenario.weighting import *
 from fedray.server.correlated_noise import CorrelatedNoise as CorrelatedNoise
 from fedray.several_tasks import resume_tasks as resume_tasks
 from fedray.several_tasks import run_tasks as run_tasks

@@ -25,10 +25,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.clients.data.registry import build_index, source_of
+from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.cluster import cluster
-from fedray.encoding.registry import encoding_of
+from fedray.encoding.factory import encoding_of
 from fedray.errors import CheckpointError, InputError, shown
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.messages import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedray import learning, simulation
-from fedray.clients.data.registry import build_index
+from fedray.clients.data.factory import build_index
 from fedray.cluster import cluster
 from fedray.errors import CheckpointError, FedrayError, InputError
 from fedray.learning import DeviceTime, LiveTraining, finish_training

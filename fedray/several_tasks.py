@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedray.clients.data.registry import build_index
+from fedray.clients.data.factory import build_index
 from fedray.clients.workers import ShardWorker
 from fedray.errors import CheckpointError, FedrayError
 from fedray.learning import finish_training

@@ -16,6 +16,20 @@ from fedray.mechanisms.toeplitz import Toeplitz
 from fedray.mechanisms.tree import Tree
 from fedray.mechanisms.tree_full import TreeFull
 
+__all__ = [
+    "BISR",
+    "BLT",
+    "BandFHU",
+    "Banded",
+    "Dense",
+    "Identity",
+    "Matrix",
+    "Restarted",
+    "Toeplitz",
+    "Tree",
+    "TreeFull",
+]
+
 AnyStrategy = Annotated[
     Identity
     | BLT

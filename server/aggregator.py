@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedray.encoding.registry import encoding_of
+from fedray.encoding.factory import encoding_of
 from fedray.errors import CheckpointError, InputError
 from fedray.messages import Clip, TrainReport
 from fedray.scenario import Scenario

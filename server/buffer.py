@@ -37,8 +37,8 @@ from fedray.server.arrivals import (
     pop,
     push,
 )
+from fedray.server.policies.factory import policies_of
 from fedray.server.policies.policy import Attempt, Policies
-from fedray.server.policies.registry import policies_of
 from fedray.server.rounds import FateModel, fate, outages_of
 from fedray.trace.checkpoints import prefixed, under
 

@@ -19,8 +19,8 @@ from fedray.messages import NEVER, Outcome, Settlement
 from fedray.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.server.closing import ClosingRule, closing_rule_of
+from fedray.server.policies.factory import policies_of
 from fedray.server.policies.policy import Attempt, Policies
-from fedray.server.policies.registry import policies_of
 
 
 class FateModel(NamedTuple):

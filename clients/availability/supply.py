@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, HOUR, Intervals
-from fedray.clients.availability.registry import availability_of
 from fedray.clients.population import DeviceModel, Presence, are_usable, devices_of_ranks
 from fedray.device_classes import DeviceClasses, classes_on
 from fedray.scenario import Scenario

@@ -3,19 +3,17 @@
 Every function gives the Markdown of one page. `docs/hooks/pages.py` hands the pages to mkdocs.
 """
 
-import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from typer.main import get_command
 
-import fedray
 from fedray.audit.claims import Claim
 from fedray.cli import app
 from fedray.documents.registry import documents, rows_of
+from fedray.facade import homes
 from fedray.scenario import Scenario
 from fedray.scenario.keys import KeyTable, tables_of
 from fedray.scenario.pretraining import Pretraining
@@ -176,14 +174,8 @@ def _is_below(path: str, modules: tuple[str, ...]) -> bool:
 
 
 def facade() -> dict[str, str]:
-    """The full path of every name of `fedray`, as `fedray/__init__.pyi` has them."""
-    stub = ast.parse(Path(fedray.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    return {
-        alias.asname or alias.name: f"{statement.module}.{alias.name}"
-        for statement in stub.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
+    """The full path of every name of `fedray`."""
+    return {name: f"{module}.{name}" for name, module in homes().items()}
 
 
 def _python_page(title: str, names: Mapping[str, str]) -> str:

@@ -10,6 +10,12 @@ from pydantic import Field, Tag
 
 from fedray.table import Table, told_apart_by
 
+__all__ = [
+    "DiscreteGaussian",
+    "FixedPoint",
+    "SecAgg",
+]
+
 LEAST_DEVICE_VARIANCE = 0.25
 """Least variance of the discrete noise of one device, squared steps: a condition of the theorem on
 their sum (Kairouz, Liu and Steinke 2021, Proposition 14)."""
@@ -22,6 +28,9 @@ _INFLATED_NORM = (
 class EncodingTable(Table):
     """The table of an encoding: what audits and pages say of it."""
 
+    implementation: ClassVar[str]
+    """Where the encoding is, as `module:name`: what takes this table and a `SumSetting`, and is an
+    `Encoding`."""
     adds_noise: ClassVar[bool] = False
     """Whether devices add the noise."""
     noise_is_relative_to: ClassVar[str] = "the clip norm"
@@ -39,6 +48,7 @@ class FixedPoint(EncodingTable):
 
     kind: Literal["fixed_point"] = "fixed_point"
     """Exact sums of whole steps."""
+    implementation: ClassVar[str] = "fedray.encoding.fixed_point:FixedPointEncoding.of"
 
 
 class ModularTable(EncodingTable):
@@ -68,6 +78,7 @@ class SecAgg(ModularTable):
 
     kind: Literal["secagg"] = "secagg"
     """Sums modulo M, of rotated and rounded updates."""
+    implementation: ClassVar[str] = "fedray.encoding.secagg:SecAggEncoding"
 
     @property
     def assumption(self) -> str:
@@ -86,6 +97,7 @@ class DiscreteGaussian(ModularTable):
 
     kind: Literal["discrete_gaussian"] = "discrete_gaussian"
     """Sums modulo M of rounded updates and the devices' own noise."""
+    implementation: ClassVar[str] = "fedray.encoding.discrete_gaussian:DiscreteGaussianEncoding"
     adds_noise: ClassVar[bool] = True
     parameters: Annotated[int, Field(ge=1, le=1 << 40)]
     """Parameters of the model; the privacy of discrete noise depends on how many there are."""

@@ -13,6 +13,19 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from fedray.scenario.content import ContentFile, PythonFile
 from fedray.table import PositiveShare, Shape, Share, Spread, Table
 
+__all__ = [
+    "AlwaysOn",
+    "ChargingHabits",
+    "ConditionsAvailability",
+    "CustomAvailability",
+    "HabitAvailability",
+    "PoissonAvailability",
+    "ReplayAvailability",
+    "SlowDays",
+    "Uses",
+    "WifiHabits",
+]
+
 DAY = 86_400.0
 FIRST_UNIX_TIME = 1e8
 """From here on, seconds are Unix times (since March 1973); no recording starts so long after its
@@ -37,6 +50,9 @@ class AvailabilityTable(Table):
     slow_days: SlowDays | None = None
     """Table: days on which all devices are eligible less often; an interval counts for the day on
     which it ends (UTC). None: all days are alike."""
+    implementation: ClassVar[str]
+    """Where the model is, as `module:name`: what takes a scenario and this table, and is an
+    `Availability`."""
     can_be_thinned: ClassVar[bool] = True
     """Whether the model tells for any moment whether a device is eligible, so that check-ins can be
     drawn by thinning."""
@@ -108,6 +124,7 @@ class HabitAvailability(Habits, AvailabilityTable):
 
     model: Literal["habit"] = "habit"
     """Which availability model."""
+    implementation: ClassVar[str] = "fedray.clients.availability.habit:HabitAvailabilityModel"
     has_propensities: ClassVar[bool] = True
 
 
@@ -187,6 +204,7 @@ class ConditionsAvailability(AvailabilityTable):
 
     model: Literal["conditions"] = "conditions"
     """Which availability model."""
+    implementation: ClassVar[str] = "fedray.clients.availability.conditions:ConditionsModel"
     needs_charging: bool = True
     """Whether a device must charge."""
     needs_wifi: bool = True
@@ -222,6 +240,7 @@ class AlwaysOn(AvailabilityTable):
 
     model: Literal["always_on"] = "always_on"
     """Which availability model."""
+    implementation: ClassVar[str] = "fedray.clients.availability.always_on:AlwaysOnModel"
 
     @model_validator(mode="after")
     def _has_no_slow_days(self) -> Self:
@@ -239,6 +258,7 @@ class PoissonAvailability(AvailabilityTable):
 
     model: Literal["poisson"] = "poisson"
     """Which availability model."""
+    implementation: ClassVar[str] = "fedray.clients.availability.poisson:PoissonModel"
     sessions_per_day: Annotated[float, Field(gt=0, le=20)] = 2.0
     """Mean number of sessions that a device starts in a day (Poisson)."""
     session_minutes: Annotated[float, Field(gt=0, le=1440)] = 60.0
@@ -284,6 +304,7 @@ class ReplayAvailability(ContentFile, AvailabilityTable):
 
     model: Literal["replay"] = "replay"
     """Which availability model."""
+    implementation: ClassVar[str] = "fedray.clients.availability.replay:ReplayModel"
     file: Annotated[str, Field(min_length=1)]
     """A CSV or Parquet file with columns device, start, end, relative to the scenario's directory.
     Times are ISO times (2024-03-01 22:15:00), Unix times in seconds, or seconds since the
@@ -359,6 +380,7 @@ class CustomAvailability(PythonFile, AvailabilityTable):
 
     model: Literal["custom"] = "custom"
     """Which availability model."""
+    implementation: ClassVar[str] = "fedray.clients.availability.custom:CustomModel"
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "runs"
     """Name of the function in the file."""
     parameters: dict[str, float | int | str | bool] = Field(default_factory=dict)

@@ -9,6 +9,12 @@ from pydantic import Field, field_validator
 
 from fedray.table import Table
 
+__all__ = [
+    "Buffer",
+    "ConstantWeighting",
+    "PolynomialWeighting",
+]
+
 
 class ConstantWeighting(Table):
     """All reports of a buffer count alike."""

@@ -10,6 +10,12 @@ from fedray.errors import ScenarioError
 from fedray.messages import Clip
 from fedray.table import Positive, Table, told_apart_by
 
+__all__ = [
+    "AdaptiveClipping",
+    "FixedClipping",
+    "PerLayerClipping",
+]
+
 COUNT_NOISE_SHARE = 20
 """Reports per standard deviation of the noise on a count, where a scenario does not say."""
 

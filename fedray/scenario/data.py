@@ -10,12 +10,28 @@ from fedray.scenario.data_file import Digest, NamesDataFiles
 from fedray.scenario.standard_library import standard_library
 from fedray.table import Positive, Share, Table, told_apart_by
 
+__all__ = [
+    "ClassesData",
+    "CustomData",
+    "LanguageData",
+    "LeafData",
+    "ParquetData",
+    "PflHdf5Data",
+    "PointsData",
+    "SourceCodeData",
+    "TffSqliteData",
+]
+
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class DataTable(Table):
     """The table of a kind of data; its `kind` says which."""
 
+    implementation: ClassVar[str]
+    """Where its examples come from, as `module:name`: what takes a scenario and this table, and is
+    an `ExampleSource`; or, for recorded clients, what takes this table and the folder in the cache
+    for the data's content, and is a `ClientFile`."""
     draws_counts: ClassVar[bool] = False
     """Whether how many examples a device has is drawn as the table `population` says. Otherwise the
     data says it, and `population.examples_median`, `_sigma` and `_max` are not used."""
@@ -29,6 +45,7 @@ class LanguageData(DataTable):
 
     kind: Literal["language"] = "language"
     """A synthetic language."""
+    implementation: ClassVar[str] = "fedray.clients.data.language:Language"
     draws_counts: ClassVar[bool] = True
 
 
@@ -40,6 +57,7 @@ class ClassesData(DataTable):
 
     kind: Literal["classes"] = "classes"
     """Synthetic classes."""
+    implementation: ClassVar[str] = "fedray.clients.data.classes:Classes"
     draws_counts: ClassVar[bool] = True
     shape: Annotated[
         tuple[Annotated[int, Field(ge=1, le=4096)], ...],
@@ -76,6 +94,7 @@ class PointsData(DataTable):
 
     kind: Literal["points"] = "points"
     """Synthetic points, whose mean is the optimum of the quadratic task."""
+    implementation: ClassVar[str] = "fedray.clients.data.points:Points"
     draws_counts: ClassVar[bool] = True
     dimension: Annotated[int, Field(ge=1, le=1 << 26)] = 100
     """Numbers of a point."""
@@ -177,6 +196,7 @@ class TffSqliteData(FileData):
 
     kind: Literal["tff_sqlite"] = "tff_sqlite"
     """A SQLite file of TensorFlow Federated."""
+    implementation: ClassVar[str] = "fedray.clients.data.readers.tff_sqlite:TffSqlite.of"
     inputs: str = "pixels"
     """Feature of the inputs (field `inputs`)."""
     targets: str = "label"
@@ -188,6 +208,7 @@ class PflHdf5Data(FileData):
 
     kind: Literal["pfl_hdf5"] = "pfl_hdf5"
     """An HDF5 file with data sets {split}/{client}/{column}."""
+    implementation: ClassVar[str] = "fedray.clients.data.readers.pfl_hdf5:PflHdf5.of"
 
 
 class ParquetData(FileData):
@@ -196,6 +217,7 @@ class ParquetData(FileData):
 
     kind: Literal["parquet"] = "parquet"
     """Parquet files with a column of clients."""
+    implementation: ClassVar[str] = "fedray.clients.data.readers.parquet:ParquetFiles.of"
     client: Name = "client"
     """Column that names the client of a row."""
 
@@ -205,6 +227,7 @@ class LeafData(FileData):
 
     kind: Literal["leaf"] = "leaf"
     """JSON files of LEAF."""
+    implementation: ClassVar[str] = "fedray.clients.data.readers.leaf:LeafFiles.of"
     inputs: str = "x"
     """Key of the inputs (field `inputs`)."""
     targets: str = "y"
@@ -217,6 +240,7 @@ class SourceCodeData(FormedData, AssignedData):
 
     kind: Literal["source_code"] = "source_code"
     """The source of Python's standard library."""
+    implementation: ClassVar[str] = "fedray.clients.data.readers.source_code:SourceCode.of"
     tokens: Annotated[str, Field(pattern="^words$")] = "words"
     """Words are names, numbers and single signs."""
     sha256: Digest = ""
@@ -257,6 +281,7 @@ class CustomData(PythonFile, FormedData, AssignedData):
 
     kind: Literal["custom"] = "custom"
     """Data of the user's own."""
+    implementation: ClassVar[str] = "fedray.clients.data.custom:custom_source"
     table: ClassVar[str] = "data"
 
     def __eq__(self, other: object) -> bool:

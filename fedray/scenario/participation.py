@@ -1,11 +1,19 @@
 """The table `participation`: when a device may take part again."""
 
 import collections
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fedray.table import Share, Table
+
+__all__ = [
+    "DataAvailablePolicy",
+    "MinSepPolicy",
+    "Participation",
+    "TimerPolicy",
+    "WithoutReplacementPolicy",
+]
 
 Hours = Annotated[float, Field(ge=0, le=87_840)]
 
@@ -15,6 +23,10 @@ class PolicyTable(Table):
 
     A policy asks for nothing but what its table says here.
     """
+
+    implementation: ClassVar[str]
+    """Where the policy is, as `module:name`: what takes this table and the table `participation`,
+    and gives a `ParticipationPolicy`."""
 
     @property
     def gap(self) -> int:
@@ -53,6 +65,7 @@ class TimerPolicy(PolicyTable):
 
     kind: Literal["timer"] = "timer"
     """The timer of the table `participation`."""
+    implementation: ClassVar[str] = "fedray.server.policies.timer:Timer.of"
 
     @property
     def reads_clock(self) -> bool:
@@ -69,6 +82,9 @@ class WithoutReplacementPolicy(PolicyTable):
 
     kind: Literal["swor"] = "swor"
     """Sampling without replacement."""
+    implementation: ClassVar[str] = (
+        "fedray.server.policies.without_replacement:WithoutReplacement.of"
+    )
     period_hours: Annotated[float, Field(gt=0, le=87_840)]
     """The period, hours; exactly the period is not enough."""
 
@@ -99,6 +115,7 @@ class MinSepPolicy(PolicyTable):
 
     kind: Literal["min_sep"] = "min_sep"
     """Minimum separation."""
+    implementation: ClassVar[str] = "fedray.server.policies.round_separation:RoundSeparation.of"
     minimum_separation: Annotated[int, Field(ge=0, lt=2**30)]
     """How far apart two rounds of a device are, as `counts` says."""
     counts: Literal["between", "gap"]
@@ -131,6 +148,7 @@ class DataAvailablePolicy(PolicyTable):
 
     kind: Literal["data_available"] = "data_available"
     """Enough examples."""
+    implementation: ClassVar[str] = "fedray.server.policies.policy:remembers_nothing"
     min_example_count: Annotated[int, Field(ge=1, lt=2**31)]
     """Examples that a device must have."""
 

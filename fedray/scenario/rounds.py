@@ -11,6 +11,13 @@ from fedray.scenario.buffer import Buffer
 from fedray.scenario.uploads import PoissonSchedule, Uploads
 from fedray.table import PositiveShare, Table
 
+__all__ = [
+    "AtLeastClosing",
+    "GoalClosing",
+    "Outage",
+    "Rounds",
+]
+
 
 class Outage(Table):
     """A time in which the server takes neither check-ins nor reports."""

@@ -7,23 +7,44 @@ from pydantic import Field, Tag, model_validator
 from fedray.scenario.content import PythonFile
 from fedray.table import NonNegative, Positive, Table, told_apart_by
 
+__all__ = [
+    "CustomTask",
+    "ImageCnnTask",
+    "KeyboardLstmTask",
+    "LogisticTask",
+    "MlpTask",
+    "NextWordTask",
+    "QuadraticTask",
+    "TransformerLmTask",
+]
+
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
 """How many units a layer has."""
 
 
-class NextWordTask(Table):
+class TaskTable(Table):
+    """The table of a task; its `kind` says which."""
+
+    implementation: ClassVar[str]
+    """Where the task is, as `module:name`: what takes this table, a seed and the fields of the
+    data, and is a `Task`."""
+
+
+class NextWordTask(TaskTable):
     """A small LSTM that predicts the next word of the synthetic language; see
     clients/tasks/next_word.py."""
 
     kind: Literal["next_word"] = "next_word"
     """A small LSTM for the synthetic language."""
+    implementation: ClassVar[str] = "fedray.clients.tasks.next_word:NextWord"
 
 
-class MlpTask(Table):
+class MlpTask(TaskTable):
     """Layers of rectified linear units and a softmax over the classes; see clients/tasks/mlp.py."""
 
     kind: Literal["mlp"] = "mlp"
     """Fully connected layers."""
+    implementation: ClassVar[str] = "fedray.clients.tasks.mlp:Mlp"
     hidden: Annotated[tuple[Width, ...], Field(strict=False, min_length=1, max_length=16)] = (
         200,
         200,
@@ -31,41 +52,45 @@ class MlpTask(Table):
     """Units of each hidden layer. The default is the "2NN" of McMahan et al. 2017."""
 
 
-class LogisticTask(Table):
+class LogisticTask(TaskTable):
     """Multinomial logistic regression; see clients/tasks/logistic.py."""
 
     kind: Literal["logistic"] = "logistic"
     """Multinomial logistic regression."""
+    implementation: ClassVar[str] = "fedray.clients.tasks.logistic:Logistic"
     l2: NonNegative = 0.0
     """The training loss has l2 / 2 * |weights|^2 in addition; the biases and the metrics do not."""
 
 
-class QuadraticTask(Table):
+class QuadraticTask(TaskTable):
     """The mean of the data, whose optimum has a closed form; see clients/tasks/quadratic.py."""
 
     kind: Literal["quadratic"] = "quadratic"
     """The mean of the data."""
+    implementation: ClassVar[str] = "fedray.clients.tasks.quadratic:Quadratic"
     curvatures: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)] = (1.0,)
     """Weights of the coordinates' squares, over and over: (1, 100) gives every second coordinate
     100."""
 
 
-class ImageCnnTask(Table):
+class ImageCnnTask(TaskTable):
     """Two convolutions and a dense layer for images; see clients/tasks/image_cnn.py."""
 
     kind: Literal["image_cnn"] = "image_cnn"
     """Two convolutions and a dense layer."""
+    implementation: ClassVar[str] = "fedray.clients.tasks.image_cnn:ImageCnn"
     architecture: Literal["cifar10", "emnist"] = "cifar10"
     """Whose model it is: that of pfl-research for CIFAR-10, or that of TensorFlow Federated for
     EMNIST. Both have the same layers, here without dropout; "cifar10" draws the first biases, and
     "emnist" has them at zero."""
 
 
-class KeyboardLstmTask(Table):
+class KeyboardLstmTask(TaskTable):
     """A recurrent model of the next word; see clients/tasks/keyboard_lstm.py."""
 
     kind: Literal["keyboard_lstm"] = "keyboard_lstm"
     """A recurrent model of the next word."""
+    implementation: ClassVar[str] = "fedray.clients.tasks.keyboard_lstm:KeyboardLstm"
     cell: Literal["cifg", "lstm"] = "cifg"
     """"cifg": the input gate is one minus the forget gate, and the state is projected to the
     embedding before it recurs (Hard et al. 2018). "lstm": four gates, and a dense layer after the
@@ -79,7 +104,7 @@ class KeyboardLstmTask(Table):
     own, and biases."""
 
 
-class TransformerLmTask(Table):
+class TransformerLmTask(TaskTable):
     """A transformer of the next word; see clients/tasks/transformer_lm.py.
 
     The defaults are those of pfl-research for Stack Overflow.
@@ -87,6 +112,7 @@ class TransformerLmTask(Table):
 
     kind: Literal["transformer_lm"] = "transformer_lm"
     """A transformer of the next word."""
+    implementation: ClassVar[str] = "fedray.clients.tasks.transformer_lm:TransformerLm"
     layers: Annotated[int, Field(ge=1, le=128)] = 3
     """Blocks of attention and feed-forward layer."""
     embedding: Width = 96
@@ -106,7 +132,7 @@ class TransformerLmTask(Table):
         return self
 
 
-class CustomTask(PythonFile):
+class CustomTask(PythonFile, TaskTable):
     """A task of the user's own, from a Python file that imports what it needs.
 
     The file defines `task`, a function or a class. `task(seed)` gives an object with what
@@ -117,6 +143,7 @@ class CustomTask(PythonFile):
 
     kind: Literal["custom"] = "custom"
     """A task of the user's own."""
+    implementation: ClassVar[str] = "fedray.clients.tasks.custom:CustomTask"
     table: ClassVar[str] = "training.task"
 
 

@@ -9,11 +9,32 @@ from fedray.scenario.tasks import AnyTask, NextWordTask
 from fedray.scenario.weighting import AnyWeighting, MeanWeighting
 from fedray.table import NonNegative, Positive, Share, Table, told_apart_by
 
+__all__ = [
+    "FedAvg",
+    "FedProx",
+    "FedSGD",
+    "InitialModel",
+    "Schedule",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerSGD",
+    "ServerYogi",
+    "Training",
+]
+
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
 
 
-class LocalSteps(Table):
+class WorkTable(Table):
+    """The table of a kind of local training; its `kind` says which."""
+
+    implementation: ClassVar[str]
+    """Where the work is, as `module:name`: what takes this table, a task, a source of examples and
+    a seed, and is a `DeviceWork`."""
+
+
+class LocalSteps(WorkTable):
     """What all kinds of local training have in common."""
 
     learning_rate: Positive = 1.0
@@ -36,6 +57,7 @@ class FedAvg(LocalSteps):
 
     kind: Literal["fedavg"] = "fedavg"
     """Federated averaging."""
+    implementation: ClassVar[str] = "fedray.clients.work.local:LocalTraining"
     local_steps: Count = 2
     """Local steps per round; not read where `epochs` is given."""
     epochs: Positive | None = None
@@ -65,12 +87,13 @@ class FedProx(FedAvg):
     """Weight of the proximal term (mu of the paper)."""
 
 
-class FedSGD(Table):
+class FedSGD(WorkTable):
     """One gradient of a device's mean loss (federated SGD, McMahan et al. 2017, section 2): the
     update is -learning_rate times that gradient."""
 
     kind: Literal["fedsgd"] = "fedsgd"
     """Federated SGD."""
+    implementation: ClassVar[str] = "fedray.clients.work.local:OneGradient"
     learning_rate: Positive = 1.0
     """Factor of the gradient."""
     max_examples: Count | None = None

@@ -7,6 +7,12 @@ from pydantic import Field, Tag
 
 from fedray.table import PositiveShare, Table, told_apart_by
 
+__all__ = [
+    "CyclicSchedule",
+    "PoissonSchedule",
+    "Uploads",
+]
+
 MOST_UNRESOLVED = 0.1
 """Share of the uploads drawn for a round that may be unresolved; with more of them it fails."""
 

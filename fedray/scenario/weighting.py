@@ -7,6 +7,12 @@ from pydantic import Field, Tag
 
 from fedray.table import PositiveShare, Table, told_apart_by
 
+__all__ = [
+    "ClippedDenominator",
+    "FixedDenominator",
+    "MeanWeighting",
+]
+
 
 class MeanWeighting(Table):
     """All updates count the same, and their sum is divided by how many there are.

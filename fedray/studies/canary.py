@@ -36,7 +36,7 @@ from scipy import linalg, stats
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.encoding.encoding import Encoding
-from fedray.encoding.registry import encoding_of
+from fedray.encoding.factory import encoding_of
 from fedray.encoding.tables import DiscreteGaussian, ModularTable
 from fedray.errors import InputError, RunFailed
 from fedray.mechanisms import reference

@@ -11,6 +11,7 @@ import pytest
 from numba import njit
 from scipy import stats
 
+from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.habit import (
     MAX_SESSIONS,
     Habit,
@@ -20,7 +21,6 @@ from fedray.clients.availability.habit import (
     intervals_between,
 )
 from fedray.clients.availability.intervals import DAY, HOUR
-from fedray.clients.availability.registry import availability_of
 from fedray.clients.population import DeviceModel, are_usable, zone_of
 from fedray.errors import ScenarioError
 from fedray.rng import draw, exponential, normal, uniform

@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 from fedray.audit.audit import audit_trace
+from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.habit import HabitAvailabilityModel
 from fedray.clients.availability.intervals import DAY
-from fedray.clients.availability.registry import availability_of
 from fedray.clients.availability.supply import eligible_share_by_class
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.latency import LatencyModel, work_seconds
 from fedray.clients.population import zone_offsets_on
 from fedray.device_classes import DeviceClasses, classes_on

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedray.blocks import shard_ranges
-from fedray.clients.availability.registry import availability_of
+from fedray.clients.availability.factory import availability_of
 from fedray.clients.check_in import CheckInProcess, draw_candidates
 from fedray.clients.device_map import DeviceMap
 from fedray.clients.population import (

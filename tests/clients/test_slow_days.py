@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.intervals import DAY, Intervals, joined
-from fedray.clients.availability.registry import availability_of
 from fedray.errors import ScenarioError
 from fedray.scenario import Scenario
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.clients.availability.registry import availability_of
+from fedray.clients.availability.factory import availability_of
 from fedray.clients.availability.supply import eligible_at_once
 from fedray.commands.runs import _say_supply
 

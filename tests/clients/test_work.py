@@ -14,7 +14,6 @@ from fedray.clients.tasks.layout import named
 from fedray.clients.tasks.module import FunctionSource, ModuleTask
 from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.orders import example_orders
-from fedray.clients.work.registry import WORKS
 from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.messages import FIXED_POINT_BITS, Metric, TrainOrder
 from fedray.rng import Stream, stream_key
@@ -45,7 +44,7 @@ def order(made: ModuleTask, device_ids=DEVICES, held=HELD, round_index: int = 3)
 
 def computed(table, made: ModuleTask, work_order: WorkOrder) -> WorkResult:
     assert made.source is not None
-    make = resolve_name(WORKS[table.kind])
+    make = resolve_name(table.implementation)
     return make(table, made, made.source, seed=7).compute(work_order)
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fedray.clients.clipping import clip_factors
 from fedray.encoding.encoding import ClippedUpdates, Encoding, SumSetting
+from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import padded
-from fedray.encoding.registry import encoding_of
 from fedray.encoding.tables import AnyEncoding, DiscreteGaussian, FixedPoint, SecAgg
 
 ENCODINGS: dict[str, AnyEncoding] = {

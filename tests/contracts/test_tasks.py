@@ -12,11 +12,11 @@ from torch.func import functional_call
 
 from fedray import simulation
 from fedray.clients.data.contract import CHECKS as SOURCE_CHECKS
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.tasks.contract import CHECKS
 from fedray.clients.tasks.custom import CustomTask
+from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.module import ModuleTask
-from fedray.clients.tasks.registry import task_of
 from fedray.clients.trainer import LocalTrainer
 from fedray.errors import InputError, ScenarioError
 from fedray.learning import train

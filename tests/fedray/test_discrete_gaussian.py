@@ -20,8 +20,8 @@ from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.discrete_gaussian import DiscreteGaussianEncoding
 from fedray.encoding.discrete_noise import NoiseScale, add_noise
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
+from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import device_variance, inflation, largest_square, padded
-from fedray.encoding.registry import encoding_of
 from fedray.encoding.tables import DiscreteGaussian
 from fedray.errors import ScenarioError
 from fedray.learning import train

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import html
+import importlib
 import inspect
 import json
 import re
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 import fedray
 from fedray import errors
 from fedray.audit.participation import Patterns
+from fedray.facade import homes
 from fedray.notebook import FIGURES, TABLES
 from fedray.report.figures import figures_of
 from fedray.report.text.audits import guarantee_rows, participation_rows
@@ -75,19 +77,29 @@ def test_every_error_is_in_fedray_and_is_a_fedray_error() -> None:
     assert all(issubclass(getattr(fedray, name), fedray.FedrayError) for name in kinds)
 
 
-def test_a_line_of_the_stub_is_all_that_a_name_needs() -> None:
+def test_the_stub_says_where_names_come_from() -> None:
     """Type checkers take a name of a stub for a public one only where it is given to itself, and
-    people look for it where it is defined."""
+    people look for it where it is defined. Kinds are listed by their modules."""
     stub = ast.parse(Path(fedray.__file__).with_suffix(".pyi").read_text())
     lines = [each for each in stub.body if isinstance(each, ast.ImportFrom)]
-    names = [alias.name for each in lines for alias in each.names]
-    assert len(names) > 100
-    assert len(names) == len(set(names)) == len(lines)
-    assert all(alias.asname == alias.name for each in lines for alias in each.names)
-    assert fedray.__all__ == sorted(names)
+    found: dict[str, str] = {}
     for each in lines:
-        value = getattr(fedray, each.names[0].name)
-        assert getattr(value, "__module__", each.module) == each.module
+        assert each.module is not None
+        (alias,) = each.names
+        if alias.name == "*":
+            listed = importlib.import_module(each.module).__all__
+            assert listed
+        else:
+            assert alias.asname == alias.name
+            value = getattr(fedray, alias.name)
+            assert getattr(value, "__module__", each.module) == each.module
+            listed = [alias.name]
+        assert not found.keys() & set(listed)
+        found |= dict.fromkeys(listed, each.module)
+    assert len(found) > 150
+    assert homes() == found
+    assert fedray.__all__ == sorted(found)
+    assert dir(fedray) == fedray.__all__
 
 
 def _scenario(**tables: Any) -> fedray.Scenario:

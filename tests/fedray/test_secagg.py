@@ -15,8 +15,8 @@ from fedray.clients.clipping import clip_factors
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding import secagg
 from fedray.encoding.encoding import ClippedUpdates, SumSetting
+from fedray.encoding.factory import encoding_of
 from fedray.encoding.norms import inflation, largest_coordinate, largest_square, padded
-from fedray.encoding.registry import encoding_of
 from fedray.encoding.rotation import signs_of, walsh_hadamard
 from fedray.encoding.secagg import SecAggEncoding
 from fedray.encoding.tables import FixedPoint, SecAgg

@@ -39,7 +39,7 @@ from fedray.audit.claims import read_claim
 from fedray.audit.participation import read_patterns
 from fedray.audit.released import read_events
 from fedray.cli import _exit_code, app
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import DamagedExamples
 from fedray.design import evaluate_mechanism, read_request
 from fedray.errors import FedrayError, InputError, one_line

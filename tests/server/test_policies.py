@@ -12,8 +12,8 @@ from fedray.history import HistoryLosses, first_loss_after, last_loss_before, lo
 from fedray.messages import NEVER
 from fedray.rng import Stream, stream_key
 from fedray.server.policies.cap import Cap
+from fedray.server.policies.factory import policies_of
 from fedray.server.policies.policy import Attempt, ParticipationPolicy, Policies
-from fedray.server.policies.registry import policies_of
 from fedray.server.policies.round_separation import RoundSeparation
 from fedray.server.policies.timer import Timer
 from fedray.server.policies.without_replacement import WithoutReplacement

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedray.audit.audit import audit_trace
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.workers import start_trainers
 from fedray.errors import AggregatorLost, ScenarioError, TraceCorrupt
 from fedray.learning import train

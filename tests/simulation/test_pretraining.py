@@ -11,7 +11,7 @@ import safetensors
 import torch
 
 from fedray.clients.data.classes import Classes
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
 from fedray.clients.pretraining import Pretrainer
 from fedray.clients.trainer import LocalTrainer

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fedray
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
+from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.layout import named
-from fedray.clients.tasks.registry import task_of
 from fedray.clients.trainer import LocalTrainer
 from fedray.placement import Placement
 from fedray.studies.on_devices import QUANTILES, _bins

@@ -144,7 +144,7 @@ def test_blocks_do_not_change_what_is_exported(small, monkeypatch) -> None:
 )
 def test_a_long_time_is_listed_as_a_short_one(small, table: str) -> None:
     """Window by window, what one listing gives; and of times that one listing refuses."""
-    from fedray.clients.availability.registry import availability_of
+    from fedray.clients.availability.factory import availability_of
     from fedray.clients.sessions import long_intervals
 
     availability = availability_of(small(table))

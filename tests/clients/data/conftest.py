@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import ExampleSource
 from fedray.scenario import Scenario
 

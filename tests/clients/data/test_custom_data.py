@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedray.clients.data.contract import CHECKS
-from fedray.clients.data.registry import source_of
+from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT
 from fedray.errors import InputError
 from fedray.scenario import standard_library

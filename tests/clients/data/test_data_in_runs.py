@@ -14,8 +14,8 @@ import pytest
 
 from fedray.audit.audit import audit_trace
 from fedray.clients.data import cache as data_cache
-from fedray.clients.data import registry
-from fedray.clients.data.registry import source_of
+from fedray.clients.data import factory
+from fedray.clients.data.factory import source_of
 from fedray.clients.latency import LatencyModel, work_seconds
 from fedray.errors import InputError, ScenarioError
 from fedray.messages import DataProgress, Progress
@@ -78,7 +78,7 @@ def test_a_run_tells_how_far_data_is_that_is_read_as_a_whole(
     tmp_path: Path, scenario_of, monkeypatch
 ) -> None:
     """To count its words, once: what was counted is kept."""
-    monkeypatch.setattr(registry, "TOLD_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(factory, "TOLD_EVERY_SECONDS", 0.0)
     words = {f"u{number:02}": {"text": ["a word", f"and {number}"]} for number in range(20)}
     counts = [len(each["text"]) for each in words.values()]
     document = {"users": list(words), "num_samples": counts, "user_data": words}
@@ -107,7 +107,7 @@ def test_actors_find_the_index_and_give_the_same_trace(
     here = simulate(scenario, HERE, tmp_path / "here")
     opened = []
     monkeypatch.setattr(
-        registry, "source_of", lambda value, tell: opened.append(value) or source_of(value, tell)
+        factory, "source_of", lambda value, tell: opened.append(value) or source_of(value, tell)
     )
     there = simulate(scenario, Placement(1, "ray"), tmp_path / "there")
     assert there.digest == here.digest

@@ -16,8 +16,8 @@ import pytest
 
 from fedray.clients.data import recorded
 from fedray.clients.data.contract import CHECKS
+from fedray.clients.data.factory import source_of
 from fedray.clients.data.form import END, PADDING, START, UNKNOWN
-from fedray.clients.data.registry import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
 from fedray.errors import InputError
 

@@ -8,8 +8,8 @@ from scipy import stats
 
 from fedray.clients.data.classes import Classes, best_accuracy
 from fedray.clients.data.contract import CHECKS
+from fedray.clients.data.factory import source_of
 from fedray.clients.data.points import Points
-from fedray.clients.data.registry import source_of
 
 pytestmark = pytest.mark.xdist_group("synthetic data")  # compiled by one process
 

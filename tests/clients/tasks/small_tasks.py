@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedray.clients.data.source import Field
 from fedray.clients.tasks.layout import named
-from fedray.clients.tasks.registry import TASKS
 from fedray.clients.tasks.task import Task
 from fedray.scenario.tasks import (
     ImageCnnTask,
@@ -50,7 +49,7 @@ CASES = {
 
 def made(table, fields: Mapping[str, Field], seed: int = 3) -> Task:
     """The task of a table, for data of these fields."""
-    return resolve_name(TASKS[table.kind])(table, seed, fields)
+    return resolve_name(table.implementation)(table, seed, fields)
 
 
 class RandomExamples:

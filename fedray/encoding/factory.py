@@ -1,16 +1,9 @@
-"""The encodings by `privacy.encoding.kind`. To add one: ARCHITECTURE.md, "To add"."""
+"""The encoding that a scenario's table describes."""
 
 from pkgutil import resolve_name
 
 from fedray.encoding.encoding import Encoding, SumSetting
 from fedray.encoding.tables import AnyEncoding
-
-ENCODINGS = {
-    "discrete_gaussian": "fedray.encoding.discrete_gaussian:DiscreteGaussianEncoding",
-    "fixed_point": "fedray.encoding.fixed_point:FixedPointEncoding.of",
-    "secagg": "fedray.encoding.secagg:SecAggEncoding",
-}
-"""What takes its table and a `SumSetting`, and is an `Encoding`."""
 
 
 def encoding_of(table: AnyEncoding, setting: SumSetting) -> Encoding:
@@ -23,4 +16,4 @@ def encoding_of(table: AnyEncoding, setting: SumSetting) -> Encoding:
     Raises:
         ScenarioError: if the table does not fit the model or the number of devices.
     """
-    return resolve_name(ENCODINGS[table.kind])(table, setting)
+    return resolve_name(table.implementation)(table, setting)

@@ -1,4 +1,4 @@
-"""The policies by `participation.policies.kind`. To add one: ARCHITECTURE.md, "To add"."""
+"""The participation policies of a scenario, joined."""
 
 from pkgutil import resolve_name
 
@@ -10,14 +10,6 @@ from fedray.server.policies.cap import Cap
 from fedray.server.policies.policy import ParticipationPolicy, Policies
 from fedray.server.policies.round_separation import RoundSeparation
 
-POLICIES = {
-    "data_available": "fedray.server.policies.policy:remembers_nothing",
-    "min_sep": "fedray.server.policies.round_separation:RoundSeparation.of",
-    "swor": "fedray.server.policies.without_replacement:WithoutReplacement.of",
-    "timer": "fedray.server.policies.timer:Timer.of",
-}
-"""What takes its table and the table `participation`, and gives a `ParticipationPolicy`."""
-
 
 def policies_of(scenario: Scenario) -> Policies:
     """The policies of a scenario's table `participation`, joined.
@@ -28,7 +20,7 @@ def policies_of(scenario: Scenario) -> Policies:
     table = scenario.participation
     tables = (TimerPolicy(),) if table.policies is None else table.policies
     each: list[ParticipationPolicy] = [
-        resolve_name(POLICIES[one.kind])(one, table) for one in tables
+        resolve_name(one.implementation)(one, table) for one in tables
     ]
     if table.round_separation:
         each.append(RoundSeparation(table.round_separation, "arrived"))

@@ -1,5 +1,4 @@
-"""The kinds of data by `data.kind`. A kind is imported when it is first used. To add one:
-ARCHITECTURE.md, "To add"."""
+"""The examples of a scenario's devices. A kind of data is imported when it is first used."""
 
 import time
 from functools import partial
@@ -10,23 +9,6 @@ from fedray.clients.data.source import ExampleSource, OnRead
 from fedray.messages import DataProgress, ProgressListener
 from fedray.scenario import Scenario
 from fedray.scenario.data import FileData, SourceCodeData
-
-SOURCES = {
-    "classes": "fedray.clients.data.classes:Classes",
-    "custom": "fedray.clients.data.custom:custom_source",
-    "language": "fedray.clients.data.language:Language",
-    "points": "fedray.clients.data.points:Points",
-}
-"""What takes a scenario and its table, and is an `ExampleSource`."""
-READERS = {
-    "leaf": "fedray.clients.data.readers.leaf:LeafFiles.of",
-    "parquet": "fedray.clients.data.readers.parquet:ParquetFiles.of",
-    "pfl_hdf5": "fedray.clients.data.readers.pfl_hdf5:PflHdf5.of",
-    "source_code": "fedray.clients.data.readers.source_code:SourceCode.of",
-    "tff_sqlite": "fedray.clients.data.readers.tff_sqlite:TffSqlite.of",
-}
-"""What takes its table and the folder in the cache for the data's content, and is a `ClientFile`:
-recorded clients, which `RecordedExamples` gives to devices."""
 
 TOLD_EVERY_SECONDS = 0.2
 """How often progress is told while data is read as a whole."""
@@ -49,9 +31,9 @@ def source_of(scenario: Scenario, on_read: OnRead | None = None) -> ExampleSourc
     if isinstance(table, FileData | SourceCodeData):
         from fedray.clients.data.recorded import RecordedExamples
 
-        make_reader = partial(resolve_name(READERS[table.kind]), table)
+        make_reader = partial(resolve_name(table.implementation), table)
         return RecordedExamples(scenario, table, make_reader, table.sha256, on_read)
-    return resolve_name(SOURCES[table.kind])(scenario, table)
+    return resolve_name(table.implementation)(scenario, table)
 
 
 def build_index(scenario: Scenario, on_progress: ProgressListener | None = None) -> None:

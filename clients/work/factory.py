@@ -1,4 +1,4 @@
-"""The kinds of work by `training.client.kind`. To add one: ARCHITECTURE.md, "To add"."""
+"""What the selected devices of a scenario do."""
 
 from pkgutil import resolve_name
 
@@ -7,13 +7,6 @@ from fedray.clients.tasks.task import Task
 from fedray.clients.work.caps import demand_tokens
 from fedray.clients.work.work import DeviceWork
 from fedray.scenario import Scenario
-
-WORKS = {
-    "fedavg": "fedray.clients.work.local:LocalTraining",
-    "fedprox": "fedray.clients.work.local:LocalTraining",
-    "fedsgd": "fedray.clients.work.local:OneGradient",
-}
-"""What takes its table, a task, a source of examples and a seed, and is a `DeviceWork`."""
 
 
 def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork:
@@ -29,4 +22,4 @@ def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork
     """
     table = scenario.training.client
     demand_tokens(table, source)
-    return resolve_name(WORKS[table.kind])(table, task, source, scenario.training_seed)
+    return resolve_name(table.implementation)(table, task, source, scenario.training_seed)

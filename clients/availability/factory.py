@@ -1,4 +1,4 @@
-"""The availability models by `availability.model`. To add one: ARCHITECTURE.md, "To add"."""
+"""The availability model of a scenario."""
 
 from pkgutil import resolve_name
 
@@ -7,16 +7,6 @@ from fedray.clients.availability.model import Availability
 from fedray.clients.availability.slow_days import SlowDaysModel
 from fedray.device_classes import DeviceClasses
 from fedray.scenario import Scenario
-
-MODELS = {
-    "always_on": "fedray.clients.availability.always_on:AlwaysOnModel",
-    "conditions": "fedray.clients.availability.conditions:ConditionsModel",
-    "custom": "fedray.clients.availability.custom:CustomModel",
-    "habit": "fedray.clients.availability.habit:HabitAvailabilityModel",
-    "poisson": "fedray.clients.availability.poisson:PoissonModel",
-    "replay": "fedray.clients.availability.replay:ReplayModel",
-}
-"""What takes a scenario and its table, and is an `Availability`."""
 
 
 def availability_of(scenario: Scenario) -> Availability:
@@ -31,7 +21,7 @@ def availability_of(scenario: Scenario) -> Availability:
 def _model_of(scenario: Scenario) -> Availability:
     """The availability model of a scenario without classes, with its slow days."""
     table = scenario.availability
-    model = resolve_name(MODELS[table.model])(scenario, table)
+    model = resolve_name(table.implementation)(scenario, table)
     if table.slow_days is None:
         return model
     return SlowDaysModel(scenario, table.slow_days, model)
