@@ -57,11 +57,13 @@ class Canaries:
         coordinate of each layer, there in proportion to the layer's clip norm."""
         updates = order.room()
         updates.zero_()
+        # The silent devices of the group keep their rows of zeros.
         rows = np.flatnonzero(order.device_ids < self.canaries)
         own = order.device_ids[rows].astype(np.int64)
         whole = math.hypot(*self.layer_norms)
         length = self._lengths() * self.clip.norm
         for layer, norm in enumerate(self.layer_norms):
+            # Of the 2 canaries coordinates of a layer, a canary has the one with its own number.
             updates[rows, own + 2 * layer * self.canaries] = length * norm / whole
         losses = torch.zeros(order.device_ids.size, dtype=torch.float64)
         return WorkResult(updates, losses, order.held)
@@ -69,6 +71,7 @@ class Canaries:
     def _lengths(self) -> float:
         """Clip norms of an update: too long, so that the clipping is tested as well."""
         zeroed_above = self.clip.zero_above / self.clip.norm
+        # What lies half-way between 1 and the length that counts as zero is shortened, not zeroed.
         return min(MOST_LENGTHS, (1.0 + zeroed_above) / 2.0)
 
 

@@ -130,11 +130,14 @@ def by_bits(keys: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
         Positions [K].
     """
     size = keys.size
+    # Two pairs of arrays change places after every digit: one is read, the other is written.
     sorted_keys, places = keys.copy(), np.arange(size).astype(np.uint32)
     other_keys, other_places = np.empty(size, np.uint32), np.empty(size, np.uint32)
     for shift in range(0, bits, _DIGIT_BITS):
         begin = np.zeros(_DIGITS + 1, np.int64)
         for key in sorted_keys:
+            # Counts lie one place further on, so that their running sum says where each digit
+            # begins.
             begin[((key >> shift) & (_DIGITS - 1)) + 1] += 1
         begin = np.cumsum(begin)
         for place in range(size):
@@ -264,6 +267,7 @@ class ListedIntervals:
                 of the time would go there.
         """
         newly_seen = self._entries[:0]
+        # A window that is entered again has had its new intervals already.
         if window.number == self._next_window:
             bucket = window.number - self.first_window
             begin, end = self._edges[bucket], self._edges[bucket + 1]
@@ -272,6 +276,8 @@ class ListedIntervals:
         capacity = self.active.local.size + newly_seen.size
         room = OpenIntervals.room(capacity)
         kept = _keep_active(self.active, window.start_time, timers.table, moved, room)
+        # New intervals heed every timer that was started since the listing, active ones those since
+        # the last window.
         kept = _keep_new(
             self._intervals, newly_seen, window.start_time, timers.table, self._moved, kept, room
         )
@@ -422,6 +428,7 @@ def _draw_first(active, process, first, entries):
         begin = max(start_times[entry], process.window.start_time, np.float64(open_times[entry]))
         begin_times[entry] = begin
         times[entry] = _first_time(process, local[entry], begin, end_times[entry])
+        # It is written in any case: to count is faster than a branch that cannot be foretold.
         entries[total] = entry
         total += times[entry] < np.inf
     return total
@@ -437,6 +444,7 @@ def _draw_again(first, active, process, timers, moved):
     if moved.size == 0:
         return is_new, has_new
     for entry in range(local.size):
+        # Few devices were moved: one bit of each is read, and no timer is looked up for the others.
         if not is_in(moved, local[entry]):
             continue
         open_times[entry] = value_of(dense, keys, values, local[entry])
@@ -503,6 +511,7 @@ def draw_candidates(
     expected = devices * window.check_ins_per_hour * hours
     # Ten deviations above what is expected, so that hardly ever a second call is needed.
     capacity = int(expected + 10.0 * np.sqrt(expected) + 100.0)
+    # A second turn has enough room, and draws the same again, because draws are addressed.
     while True:
         local, times = np.empty(capacity, np.uint32), np.empty(capacity)
         total = _candidates(model, process, blocks, sizes, local, times)
@@ -535,8 +544,10 @@ def _candidates(model, process, blocks, sizes, out_local, out_times):
                 time += exponential(gap_word) * mean_gap
                 if time >= window.ask_until_time:
                     break
+                # The upper half of the product is uniform below the size.
                 place = (device_word * np.uint64(size)) >> np.uint64(32)
                 device = block + np.int64(place)
+                # It counts before the device is tested: no address may depend on who is usable.
                 arrival += 1
                 if not is_usable(model, device):
                     continue
@@ -563,6 +574,7 @@ def first_of_each_interval(first: FirstCheckIns) -> NDArray[np.int64]:
     is_same_interval = interval[1:] == interval[:-1]
     is_again = np.zeros(order.size, np.bool_)
     is_again[1:] = is_same_device & is_same_interval
+    # Callers rely on the order of the check-ins, which is that of time.
     return np.sort(order[~is_again])
 
 
@@ -596,5 +608,6 @@ def count_at(intervals: Intervals, timers, last_rounds, forget_times, time: floa
                 is_open += 1
                 last = value_of(last_dense, last_keys, last_values, local[entry])
                 forgets = value_of(forget_dense, forget_keys, forget_values, local[entry])
+                # A device that has lost its history remembers no round that could hold it back.
                 is_free += last <= held_back or 0 < forgets <= time
     return eligible, is_open, is_free, is_spent

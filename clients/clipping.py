@@ -100,6 +100,7 @@ def clip_factors(
 def _clip_whole(updates_GD: NDArray[np.float32], clip: Clip) -> ClippedGroup:
     norms = _norms(updates_GD, np.array([0, updates_GD.shape[1]]))[:, 0]
     done = _done(norms, norms > clip.norm * _MARGIN, clip)
+    # What is neither kept nor shortened keeps the factor 0, and so counts as zero.
     factors = (done == Clipped.KEPT).astype(np.float64)
     is_shortened = done == Clipped.SHORTENED
     factors[is_shortened] = clip.norm * _MARGIN / norms[is_shortened]
@@ -118,6 +119,7 @@ def _clip_layers(
     norms = np.sqrt((by_layer**2).sum(axis=1))
     done = _done(norms, np.any(by_layer > bounds, axis=1), clip)
     _shorten_layers(updates_GD, starts, by_layer, bounds, done == Clipped.SHORTENED)
+    # Layers that were too long are scaled in place by now, and no factor scales them again.
     factors = ((done == Clipped.KEPT) | (done == Clipped.SHORTENED)).astype(np.float64)
     return ClippedGroup(factors, done, norms)
 

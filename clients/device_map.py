@@ -55,7 +55,9 @@ class DeviceMap:
             local: [S]; positions in the shard.
             values: [S].
         """
+        # Devices that have an entry already are counted again, because only `_raise` finds them.
         most_entries = self._entries + local.size
+        # With more than four slots an entry, rehashing is rare and searches are short.
         wanted = 1 << (4 * most_entries).bit_length()
         if not self.is_dense and wanted > self.table.keys.size:
             # While it is rehashed the old table stands beside the new one: 12 bytes a slot, 3 words
@@ -132,6 +134,7 @@ def _raise(table, local, new_values):
         device, value = local[asked], new_values[asked]
         if dense.size:
             dense[device] = max(dense[device], value)
+        # Zero is what a device without an entry has, so it takes no slot.
         elif value > 0:
             # The table was made large enough beforehand, so that there is always an empty slot.
             slot = _slot(keys, device)
@@ -151,6 +154,7 @@ def _copy(old, new):
         if dense.size:
             dense[old_keys[old_slot]] = old_values[old_slot]
         else:
+            # A slot depends on the size of the table, so every entry is looked up anew.
             slot = _slot(keys, old_keys[old_slot])
             keys[slot] = old_keys[old_slot]
             values[slot] = old_values[old_slot]

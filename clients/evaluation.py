@@ -45,6 +45,7 @@ def evaluate(
     # In order of their examples: sums of floats depend on the order.
     by_examples = np.argsort(held, kind="stable")
     without_examples = np.count_nonzero(held == 0)
+    # Devices without an example come first in this order, and are left out.
     order = by_examples[without_examples:]
     sums = device_sums(task, source, device_ids[order], held[order], parameters)
     metrics = {
@@ -86,6 +87,7 @@ def device_sums(
     # Devices with equally many examples are one batch.
     for count in np.unique(counts).tolist():
         alike = np.flatnonzero(counts == count)
+        # So many examples at once, and no more, keep memory bounded whatever devices hold.
         at_once = max(1, EXAMPLES_AT_ONCE // count)
         for first in range(0, alike.size, at_once):
             some = alike[first : first + at_once]
@@ -96,6 +98,7 @@ def device_sums(
             with torch.no_grad():
                 measured = task.measure(start, batch)
             for name, parts in measured.items():
+                # Sums are made in float64, so that the rounding of many examples does not add up.
                 by_device = [part.double().view(some.size, count) for part in parts]
                 of_devices = [part.sum(dim=1) for part in by_device]
                 sums[name][some] = torch.stack(of_devices, dim=1).numpy()
@@ -107,12 +110,15 @@ def _measured(sums: NDArray[np.float64], is_exponential: bool) -> Measured:
     numerators, weights = sums.T
     devices = weights.size
     total = weights.sum()
+    # No device has anything that the metric counts, such as a word of the vocabulary.
     if not total > 0:
         return Measured(math.nan, math.nan)
     ratio = float(numerators.sum() / total)
+    # One device says nothing of the spread between devices.
     if devices < 2:
         error = math.nan
     else:
+        # What each device has beyond its share by the common ratio, as in Cochran's equation.
         residuals = numerators - ratio * weights
         spread = float((residuals**2).sum())
         error = math.sqrt(spread * devices / (devices - 1)) / float(total)

@@ -78,6 +78,7 @@ class ShardHost:
                 shard.prepare(order)
             self.busy_seconds += time.perf_counter() - begun
             return
+        # A shard works on one order at a time, so what an earlier one began must be over.
         self._finish_preparing()
         self._prepared = [self._pool.submit(shard.prepare, order) for shard in self._shards]
 
@@ -132,6 +133,7 @@ class ShardHost:
 
     def use(self) -> ShardUse:
         """What the shards have used so far."""
+        # Linux tells the peak in KiB.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return ShardUse(
             self.first_device,
@@ -154,6 +156,7 @@ class ShardHost:
 
     def _write(self, part: int, partial: str, token: str) -> ShardPart:
         own_part, place = self._parts[part]
+        # Parts that are begun ahead may be of one shard, which answers one call at a time.
         with self._locks[place]:
             return self._shards[place].write_part(own_part, partial, token)
 

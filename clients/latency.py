@@ -54,7 +54,9 @@ class LatencyModel(NamedTuple):
             source: says how many examples devices have, which the training time grows with.
         """
         table, classes = scenario.latency, classes_of(scenario)
+        # The slowdown is put into every figure here, so that kernels need not know of it.
         megabytes = table.slowdown * table.model_megabytes
+        # A class may have a setup of its own; the rest of the table is the scenario's.
         fixed = [
             table.model_copy(update={"setup_seconds": each.setup_seconds})
             if each.setup_seconds is not None
@@ -81,6 +83,7 @@ def _examples_median(scenario: Scenario, source: ExampleSource) -> float:
     devices = min(MEDIAN_DEVICES, scenario.device_ids)
     first_ones = np.arange(devices, dtype=np.uint64)
     counts = source.examples_on(first_ones)
+    # Examples are divided by it, and half of the clients may be empty.
     return max(1.0, float(np.median(counts)))
 
 

@@ -107,6 +107,7 @@ def is_usable(model, device):
         model: of the scenario's devices.
         device: its id.
     """
+    # No uniform reaches 1, so the draw would say the same; it is spared.
     if model.usable_share == 1.0:
         return True
     w0, _, _, _ = draw(model.key, device, 0, _REACH)
@@ -183,6 +184,7 @@ def zone_offsets_on(scenario: Scenario, device_ids: NDArray[np.uint64]) -> NDArr
     """
     own_class = classes_on(DeviceClasses.of(scenario), device_ids)
     offsets = np.empty(device_ids.size)
+    # Each class has a scenario of its own, with the zones that its devices live in.
     for place, of_class in enumerate(scenario.of_classes):
         zones = Zones.of(of_class)
         chosen = own_class == place
@@ -203,6 +205,7 @@ def examples_of(model, device, class_factor):
     Returns:
         A whole number, as float64.
     """
+    # The third word of the address: the first two say whether the device is usable, and its zone.
     _, _, w2, _ = draw(model.key, device, 0, _REACH)
     score = normal(w2)
     copula = model.copula
@@ -219,6 +222,7 @@ def examples_of(model, device, class_factor):
 @njit(forceinline=True)
 def _scores(model, device):
     """Independent normal scores of a device: (habit, speed, download rate, upload rate)."""
+    # The habit model draws the propensity by inversion of this very word, so this is its score.
     _, _, habit_word, _ = draw(model.copula.habit_key, device, 0, 0)
     w0, w1, w2, _ = draw(model.key, device, 0, _SPEED)
     # Fast devices take little time.
@@ -243,6 +247,7 @@ def speed_of(model, device):
     else:
         habit, e1, e2, e3 = _scores(model, device)
         speed, downlink, uplink = copula.speed, copula.downlink, copula.uplink
+        # Scores rise with the speed and the factor is on the time, hence the sign.
         slow = -(speed[0] * habit + speed[1] * e1)
         down = downlink[0] * habit + downlink[1] * e1 + downlink[2] * e2
         up = uplink[0] * habit + uplink[1] * e1 + uplink[2] * e2 + uplink[3] * e3
@@ -275,6 +280,7 @@ def join_rank(order, device):
         order: in which ids are dealt.
         device: its id.
     """
+    # Ids of a block lie together, so the place within it is the turn in which an id is dealt.
     block = device // order.block_devices
     turn = device % order.block_devices
     if turn < order.last_block_devices:
@@ -319,6 +325,7 @@ def joined_in_block(order: JoinOrder, block: int, joined: int) -> int:
     # -((b - n) // m) is (n - b) / m, rounded up: the turns in which n ids reach block b of m.
     if joined <= dealt_to_all:
         return max(0, -((block - joined) // order.blocks))
+    # The last block is full by now, and the late turns pass it over.
     if block == order.blocks - 1:
         return order.last_block_devices
     dealt_late = joined - dealt_to_all
@@ -386,6 +393,7 @@ def joined_before(presence: Presence, time: float) -> int:
         return presence.devices
     # One more than there can be, so that no rounding leaves one out.
     joins = math.ceil(time / presence.seconds_per_join) + 1
+    # Nobody joins after the simulated days: no id is kept for them.
     return min(presence.devices_at_the_end, presence.devices + joins)
 
 
@@ -468,6 +476,7 @@ def timer_seconds_of(habits: TimerHabits, device_ids: NDArray[np.uint64]) -> NDA
         w0, w1, _, _ = draw(habits.key, device_ids[asked], 0, 0)
         if uniform(w0) >= habits.violator_share:
             by_its_clock = habits.timer_seconds + habits.skew_seconds * normal(w1)
+            # A clock that is off by more than the timer opens it at once, and not before it starts.
             seconds[asked] = max(0.0, by_its_clock)
     return seconds
 
@@ -506,6 +515,7 @@ def usable_among(model: DeviceModel, first_device: int, end_device: int) -> NDAr
         if is_usable(model, device):
             locals_in_block[total] = device - first_device
             total += 1
+    # A view would keep the room for all devices of the range in memory.
     return locals_in_block[:total].copy()
 
 
@@ -544,6 +554,7 @@ def examples_on(model: ExampleModel, device_ids: NDArray[np.uint64]) -> NDArray[
     examples = np.empty(device_ids.size, np.uint32)
     for row in range(device_ids.size):
         device = device_ids[row]
+        # Rows of the trace are sorted by device, so repeats of a device follow one another.
         if row and device == device_ids[row - 1]:
             examples[row] = examples[row - 1]
         else:

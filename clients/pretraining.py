@@ -57,6 +57,7 @@ class Pretrainer:
         self._training, self._table = scenario.training, table
         private = source_of(scenario)
         self._task = task_of(scenario, private.fields)
+        # A task of the user's own may bring its data, which then stands for the scenario's.
         private = getattr(self._task, "source", None) or private
         self._source = source_of(scenario.model_copy(update={"data": table.data}))
         _demand_alike(private, self._source)
@@ -72,6 +73,7 @@ class Pretrainer:
             dict(self._task.shapes), tuple(self._task.metrics), dict(self._source.optimum)
         )
         initial = scenario.training.initial
+        # It is cloned at the end, because the optimiser writes into it.
         self._parameters_D = torch.from_numpy(
             self._task.initial_parameters()
             if initial is None
@@ -89,6 +91,7 @@ class Pretrainer:
         yield Step(0, float("nan"), self._evaluation())
         for number in range(1, table.steps + 1):
             loss_1, gradients = gradients_of(self._task, parameters, next(batches))
+            # Torch's optimisers read gradients from the parameters; ours were returned instead.
             for name, part in parameters.items():
                 part.grad = gradients[name]
             optimizer.step()
@@ -110,11 +113,13 @@ class Pretrainer:
         ends, size, passes = np.cumsum(self._counts), self._table.batch_size, 0
         waiting = np.empty(0, np.int64)
         while True:
+            # What a pass leaves over begins the next batch: a pass uses every example once.
             while waiting.size < size:
                 draws = stream_generator(self._table.seed, Stream.PRETRAINING, passes)
                 waiting = np.concatenate([waiting, draws.permutation(self.examples)])
                 passes += 1
             chosen, waiting = waiting[:size], waiting[size:]
+            # Examples are numbered over all clients: a number lies below its client's end.
             rows = np.searchsorted(ends, chosen, side="right")
             positions = chosen - (ends - self._counts)[rows]
             yield self._read(self._client_ids[rows], positions)
@@ -124,6 +129,7 @@ class Pretrainer:
     ) -> dict[str, Tensor]:
         with _damage_refused():
             examples = self._source.examples(client_ids, positions[:, None])
+        # The examples come as those of B clients, [B, 1], and are the batch of one model, [1, B].
         return {name: part.transpose(0, 1) for name, part in tensors(examples).items()}
 
 
@@ -152,6 +158,7 @@ def _demand_alike(private: ExampleSource, public: ExampleSource) -> None:
             f"data: the public examples have {other}, and those of the scenario {own}; give both "
             "the same columns, shapes, and numbers of classes or words"
         )
+    # Other numbers for the same words mean another model, although all shapes agree.
     if getattr(private, "words", ()) != getattr(public, "words", ()):
         raise ScenarioError(
             "data: the words of the public data have other numbers than those of the scenario's; "

@@ -43,6 +43,7 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
     Raises:
         ScenarioError: the code fails, or has no such function.
     """
+    # It is named by its content, so that two versions of a file do not replace each other.
     module = ModuleType(f"fedray_custom_{file.sha256[:12]}")
     sys.modules[module.__name__] = module
     code = compile(file.content, file.file, "exec")

@@ -87,6 +87,7 @@ class RowStore:
         ranges = [np.searchsorted(chunk["device_id"], bounds) for chunk in self._chunks]
         columns: dict[str, NDArray] = {}
         for name, kind in self._kinds.items():
+            # The empty part gives the column its type where there is no chunk at all.
             parts = [np.empty(0, kind)]
             for chunk, (begin, end) in zip(self._chunks, ranges, strict=True):
                 parts.append(chunk[name][begin:end])
@@ -116,8 +117,10 @@ class RowStore:
         try:
             with tempfile.TemporaryFile(prefix="fedray-rows-") as file:
                 for name in self._kinds:
+                    # Each column lies together, so that it can be read as one array in the mapping.
                     file.write(columns[name][order].data)
                 file.flush()
+                # The mapping keeps the content in reach after the nameless file is closed.
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             where = tempfile.gettempdir()

@@ -67,6 +67,7 @@ def long_intervals(
     Returns:
         What one listing of the whole time would give, sorted by device and start.
     """
+    # It is asked for once, because every window would draw it anew.
     known = availability.known_of(device_ids)
     # True ends are told, so an interval that goes on into a window is known from the one before.
     last_ends = np.full(device_ids.size, -np.inf)
@@ -76,10 +77,12 @@ def long_intervals(
         high = min(low + _WINDOW_DAYS * DAY, until_time)
         found = availability.list_intervals(device_ids, open_times, low, high, known)
         found = found.take(found.start_times > last_ends[found.local])
+        # `at` is needed because a device may have several intervals in one window.
         np.maximum.at(last_ends, found.local, found.end_times)
         parts.append(found)
         low = high
     together = joined(parts)
+    # Windows follow one another, so a stable sort keeps each device's intervals in order of start.
     return together.take(np.argsort(together.local, kind="stable"))
 
 
@@ -98,6 +101,7 @@ def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
         start = np.maximum(intervals.start_times, joins[intervals.local])
         end = np.minimum(intervals.end_times, leaves[intervals.local])
         end = np.where(end == math.inf, until, end)
+        # A device that joins or leaves within an interval may have nothing left of it.
         is_there = (end > start) & (start < until)
         chosen = ids[intervals.local[is_there]].astype(np.int64)
         yield Sessions(first, end_device, chosen, start[is_there], end[is_there])

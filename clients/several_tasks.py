@@ -70,6 +70,7 @@ class TasksShard:
             return found
 
         none = [0.0] * len(said)
+        # A task leaves the column out where all devices keep its timer.
         timers = [each.participation.timer_seconds for each in self._scenarios]
         return replace(
             found,
@@ -92,6 +93,7 @@ class TasksShard:
         """
         for settlement in settlements:
             self._tasks[settlement.task].settle([settlement])
+        # A single task's own shard draws the check-ins, and was told above.
         if len(self._tasks) == 1:
             return
         # Once all of an attempt have started their timers, the first of a device's timers is known.
@@ -104,6 +106,7 @@ class TasksShard:
                     replace(
                         settlement,
                         round_index=Settlement.NO_ROUND,
+                        # The first timer counts: a device may come as soon as one task admits it.
                         reopen_times=open_times.min(axis=0),
                     )
                 ]

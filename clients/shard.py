@@ -107,6 +107,7 @@ class _Prepared:
 
     def is_for(self, order: CheckInOrder) -> bool:
         """Whether an order is the same but for what has been settled since."""
+        # These two change while the window is prepared, and neither decides what was drawn for it.
         mine = replace(self.order, settlements=(), round_index=0)
         return mine == replace(order, settlements=(), round_index=0)
 
@@ -132,6 +133,7 @@ class PopulationShard:
         self._timer_habits = TimerHabits.of(scenario)
         self._data = source_of(scenario)
         self._latency = LatencyModel.of(scenario, self._data)
+        # Each sampler has a stream of its own, because their addresses would collide in one.
         self._check_in_key = stream_key(scenario.seed, Stream.CHECK_IN)
         self._thinning_key = stream_key(scenario.seed, Stream.THINNING)
         participation = scenario.participation
@@ -186,7 +188,9 @@ class PopulationShard:
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
         """Applies the order's settlements, then lists its window's first check-ins."""
+        # This comes first: timers that were started since decide who may check in.
         self.settle(order.settlements)
+        # It is taken out, because settling changes its arrays in place: it is good for one answer.
         prepared, self._prepared = self._prepared, None
         if prepared is None or not prepared.is_for(order):
             prepared = self._prepare(order)
@@ -226,6 +230,7 @@ class PopulationShard:
             self._settled = settlement.attempt
             local = (settlement.device_ids - np.uint64(self.first_device)).astype(np.int64)
             self._open_times.raise_to(local, settlement.reopen_times)
+            # Listed intervals carry open times of their own, which must be brought up to date.
             if self._listed is not None:
                 self._moved.append(local[settlement.reopen_times > 0])
             # A round that draws stored uploads asks nothing of their devices.
@@ -237,6 +242,7 @@ class PopulationShard:
 
     def _remember(self, local: NDArray[np.int64], settlement: Settlement) -> None:
         """Keeps last rounds and counts, by the devices' positions, where some policy needs them."""
+        # Reports of abandoned rounds count too: the device cannot know what became of its report.
         counted = local[settlement.has_arrived]
         if self._is_capped:
             is_lost = self._has_forgotten(
@@ -254,6 +260,7 @@ class PopulationShard:
             number = np.full(kept.size, settlement.round_index + 1, np.uint32)
             self._last_rounds.raise_to(kept, number)
         if self._losses.happen and (self._is_capped or self._separation):
+            # Only a device that writes something down has something to lose.
             is_written = settlement.has_arrived | settlement.remembers_round
             self._forget_times.raise_to(local[is_written], settlement.forget_times[is_written])
 
@@ -286,6 +293,7 @@ class PopulationShard:
     def _list_period(self, order: CheckInOrder) -> ListedIntervals:
         window = order.window
         seconds = order.list_until_time - window.start_time
+        # The quotient is whole but for the rounding of float times.
         windows = round(seconds / (window.end_time - window.start_time))
         intervals = self._list_intervals(order)
         return ListedIntervals(intervals, order, window.number + windows)
@@ -298,6 +306,7 @@ class PopulationShard:
         is_new, has_new = draw_again(
             before.first, listed.active, self._process(order), self._open_times, moved
         )
+        # A new check-in may lie anywhere among the others; where some only fall away, order stays.
         if has_new:
             drawn = np.flatnonzero(before.first.times < np.inf)
             return self._with_work(before.first, before.first.in_order(drawn, order.window))
@@ -372,6 +381,7 @@ class PopulationShard:
         if self._least_examples:
             members = members[self._have_data(members + np.uint64(block))]
         known, size = None, members.size * self._availability.bytes_to_know
+        # Blocks that find no room left have the same things drawn anew at every listing.
         if 0 < size <= self._known_room:
             known = self._availability.known_of(members + np.uint64(block))
             self._known_room -= size
@@ -437,10 +447,12 @@ class PopulationShard:
         found = self._availability.list_intervals(
             device_ids, open_times, from_time, until_time, known
         )
+        # Models leave out what ends before the timer opens, and do not cut what begins before it.
         start_times = np.maximum(found.start_times, open_times[found.local])
         if not has_changes:
             return Intervals(local[found.local], start_times, found.end_times)
         end_times = np.minimum(found.end_times, leaves[found.local])
+        # A device that joins or leaves within an interval may have nothing left of it.
         is_there = (start_times < end_times) & (end_times > from_time)
         return Intervals(local[found.local], start_times, end_times).take(is_there)
 
@@ -465,9 +477,11 @@ class PopulationShard:
             is_there = (joins <= times) & (times < leaves)
             local, times, leaves = local[is_there], times[is_there], leaves[is_there]
         device_ids = local + np.uint64(self.first_device)
+        # The dearest test comes last: it draws the sessions around each candidate.
         ends = np.minimum(self._availability.interval_ends(device_ids, times), leaves)
         is_eligible = ends > times
         local, times, ends = local[is_eligible], times[is_eligible], ends[is_eligible]
+        # A candidate is never drawn again, so its own time stands for the time it is drawn from.
         first = FirstCheckIns(local, times, times, ends)
         entries = first.in_order(np.arange(local.size), order.window)
         return _Prepared(order, self._with_work(first, entries))
@@ -487,6 +501,7 @@ class PopulationShard:
         """Ids of this shard's devices that are counted: of every s-th to join, those that may
         ever take part."""
         ranks = np.arange(0, devices, self._census_stride)
+        # In sorted ids those of this shard lie together.
         ids = np.sort(devices_of_ranks(self._presence.order, ranks)).astype(np.uint64)
         here = ids[
             slice(*np.searchsorted(ids, np.array([self.first_device, self.end_device], np.uint64)))
@@ -540,6 +555,7 @@ class PopulationShard:
             upload_seconds=upload_seconds(self._latency, device_ids)
             if self._counts_uploads
             else np.empty(0, np.float32),
+            # The map holds the round plus 1, so that 0, which is none, becomes -1.
             last_rounds=np.where(has_forgotten, 0, self._last_rounds.get(local)).astype(np.int32)
             - 1
             if self._separation
@@ -575,6 +591,7 @@ class PopulationShard:
             self._members, self._known_room = {}, KNOWN_BYTES
         first, end = self._parts[part]
         columns = self._rows.of_devices(first, end)
+        # It follows from the device, so it is derived here and not kept with every row.
         columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
         encoded = replace(
             encode_part(first, end, columns),
@@ -620,5 +637,6 @@ def _spans_of(
     device_ids, times = columns["device_id"], columns["checkin_time"]
     # Rows are sorted by device, so a device's first row is where the id changes.
     first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
+    # It is cut to as many as there are devices, because a part may have no rows at all.
     last = np.append(first[1:], device_ids.size)[: first.size] - 1
     return device_ids[first], times[first], times[last]

@@ -98,6 +98,7 @@ class GroupTrainer:
         device_ids, held = device_ids[held > 0], held[held > 0]
         without_examples = asked.size - device_ids.size
         result, damaged = None, 0
+        # Each turn leaves out the devices whose data turned out to be damaged.
         while device_ids.size and result is None:
             try:
                 room = self._waiting.room(device_ids.size)
@@ -145,8 +146,10 @@ class GroupTrainer:
         if weights is not None:
             factors = factors * weights
         self._waiting.add(device_ids, factors)
+        # Updates that were too long, or diverged, are zero in the sum and tell nothing of it.
         is_counted = (group.done == Clipped.KEPT) | (group.done == Clipped.SHORTENED)
         is_counting = clip.counted_norm is not None
+        # No comparison with a NaN holds, so an update that is not finite counts as long.
         short = int((group.norms <= (clip.counted_norm or 0.0)).sum()) if is_counting else 0
         losses = result.losses.numpy()[is_counted]
         # A loss may be infinite although the update is finite.
@@ -205,6 +208,7 @@ class LocalTrainer(GroupTrainer):
         """
         counts = np.minimum(self._examples.examples_on(device_ids), most_examples)
         device_ids, counts = device_ids[counts > 0], counts[counts > 0]
+        # As in training, damaged devices are left out until the others can be read.
         while True:
             try:
                 sums = device_sums(self._task, self._examples, device_ids, counts, parameters)

@@ -52,6 +52,7 @@ class WaitingUpdates:
         """Memory [G, D] for the updates of the next group, whatever is in it."""
         if self._filled + devices > len(self._rows):
             self._flush()
+        # A group may be larger than what usually waits: the memory grows then, and stays so.
         if devices > len(self._rows):
             self._rows = torch.empty(max(devices, self._few), self._rows.shape[1])
         return self._rows[self._filled : self._filled + devices]

@@ -147,6 +147,7 @@ def start_shards(
         threads = min(count, usable_cpus()) if _can_use_threads(scenario) else 1
         worker = InProcessWorker(ShardHost, scenario, ranges, threads)
         return [ShardWorker(worker, device_ids, ranges, threads)]
+    # This is done before any worker starts, because a worker has a deadline to start.
     for each in scenarios_of(scenario):
         build_index(each)
     scenario_once = shared(scenario)
@@ -155,6 +156,7 @@ def start_shards(
     are_free = cpus >= sum(node.cpus for node in nodes)
     shards: list[ShardWorker] = []
     for node, (begin, end) in zip(nodes, _shares(nodes, count), strict=True):
+        # A node with few CPUs may be left without a shard where there are few shards.
         if begin == end:
             continue
         own = ranges[begin:end]
@@ -198,6 +200,7 @@ def _shares(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
     edges, cpus = [0], 0.0
     for node in nodes:
         cpus += node.cpus
+        # Running sums are rounded, so that the shares add up to all shards.
         edges.append(round(count * cpus / total))
     return list(itertools.pairwise(edges))
 
@@ -206,6 +209,8 @@ def _retelling(shards: list[ShardWorker], place: int, history: History) -> Calla
     def tell() -> None:
         shard = shards[place]
         for settlements in history(shard.first_device, shard.end_device):
+            # Each is waited for, because a shard passes over attempts older than the last one it
+            # heard.
             shard.settle(settlements).result()
 
     return tell

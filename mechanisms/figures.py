@@ -240,6 +240,7 @@ def calibrated_figures(
             event = cyclically_sampled(strategy, sampling, z)
             return pld_epsilon(event, delta)
 
+        # With sampling epsilon has no closed form, so that the noise multiplier is searched for.
         z = least_noise_multiplier(amplified_epsilon, epsilon)
     else:
         assert epsilon is not None

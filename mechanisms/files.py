@@ -82,6 +82,7 @@ def document_of(strategy: Strategy, path: Path) -> dict[str, Any]:
     OSError."""
     document = strategy.model_dump(mode="json")
     if isinstance(strategy, MatrixFile):
+        # The name has the content in it, so that an older JSON never finds another matrix.
         matrix_path = path.with_name(f"{path.stem}-{strategy.sha256[:16]}.npy")
         replace_file(matrix_path, strategy.content)
         document["file"] = matrix_path.name

@@ -34,6 +34,7 @@ class GramTable:
         is left out."""
         for i, values in enumerate(block, start=row):
             start = i * (i + 1) // 2 + column
+            # Row i has i + 1 entries up to its diagonal.
             width = min(len(values), i + 1 - column)
             self._lower[start : start + width] += values[:width]
 

@@ -86,6 +86,7 @@ class Restarted(Strategy):
         return self.mechanism.noise_growth(self.longest_segment(rounds))
 
     def recurrence(self, rounds: int) -> Recurrence:
+        # The recurrence of the longest segment serves them all: each begins it anew.
         within = self.mechanism.recurrence(self.longest_segment(rounds))
         return replace(within, starts=tuple(start for start, _ in self.segments(rounds)))
 

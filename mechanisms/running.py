@@ -64,6 +64,7 @@ class RunningSensitivity:
     def add(self, device_ids: NDArray[np.uint64]) -> None:
         """Takes the devices [A] of the next round, each once."""
         places = self._devices.places_of(device_ids)
+        # Bounds of a horizon that is over are computed anew before they are used again.
         if self.rounds < self._horizon:
             self._bounds = _with_room(self._bounds, self._devices.count)
             self._bounds[places] += self._devices.growth(places, self.rounds, self._ahead)
@@ -105,6 +106,7 @@ class RunningSensitivity:
 
     def _largest_beyond(self, suspects: NDArray[np.int64]) -> float | None:
         self._now.grow(self.rounds)
+        # Only what is beyond the limit is of interest, so the search begins there.
         largest, certificates = self._limit, MOST_CERTIFICATES
         for _, patterns in self._devices.patterns(suspects):
             found, certificates = self._now.largest(patterns, None, largest, certificates)
@@ -135,6 +137,7 @@ class SensitivityFilter:
     def __init__(self, strategy: Strategy, rounds: int, limit: float) -> None:
         check_can_be_filtered(strategy, rounds, limit)
         self.rounds = 0
+        # A sensitivity that equals the limit must not be refused because of its rounding.
         self._most_square = (limit * (1.0 + ROUNDING)) ** 2
         self._devices = _Devices()
         self._over_all_rounds = PatternSensitivities(strategy, rounds)
@@ -280,6 +283,7 @@ class _Devices:
         lengths = self._lengths[places]
         for length in np.flatnonzero(np.bincount(lengths, minlength=1)).tolist():
             chosen = places[lengths == length]
+            # Of long patterns fewer are taken at a time, so that a part stays within memory.
             step = max(1, min(CHUNK, 32 * CHUNK // length))
             for start in range(0, chosen.size, step):
                 part = chosen[start : start + step]
@@ -308,5 +312,6 @@ def _sorted_pairs() -> _Pairs:
 
 def _merged(one: _Pairs, other: _Pairs) -> _Pairs:
     ids = np.concatenate([one[0], other[0]])
+    # Both are in order, and a stable sort finds and merges such runs.
     order = np.argsort(ids, kind="stable")
     return ids[order], np.concatenate([one[1], other[1]])[order]

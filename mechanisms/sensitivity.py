@@ -180,6 +180,7 @@ class PatternSensitivities:
                     np.abs(entries, out=entries)
                 # G is symmetric: the pair stands for (later, earlier) too.
                 entries *= 2.0
+                # A pair stands for two contributions, and each brings its own weight.
                 if scales is not None:
                     entries *= scales[before] * scales[position]
                 squared += entries
@@ -223,6 +224,7 @@ class PatternSensitivities:
             second = np.maximum(rows, pattern[later])
             block = self.entries(first, second)
             row_norms = norms[start : start + BLOCK, None]
+            # Entries that are zero but for rounding do not count as negative.
             is_aligned = (block >= -ROUNDING * row_norms * norms[later]).all()
             is_exact = is_exact and bool(is_aligned)
             np.abs(block, out=block)
@@ -251,6 +253,8 @@ class PatternSensitivities:
         """
         found = self.of(pattern[None, :], None if weights is None else weights[None, :])
         rows = tuple(pattern.tolist())
+        # A certificate needs eigenvalues of a c x c matrix again and again, so long patterns go
+        # without.
         if not found.is_exact[0] and pattern.size > MOST_CERTIFIED:
             theorem = "Choquette-Choo et al. 2023, Proposition E.1 (upper bound)"
             return Sensitivity(float(found.values[0]), False, theorem, 0.0, rows)
@@ -310,6 +314,7 @@ class PatternSensitivities:
             pattern = patterns[place].tobytes() + (b"" if scales is None else scales.tobytes())
             if pattern in tried:
                 continue
+            # The bounds fall, so that this one stands for all patterns that are left.
             if not certificates:
                 return LargestPattern(bound, False, place), 0
             tried.add(pattern)
@@ -363,6 +368,7 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
         for i in range(c):
             direction = G[i] @ U - G[i, i] * U[i]
             norm = np.linalg.norm(direction)
+            # A direction of length zero leaves the sum as it is, whatever the unit vector.
             if norm > 0:
                 U[i] = direction / norm
         # The eigenvalues cost more than a sweep, so the bounds are taken every tenth time.
@@ -370,6 +376,7 @@ def unit_vector_sensitivity(G: NDArray[np.float64]) -> tuple[float, float]:
             total = G @ U
             y = np.linalg.norm(total, axis=1)
             least_eigenvalue = float(np.linalg.eigvalsh(np.diag(y) - G)[0])
+            # Raising each y_i by what is short makes diag(y) - G p.s.d., so that duality holds.
             short = max(0.0, -least_eigenvalue)
             upper = min(upper, float(y.sum() + c * short))
             lower = float((total * U).sum())
@@ -491,6 +498,7 @@ def _lower_bound(
             chosen = np.array(pattern)
             weights = summed_rows(chosen)
             reached = float(weights[chosen].sum())
+            # The pattern no longer improves, but for rounding.
             if reached <= square * (1 + ROUNDING):
                 break
             square = reached

@@ -82,6 +82,7 @@ class ToeplitzStrategy(Strategy):
         # strict=False, because np.split gives one empty part where no lag is within the bands.
         for lag, chosen in zip(distinct, np.split(order, starts[1:]), strict=False):
             sums = np.cumsum(c[: c.size - lag] * c[lag:])
+            # Late columns end with the run, and early ones with the bands.
             last_terms = np.minimum(terms[chosen], sums.size)
             entries[chosen] = sums[last_terms - 1]
         return entries.reshape(np.shape(second - first))
@@ -164,6 +165,7 @@ def _summed_columns(c: NDArray[np.float64], pattern: NDArray[np.int64]) -> NDArr
         return np.asarray(oaconvolve(times, c), np.float64)[:n]
     # Room for what lasts beyond the end of the run saves a check in each step.
     column = np.zeros(n + c.size)
+    # The loop in Python runs over whichever is shorter, the bands or the pattern.
     if c.size < pattern.size:
         for lag, value in enumerate(c.tolist()):
             # `np.add.at`, because a round that occurs twice counts twice.

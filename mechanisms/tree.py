@@ -115,6 +115,8 @@ def forest_gram(trees: list[Subtree], rounds: int) -> NDArray[np.float64]:
         tree_end = tree.start + tree.real
         for height in range(tree.height + 1):
             width = 1 << height
+            # A node over virtual rounds alone has nobody under it, and others end with the real
+            # rounds.
             for start in range(tree.start, tree_end, width):
                 end = min(start + width, tree_end)
                 G[start:end, start:end] += 1.0
@@ -139,6 +141,7 @@ def _counted_bound(trees: tuple[Subtree, ...], participation: MinSep) -> Sensiti
     square = 0
     highest = max(tree.height for tree in trees)
     for height in range(highest + 1):
+        # A node of this height covers so many rounds at most, in any tree that is so high.
         room = max(min(tree.real, 1 << height) for tree in trees if tree.height >= height)
         most_under_one = min(k, -(-room // participation.min_sep))
         # sum c^2 <= max(c) sum(c), and the counts of one height sum to at most k.
@@ -235,6 +238,7 @@ class Tree(Strategy):
         for tree in self.forest(rounds):
             is_inside = (first >= tree.start) & (second < tree.start + tree.real)
             for height in range(tree.height + 1):
+                # Rounds lie under one node of this height if they agree in all but their last bits.
                 first_node = (first - tree.start) >> height
                 second_node = (second - tree.start) >> height
                 entries += is_inside & (first_node == second_node)
@@ -312,6 +316,7 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         if 1 << height <= min_sep:
             return ((NOBODY,), (Best(height + 1, barred, None),))
         half = 1 << (height - 1)
+        # Both halves are solved before they are joined, and halves that look alike only once.
         left = subtree(height - 1, barred, real)
 
         def right_of(start: int) -> Frontier:
@@ -332,6 +337,8 @@ def _largest_square(trees: tuple[Subtree, ...], min_sep: int, max_participations
         joined: list[list[Best]] = [[] for _ in range(max_participations + 1)]
         for left_count, each in enumerate(left):
             for a in each:
+                # The right part is barred by the left part's last round, or by what came before
+                # both.
                 first_free = max(a.last + min_sep, barred)
                 rights = right_of(first_free - half)
                 most_right = max_participations - left_count

@@ -100,6 +100,7 @@ class TriangularStrategy(Strategy):
         bands = self.bands
         for start in range(0, rounds, BLOCK):
             end = min(start + BLOCK, rounds)
+            # Columns further to the left have no row in common with these within the bands.
             left = max(0, start - bands + 1)
             below = slice(max(start, table.rounds), min(rounds, end - 1 + bands))
             if below.start < below.stop:
@@ -161,6 +162,7 @@ class TriangularStrategy(Strategy):
                 inverse[place] = solve_triangular(
                     C[rows, rows], inverse[place], lower=True, check_finite=False
                 )
+            # The prefix sums of C^-1 are A C^-1, in place, because a block is large.
             B = np.cumsum(inverse, axis=0, out=inverse)
             variances[start:] += np.einsum("ij,ij->i", B, B)
         return variances
@@ -254,6 +256,7 @@ class MatrixFile(TriangularStrategy):
 
 
 def _load(directory: Path, file: str, sha256: str) -> NDArray:
+    # Traces carry matrices by their content, and other files by the name that they were given.
     by_content = directory / f"{sha256}.npy"
     path = by_content if sha256 and by_content.exists() else directory / file
     try:

@@ -99,6 +99,7 @@ class ModelAggregator:
         )
         mean_D = released_D.div_(self._estimator.divisor(report))
         self._optimizer.apply(self._parameters_D, mean_D, report.round_index)
+        # This comes after the release, whose noise is measured by the norm of this round.
         self._rule.commit(report)
         return self._rule.clip(), self._parameters()
 
@@ -112,6 +113,7 @@ class ModelAggregator:
         if not self._max_staleness:
             return
         self._older[version] = self._parameters()
+        # A report from this version would be too stale from now on.
         self._older.pop(version - self._max_staleness, None)
 
     def release(self, scale: float = 1.0, noise_share: float = 1.0) -> torch.Tensor:
@@ -126,6 +128,7 @@ class ModelAggregator:
         # Before the sum is decoded, so that not both need their memory at once.
         noise_D = self._noise.next()
         decoded_D = self._encoding.decode(self._total_P, clip_norm, round_index)
+        # The sum is decoded by now, and its memory serves the next round.
         self._total_P.fill(0)
         released_D = torch.from_numpy(decoded_D).to(self._device).mul_(scale)
         # The round's own draws were taken all the same: rows of noise count rounds.
@@ -140,6 +143,7 @@ class ModelAggregator:
         noise = prefixed("noise.", self._noise.state())
         optimizer = prefixed("optimizer.", self._optimizer.state())
         rule = prefixed("clip.", self._rule.state())
+        # On the CPU it would be a view of what the next step changes, so it is copied.
         parameters = self._parameters_D.cpu().numpy().copy()
         older = {f"older.{version}": kept for version, kept in self._older.items()}
         return {

@@ -161,6 +161,7 @@ def push(counts, times, rows, time, row):
         time: of the check-in, seconds since start.
         row: of the window's list.
     """
+    # The entry rises from the last place until its parent comes no later.
     slot = counts[1]
     counts[1] += 1
     while slot > 0:
@@ -183,6 +184,7 @@ def pop(counts, times, rows):
     """
     counts[1] -= 1
     count = counts[1]
+    # The last entry fills the hole at the top, and sinks until no child comes before it.
     time, row = times[count], rows[count]
     slot = 0
     while True:

@@ -294,6 +294,7 @@ class Buffer:
 
     def state(self) -> dict[str, NDArray]:
         """Everything, as named arrays, for a checkpoint between two windows."""
+        # Settling now spares the state the rows that have ended and wait for Python.
         self._settle()
         flight = self._flight
         slots = flight.slots[flight.heap[: flight.counts[0]]]
@@ -519,10 +520,13 @@ def _advance(arrivals, window, round_index, outages, rules, flight, table):
                 entry.device_id = device
                 entry.busy_until = started.end_time
                 entry.is_unsettled = True
+                # No list accounts for it before its buffer is released, and nobody knows when that
+                # is.
                 entry.known_from = _NOT_YET
                 entry.contributions = contributions
                 free_time = started.end_time
                 _add(flying, heap, slots, slot)
+        # Whatever became of it, the device comes again once it is free, if its interval lasts.
         time = next_time(rules.return_key, window, device, ends[row], free_time)
         if time < np.inf:
             push(counts, next_times, next_rows, time, row)
@@ -568,6 +572,7 @@ def _comes_before(slots, one, other):
 
 @njit(forceinline=True)
 def _add(counts, heap, slots, slot):
+    # The new slot rises in the heap until its parent is done before it.
     hole = counts[0]
     counts[0] += 1
     while hole > 0:

@@ -41,6 +41,7 @@ class BufferedCoordinator(RoundLoop):
             settlement = without_commit(settlement)
             accepted = accepted[:0]
         self._shards.tell(settlement)
+        # A buffer opens when the one before it is released.
         opened, self._opened = self._opened, time
         record = RoundRecord(
             round_index=self._round_index,

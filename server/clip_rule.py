@@ -85,6 +85,8 @@ class AdaptiveRule:
         self._recurrence = mechanism.recurrence(rounds)
         self._deviation = table.noise_on_count(goal)
         seed, cpu = scenario.training_seed, torch.device("cpu")
+        # The counts have a stream of their own, or their noise would be that of the first
+        # coordinate.
         self._noise = noise_stream(mechanism, seed, 1, cpu, rounds, stream=Stream.CLIP_COUNT)
         self._shares = 0.0
         """Sum of the rounds' shares of short updates, noise included."""
@@ -101,6 +103,7 @@ class AdaptiveRule:
         noise = report.sampled_share * self._deviation * float(self._noise.next()[0])
         self._shares += (report.short + silent / 2.0 + noise) / report.devices
         next_round = self._noise.next_round
+        # Noise of one segment is measured by one norm, so the norm changes between two alone.
         if self._recurrence.begins_anew(next_round):
             self._norm = self._estimate()
 

@@ -100,6 +100,7 @@ class AtLeast:
         """See `ClosingRule.close`."""
         at_goal = AtGoal(self.report_goal).close(report_times, started, deadline)
         open_until = started + self.open_seconds
+        # The goal is met late or never, so the round ends as one that closes at its goal.
         if not at_goal.is_committed or at_goal.time >= open_until:
             return at_goal
         return Closing(True, open_until, report_times <= open_until)

@@ -147,6 +147,7 @@ class RoundLoop:
         while self._round_index < self._scenario.rounds.count and not self.stopped:
             closed = self._next_attempt()
             if closed is None:
+                # The caller may write a checkpoint here, before the next window is entered.
                 yield WindowOver(self._window.end_time)
                 self._next_window()
                 continue
@@ -161,6 +162,7 @@ class RoundLoop:
         self.records.append(closed.record)
         if closed.record.is_committed:
             self._round_index += 1
+            # If rounds starve, what held devices back is told since the last committed one.
             self._since_commit = Census(0, 0, 0, 0)
 
     @property
@@ -202,6 +204,7 @@ class RoundLoop:
             CheckpointError: the samplers were chosen by other predicted costs, so that the rest of
                 the run would not be the same.
         """
+        # This comes first, because it refuses states of other predicted costs.
         self._samplers.load(state["samplers"])
         self._forming.load(under("selection.", state))
         number, *seconds = state["window"].tolist()
@@ -244,6 +247,7 @@ class RoundLoop:
             since = _length(self._window.end_time - last)
             text += f", the last of them {since} before"
         text += "; "
+        # Attempts that selected devices and were abandoned lacked reports, not check-ins.
         failed = sum(
             record.selected > 0 and not record.is_committed
             for record in self.records
@@ -268,12 +272,14 @@ class RoundLoop:
         by_cap = census.spent_eligible / total
         by_timer = closed / total - by_cap
         by_round = too_near / total
+        # Rules that hold back less than half of the devices are not the reason.
         if not census.eligible or by_cap + by_timer + by_round <= 0.5:
             return ""
         cap = participation.max_participations
         keys = participation.keys_by_rule
         limits = [f"participation.max_participations={cap}"] if cap is not None else []
         if self._scenario.privacy.at_limit == "exclude":
+            # Excluded devices count as spent too: their timers never open either.
             limits += ["privacy.stop_at", "privacy.noise_multiplier"]
         remedies = (
             (by_timer, f"lower {keys['time']}"),
@@ -398,6 +404,8 @@ class CohortLoop(RoundLoop):
         reporting = resolve_reporting(
             selected, fates, time, attempt, self._round_index, self._rules
         )
+        # The budget decides before anybody is told, because a refused round ends as an abandoned
+        # one.
         if reporting.is_committed and self._budget is not None:
             self.stopped = self._budget.refusal(reporting.accepted_device_ids)
             reporting = withheld(reporting) if self.stopped else reporting
@@ -452,6 +460,7 @@ class CohortLoop(RoundLoop):
         """The devices of an attempt. Where more wait than it selects, it draws them, and sends the
         others away."""
         waiting, target = self._gathering.take(), self._rules.selection_target
+        # A round that starts at the selection timeout takes all who wait, who are fewer.
         if waiting.device_ids.size <= target:
             return waiting
         is_drawn = drawn_cohort(self._reservoir_key, waiting.device_ids, attempt, target)
@@ -481,6 +490,7 @@ class Coordinator(CohortLoop):
     def __init__(self, scenario: Scenario, shards: Sequence[Shard]) -> None:
         rules = RoundRules.of(scenario)
         self._selection = Selection(rules, stream_key(scenario.seed, Stream.RETURN))
+        # The first round may start as soon as enough devices wait.
         self._selection.open(0.0, ready_time=0.0)
         self._filter = filter_of(scenario)
         self._exclusions = 0

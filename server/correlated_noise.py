@@ -116,6 +116,7 @@ class CorrelatedNoise:
                 Then nothing was added, and the step is still to come.
         """
         _check_positive("divisor", divisor)
+        # Everything is checked before the row is taken, because a row is given once.
         targets = self._checked(gradients)
         row = self._stream.next()
         for target, part in zip(targets, row.split(self._sizes), strict=True):
@@ -130,6 +131,7 @@ class CorrelatedNoise:
         Raises:
             InputError: all planned steps were taken.
         """
+        # The product is a tensor of its own; the row is overwritten at the next step.
         noise = torch.mul(self._stream.next(), self.deviation)
         parts = noise.split(self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]

@@ -273,6 +273,7 @@ class JointSelection:
         in_heap = waiting.heap[:size].copy()
         ends = waiting.ends[:size].copy()
         is_taken = waiting.slots["task"][in_heap] == task
+        # Devices that wait for other tasks go on waiting.
         stay = np.flatnonzero(~is_taken)
         # A sorted list is a heap.
         stay = stay[np.argsort(ends[stay], kind="stable")]
@@ -284,6 +285,7 @@ class JointSelection:
         waiting.free_count[0] += slots.size
         waiting.by_task[task] = 0
         rows = waiting.slots[slots]
+        # Selected devices are sorted by id, whatever slots they had.
         rows = rows[np.argsort(rows["device_id"])]
         return Selected(
             device_ids=rows["device_id"].copy(),
@@ -314,6 +316,8 @@ class JointSelection:
             remembered_rounds: [S]; -1 where the device keeps none.
             contributions: [S]; its reports that arrived in time, the last round's included.
         """
+        # Entries are added all through a window, so the table grows before it is more than half
+        # full.
         used = self._memory["device_id"] != EMPTY
         if 2 * (int(used.sum()) + device_ids.size) > self._memory.size:
             self._keep(used, device_ids.size)
@@ -436,6 +440,7 @@ def _note(memory, task, device_ids, reopen_times, remembered_rounds, contributio
         entry = memory[find(memory, key)]
         entry.device_id = key
         entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[chosen]))
+        # A task that merely shares the timer notes 0, which must not undo what is known.
         entry.contributions = max(entry.contributions, contributions[chosen])
         entry.known_from = known_from
         if remembered_rounds[chosen] >= 0:
@@ -466,6 +471,7 @@ def _come_again(
         # The others, who wait since an earlier window, have no row in this window's list.
         if row < 0:
             continue
+        # The device comes as soon as one task would admit it, as the shards draw it too.
         admitted = np.inf
         for task in range(select_from.size):
             opens = _admitted_from(memory, device, task, open_times[row, task])
@@ -527,10 +533,13 @@ def _advance(
     slots = waiting.slots
     tasks = targets.size
     while True:
+        # The next check-in is the list's or the heap's, whichever is first; at equal times the
+        # list's.
         time = times[counts[0]] if counts[0] < times.size else window.end_time
         is_next = counts[1] > 0 and next_times[0] < time
         if is_next:
             time = next_times[0]
+        # What needs no check-in, such as a timeout, may come before the next one does.
         moment, what, which = _next_moment(clocks, next_outage)
         if moment <= time and moment < window.end_time:
             while waiting_counts[1] > 0 and waiting_ends[0] <= moment:
@@ -572,6 +581,7 @@ def _advance(
                 opens = max(open_times[row, task], select_from[task])
                 if is_noted:
                     opens = max(opens, noted.reopen_time)
+                # If no task takes the device now, it may come when the first of its timers opens.
                 admitted = min(admitted, opens)
                 if is_busy or opens > time or by_task[task] >= rooms[task]:
                     continue
@@ -590,6 +600,7 @@ def _advance(
                     score = _score(offer_keys, weights, task, device, window, time)
                 if chosen < 0 or score < best:
                     chosen, best = task, score
+        # While the server is down nobody is taken, whatever the tasks want.
         if time < down_until:
             chosen = -1
             free_time = down_until
@@ -605,6 +616,7 @@ def _advance(
             continue
         key = _key(device, chosen)
         noted = memory[find(memory, key)]
+        # The device's own count may be older than what was noted of it within the window.
         known = contributions[row, chosen]
         if noted.device_id == key:
             known = max(known, noted.contributions)
@@ -637,6 +649,7 @@ def _next_moment(clocks, next_outage):
     first task's."""
     moment, what, which = np.inf, TIMED_OUT, -1
     for task in range(clocks.rounds.size):
+        # A task that is over waits for nothing any more.
         if clocks.select_from[task] == np.inf:
             continue
         is_ready = clocks.is_ready[task]
@@ -652,6 +665,7 @@ def _next_moment(clocks, next_outage):
 @njit(forceinline=True)
 def _score(offer_keys, weights, task, device, window, time):
     """By what a device is given to one of several tasks: the one with the least takes it."""
+    # The moment is part of the address, because a device may be offered twice in a window.
     address = address_within(time, window.start_time, window.end_time)
     word, _, _, _ = draw(offer_keys[task], device, window.number, address)
     return exponential(word) / weights[task]

@@ -110,6 +110,7 @@ class IndependentNoise(NoiseStream):
         self._draws.fill(self._out, round_index)
 
     def _buffers(self) -> Tensor:
+        # There is nothing to remember: a row without numbers stands for the state.
         return self._out[None, :0]
 
 
@@ -136,6 +137,7 @@ class BuffersNoise(NoiseStream):
     def step(self) -> None:
         """The recurrence alone, on the draw in `_out`."""
         if self._out.device.type == "cpu":
+            # Weights have the type of the state, so that the loops stay in float32.
             theta, omega = np.array(self._theta, np.float32), np.array(self._omega, np.float32)
             _buffered_step(self._S.numpy(), self._out.numpy(), theta, omega)
         else:
@@ -161,6 +163,7 @@ def _buffered_step(S, out, theta, omega):
     for chunk in numba.prange((out.size + CHUNK - 1) // CHUNK):
         low, high = chunk * CHUNK, min(out.size, (chunk + 1) * CHUNK)
         o = out[low:high]
+        # All buffers are subtracted before any changes, because each then takes up the whole row.
         for b in range(S.shape[0]):
             s, weight = S[b, low:high], omega[b]
             for i in range(high - low):
@@ -238,6 +241,8 @@ class OutputsNoise(_Ring):
         if weights[0] != 1.0:
             self._out.div_(float(weights[0]))
         if len(self._ring):
+            # Later rounds substitute the noise that was given out, so it is kept after the
+            # division.
             self._keep(place, self._out)
 
 
@@ -260,8 +265,10 @@ class DrawsNoise(_Ring):
 
     def _row(self, round_index: int, place: int) -> None:
         self._draws.fill(self._draw, round_index)
+        # The coefficient d_0 is 1, so the round's own draw is taken as it is.
         self._out.copy_(self._draw)
         self._add_weighted(place, np.append(self._inverse[1:], [0.0])[: len(self._ring)])
+        # Later rounds weigh draws, so the draw is kept and not the noise.
         self._keep(place, self._draw)
 
 
@@ -301,6 +308,7 @@ class ForestNoise(NoiseStream):
         if round_index + 1 in self._completed_ends:
             self._complete(round_index, place, height, other)
         else:
+            # The prefix's other complete nodes are those of the bits that are set above.
             for higher in range(height + 1, place.bit_length()):
                 if place >> higher & 1:
                     self._out.add_(self._slots[higher])
@@ -310,6 +318,7 @@ class ForestNoise(NoiseStream):
 
     def _join(self, round_index: int, height: int, sibling_D: Tensor, draw_D: Tensor) -> None:
         """Makes of the node at `height`, in `_out`, and its sibling their parent."""
+        # The node's own draw has variance 1: its weight is the variance of the joint estimate.
         weight = self._variances[height + 1]
         self._out.add_(sibling_D).mul_(1.0 - weight)
         self._draws.fill(draw_D, round_index, height + 1)

@@ -33,6 +33,7 @@ def schedule_factor(schedule: Schedule, round_index: int, rounds: int) -> float:
         fall = min(1.0, (rounds - round_index) / (schedule.cooldown_rounds + 1))
     shape = 1.0
     if schedule.shape == "cosine":
+        # The wave runs from the end of the warm-up to the last round.
         span = max(1, rounds - 1 - schedule.warmup_rounds)
         progress = min(1.0, max(0.0, (round_index - schedule.warmup_rounds) / span))
         wave = 0.5 * (1.0 + math.cos(math.pi * progress))
@@ -121,6 +122,7 @@ class AdaptiveStep(ServerOptimizer):
         elif isinstance(table, ServerAdam):
             v_D.mul_(table.beta2).add_(square_D, alpha=1.0 - table.beta2)
         else:
+            # Yogi's v moves towards the square by a step in proportion to the square alone.
             sign_D = torch.sign(v_D - square_D)
             v_D.sub_(square_D.mul_(sign_D), alpha=1.0 - table.beta2)
         parameters_D.addcdiv_(m_D, v_D.sqrt().add_(table.epsilon), value=learning_rate)

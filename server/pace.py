@@ -45,6 +45,7 @@ class Pace:
         self.listed_from = 0.0
         self.listed_until = 0.0
         windows_per_day = round(86_400.0 / self.window_seconds)
+        # Most devices live there, so that its nights decide how many intervals go on.
         largest = max(scenario.population.time_zones, key=lambda zone: zone.share)
         quiet_hour = (QUIET_LOCAL_HOUR - largest.utc_offset_hours) % 24.0
         self._windows_per_day = windows_per_day
@@ -61,6 +62,7 @@ class Pace:
         return CheckInOrder(
             window=Window(0, 0.0, self.window_seconds, self.window_seconds, 0.0),
             round_index=0,
+            # Thinning costs nothing where nobody is asked, but some models can only be enumerated.
             is_enumerated=not self._scenario.availability.can_be_thinned,
             list_from_time=0.0,
             list_until_time=self._period_end(0),
@@ -115,6 +117,7 @@ class Pace:
         work_seconds = latency.fixed_seconds + latency.train_seconds * factor
         busy_seconds = latency.slowdown * work_seconds
         demand_per_hour = rounds.wanted_at_once * 3600.0 / busy_seconds
+        # Nobody may be free at all; the largest rate bounds what follows from that.
         per_device = rounds.pace_multiple * demand_per_hour / max(1, free_eligible)
         return min(rounds.max_checkins_per_hour, per_device)
 
@@ -130,6 +133,7 @@ class Pace:
         What is predicted is the rest of the period at the present rate; blocks are alike, so that
         it holds for each of them.
         """
+        # The intervals of this period are listed already, so drawing from them costs little.
         if start < self.listed_until:
             return True
         scenario = self._scenario
@@ -152,6 +156,7 @@ class Pace:
                 thinning_cost = candidates * candidate_cost
                 enumeration_cost = census.listed * ENUMERATED_DEVICE_COST
                 is_cheaper = enumeration_cost < thinning_cost
+        # A period begins with this window, and the windows that follow in it find it begun.
         if is_cheaper:
             self.listed_from = start
             self.listed_until = period_end
@@ -159,6 +164,7 @@ class Pace:
 
     def _period_end(self, window: int) -> float:
         """Seconds at which the period that a window lies in ends: the next quiet hour."""
+        # It is from 1 to a day's windows: a period that begins at the quiet hour lasts a day.
         windows = (self._quiet_window - window - 1) % self._windows_per_day + 1
         return (window + windows) * self.window_seconds
 

@@ -40,6 +40,7 @@ class FateModel(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario) -> "FateModel":
         """The fate model of a scenario."""
+        # A class that gives no probability of its own has that of all devices.
         given = [each.failure_probability for each in classes_of(scenario)]
         of_all = scenario.latency.failure_probability
         return cls(
@@ -56,6 +57,7 @@ def outages_of(scenario: Scenario) -> NDArray[np.float64]:
         (3600.0 * outage.start_hours, 3600.0 * (outage.start_hours + outage.hours))
         for outage in scenario.rounds.outages
     ]
+    # The two columns are there without any outage too, so that loops need no special case.
     return np.array(outages, np.float64).reshape(-1, 2)
 
 
@@ -251,6 +253,7 @@ def resolve_reporting(
     report_times, failure_times = lost_in_outages(
         started + fates.work_seconds, started + fates.failure_seconds, rules.outages
     )
+    # A device that leaves before it would fail has dropped out: only the first event counts.
     fails = (failure_times < report_times) & (failure_times <= selected.interval_ends)
     reports = ~fails & (report_times <= selected.interval_ends)
     deadline = started + rules.report_timeout_seconds
@@ -297,6 +300,7 @@ def resolve_reporting(
         forget_times=rules.policies.forget_times(attempted),
     )
     return Reporting(
+        # The budget may still turn this into an abandoned round: see `withheld`.
         is_committed=closing.is_committed,
         closed=closing.time,
         reported=int(np.count_nonzero(reports)),

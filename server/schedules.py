@@ -70,6 +70,7 @@ class Cyclic:
         # By the number of the round, not of the attempt: a round that is repeated draws from the
         # same group.
         start = size * (round_index % self._groups)
+        # The shuffle only forms the groups; within one, places are in order.
         return np.sort(self._order[start : start + size])
 
     def least_eligible(self) -> int:

@@ -226,6 +226,7 @@ class Selection:
         """
         self._ready_time = ready_time
         self._is_ready = False
+        # No round can start before ready_time, so the wait for devices counts from then on.
         self._deadline = max(opened, ready_time) + self._timeout_seconds
 
     def advance(self, round_index: int) -> tuple[int, float]:
@@ -290,6 +291,7 @@ class Selection:
         waiting.counts[:] = left.size, is_free
         # A sorted list is a heap.
         waiting.heap[: left.size] = left[np.argsort(waiting.interval_ends[left], kind="stable")]
+        # Fancy indexing copies, so the slots may be filled anew while the columns are in use.
         columns = {name: column[slots] for name, column in waiting.columns().items()}
         return Selected(**columns)
 
@@ -327,6 +329,7 @@ class Selection:
 
     def state(self) -> dict[str, NDArray]:
         """Everything, as named arrays, for a checkpoint between two windows."""
+        # Between two windows every check-in has been dealt with, so no arrivals are kept.
         is_live = self._blocked["device_id"] != EMPTY
         slots = self._waiting.heap[: self.waiting]
         state = prefixed("blocked.", columns_of(self._blocked[is_live]))
@@ -400,6 +403,7 @@ def _block_all(
         entry.device_id = device
         entry.busy_until = busy_until[chosen]
         entry.is_waiting = False
+        # The latest time counts, as in the maps of the shards.
         entry.reopen_time = max(entry.reopen_time, np.float64(reopen_times[chosen]))
         entry.contributions = contributions[chosen]
         entry.known_from = known_from
@@ -452,8 +456,10 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
         is_next = counts[1] > 0 and next_times[0] < time
         if is_next:
             time = next_times[0]
+        # What needs no check-in, such as a timeout, may come before the next one does.
         moment, what = _next_moment(attempt, is_ready, outages)
         if moment <= time and moment < window.end_time:
+            # Only those count who are still eligible at that moment.
             _leave(waiting, moment)
             if what != _READY:
                 return what, is_ready, moment
@@ -474,6 +480,7 @@ def _advance(arrivals, window, attempt, outages, rules, waiting, blocked):
         if waiting_counts[0] > 0 and waiting_ends[heap[0]] <= time:
             _leave(waiting, time)
         device = device_ids[row]
+        # A device without an entry has here the empty slot where its entry would be.
         entry = blocked[find(blocked, device)]
         free_time = _held_until(entry, device, time, outages.down_until)
         if free_time < 0.0:
@@ -545,6 +552,7 @@ def _held_until(entry, device, time, down_until):
 @njit(forceinline=True)
 def _is_apart(entry, device, last_round, round_index, rules):
     """Whether a device's last round, as it or its entry remembers it, is far enough away."""
+    # The entry may know of a round that was settled after the shards had listed the window.
     if entry.device_id == device:
         last_round = max(last_round, entry.last_round)
     if rules.separation == 0 or last_round < 0:
@@ -570,6 +578,7 @@ def _join(waiting, entry, arrival):
     waiting.timer_seconds[slot] = arrival.timer_seconds
     waiting.contributions[slot] = arrival.contributions
     waiting.list_rows[slot] = arrival.list_row
+    # The new slot rises in the heap until its parent's interval ends no later.
     hole = waiting.counts[0]
     waiting.counts[0] += 1
     while hole > 0:
@@ -595,6 +604,7 @@ def _leave_first(counts, heap, free, ends):
     counts[1] += 1
     counts[0] -= 1
     count = counts[0]
+    # The last slot fills the hole at the top, and sinks until no child's interval ends before.
     moved = heap[count]
     hole = 0
     while True:

@@ -116,6 +116,7 @@ class TaskLoop(CohortLoop):
         tell: Callable[[Settlement], None],
     ) -> None:
         own = several.tasks[task]
+        # It has no shards, because the coordinator of all tasks talks to them.
         super().__init__(own.scenario, (), rules, _GatheringOf(joint, task))
         self.name = own.name
         self.starved = ""
@@ -163,6 +164,7 @@ class TaskLoop(CohortLoop):
         """
         self._window = window
         self._census = census
+        # The first census sets the pace alone, and is that of no window.
         if window.number >= 0:
             self._since_commit += census
 
@@ -173,6 +175,7 @@ class TaskLoop(CohortLoop):
             status: FULL or TIMED_OUT.
             time: when that was so, seconds since start.
         """
+        # An attempt that is given up settles nobody, and must not tell the last one's again.
         self._others = ()
         closed = self._close(status, time)
         self._note(closed)
@@ -205,6 +208,7 @@ class TaskLoop(CohortLoop):
         settlement = replace(reporting.settlement, task=self._task)
         if self._sharing:
             reopen_times = self._shared.reopen_times(reporting.attempted)
+            # Only the timer is shared: the other tasks learn nothing of rounds and counts.
             unknown = np.full(reopen_times.size, -1, np.int32)
             none = np.zeros(reopen_times.size, np.uint32)
             for task in self._sharing:
@@ -437,6 +441,7 @@ class TasksCoordinator:
         for task in self.tasks:
             if not task.is_over:
                 task.starve()
+        # If some task has committed rounds, its trace is of use, and the run ends without an error.
         if not any(record.is_committed for record in self._records):
             told = "; ".join(f"task {task.name}: {task.starved}" for task in self.tasks)
             raise Starved(told)

@@ -216,6 +216,7 @@ class StoredCoordinator:
             self._shards.prepare(self._pace.order(number + 1, self._census, 0))
         upload_window = number // self._ahead_per_window
         settlement = self._settle(check_ins, (upload_window + 1) * self._uploads.seconds)
+        # Every outcome has a count, also one that nobody had in this window.
         counts = np.bincount(settlement.outcomes, minlength=self._outcomes.shape[1])
         self._outcomes[upload_window] += counts
         accepted = settlement.has_arrived
@@ -245,6 +246,7 @@ class StoredCoordinator:
         fails = (failure_times < report_times) & (failure_times <= tried.interval_ends)
         is_complete = ~fails & (report_times <= tried.interval_ends)
         free = np.where(is_complete, report_times, np.where(fails, failure_times, np.inf))
+        # Who neither completes the upload nor fails is gone when its interval ends.
         free = np.minimum(free, tried.interval_ends)
         is_stored = is_complete & (report_times <= window_end)
         outcomes = np.full(started.size, Outcome.DROPPED, np.uint8)
@@ -257,6 +259,7 @@ class StoredCoordinator:
         attempted = Attempt(
             started=started,
             device_ids=tried.device_ids,
+            # Policies are given infinity for no report, and the trace has NaN for it below.
             report_times=np.where(is_complete, report_times, np.inf),
             upload_times=upload_times,
             has_reported=is_complete,
@@ -276,6 +279,7 @@ class StoredCoordinator:
             report_times=np.where(is_complete, report_times, np.nan),
             outcomes=outcomes,
             reopen_times=np.maximum(policies.reopen_times(attempted), again),
+            # Rounds are the schedule's business, so devices that upload remember none.
             remembers_round=np.zeros(started.size, np.bool_),
             forget_times=policies.forget_times(attempted),
         )
@@ -301,6 +305,7 @@ class StoredCoordinator:
             check_in_times=check_ins.times[rows],
             interval_ends=check_ins.interval_ends[rows],
             fixed_seconds=check_ins.fixed_seconds[rows],
+            # No device trains here, so an upload takes the fixed seconds alone.
             training_seconds=np.zeros(rows.size, np.float32),
             upload_seconds=column(check_ins.upload_seconds, 0.0),
             timer_seconds=column(check_ins.timer_seconds, self._rules.timer_seconds),
@@ -359,6 +364,7 @@ class StoredCoordinator:
         kept = Outcome.ACCEPTED if is_committed else Outcome.ABANDONED
         outcomes = np.where(is_unresolved, Outcome.FAILED, kept).astype(np.uint8)
         opened = (window + 1) * self._uploads.seconds
+        # Rounds on the server are drawn one after the other.
         started = max(opened, self.records[-1].closed if self.records else 0.0)
         record = RoundRecord(
             round_index=self._round_index,

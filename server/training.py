@@ -120,6 +120,7 @@ class TrainingLoop:
         Its evaluation, if it is due, is awaited a round later at the most.
         """
         self._steadily(lambda: self._train(round_index, cohort))
+        # It is noted after it was trained, because until then `_steadily` repeats it.
         self._since.append((round_index, cohort))
         if (round_index + 1) % self._scenario.training.checkpoint_every == 0:
             self._steadily(self._fetch_state)
@@ -137,6 +138,7 @@ class TrainingLoop:
 
     def state(self) -> dict[str, NDArray]:
         """Everything, between two rounds."""
+        # Evaluations are awaited first, so that the rows that are kept have them.
         self._collect_evaluations()
         self._steadily(self._fetch_state)
         return {
@@ -152,6 +154,7 @@ class TrainingLoop:
         self.metrics = _metrics_of(str(state["metrics"]))
         self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
         self.devices_at_once = int(state["devices_at_once"])
+        # The latest evaluation is told until there is another.
         for row in self.metrics:
             if row.evaluation is not None:
                 self.last_evaluation, self.evaluated = row.evaluation, row.round_index + 1
@@ -216,8 +219,10 @@ class TrainingLoop:
             report, total = answer.result()
             reports.append(report)
             added.append(self._aggregator.add(total))
+        # Every sum must have arrived before the round is committed.
         for answer in added:
             answer.result()
+        # The commit replaces it by how the next round is clipped.
         clip = self._clip
         asked = TrainReport.of(round_index, reports)
         accepted = asked.devices if cohort.accepted is None else cohort.accepted
@@ -243,6 +248,7 @@ class TrainingLoop:
         if versions is None:
             versions = np.full(cohort.device_ids.size, round_index, np.uint32)
         groups = []
+        # Devices of different versions start from different parameters, so no group mixes them.
         for version in np.unique(versions).tolist():
             device_ids = cohort.device_ids[versions == version]
             cut = np.split(device_ids, range(size, device_ids.size, size))

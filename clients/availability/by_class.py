@@ -67,6 +67,7 @@ class AvailabilityByClass:
             )
             parts.append(found._replace(local=chosen[found.local].astype(np.uint32)))
         intervals = joined(parts)
+        # A stable sort by device keeps each one's intervals in order, as the models gave them.
         return intervals.take(np.argsort(intervals.local, kind="stable"))
 
     def interval_ends(

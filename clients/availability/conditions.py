@@ -126,6 +126,7 @@ class ConditionsModel(NothingKnown):
             needs_wifi=table.needs_wifi,
             needs_idle=table.needs_idle,
             charging=HabitModel.of(scenario, table.charging),
+            # Wifi has streams of its own: by those of charging, both would come and go together.
             wifi=HabitModel.of(scenario, table.wifi, Stream.WIFI_HABIT, Stream.WIFI_SESSIONS),
             uses=_UseModel.of(scenario, table.uses),
         )
@@ -223,6 +224,7 @@ def _common(starts, ends, count, other_starts, other_ends, other_count, both_sta
         if start < end:
             both_starts[common], both_ends[common] = start, end
             common += 1
+        # The interval that ends first has nothing in common with what follows in the other list.
         if ends[first] < other_ends[second]:
             first += 1
         else:
@@ -272,6 +274,7 @@ def _next_use(uses, offset, device, after, until, starts, ends):
                 "a device is eligible for more than 60 days on end; raise "
                 "availability.uses.per_hour_by_day or per_hour_by_night"
             )
+        # It looks day by day, because the next use is seldom far, and nobody knows how far.
         upto = min(until, covered + DAY)
         count = _gather_uses(uses, offset, device, covered, upto, starts, ends)
         earliest = until
@@ -298,6 +301,7 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
         device, from_time, until_time = device_ids[local], begin_times[local], until_times[local]
         if from_time >= until_time:
             continue
+        # Charging comes first, with true ends, because they bound how far wifi is followed.
         charges = _of_habits(
             model.needs_charging,
             True,
@@ -348,7 +352,9 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
             used = _gather_uses(
                 uses, offset, device, from_time - JOIN_SECONDS, covered, use_starts, use_ends
             )
+            # Uses that overlap become one, so that an interval is cut by each but once.
             used = merge(use_starts, use_ends, used)
+        # Both lists are in order, so a use that is over is never looked at again.
         use = 0
         for interval in range(common):
             start, end = max(both_starts[interval], from_time), both_ends[interval]
@@ -375,6 +381,7 @@ def _list_intervals(model, charging, wifi, device_ids, begin_times, until_times,
                         out_starts[total] = start
                         out_ends[total] = until
                     total += 1
+                # Nothing after the last known use begins within the time that was asked for.
                 if until == end or use >= used:
                     break
                 start = use_ends[use]

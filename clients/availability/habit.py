@@ -301,6 +301,7 @@ class HabitAvailabilityModel:
         Raises:
             ScenarioError: a device has too many sessions.
         """
+        # Compiled code takes values of one type, so empty arrays stand for None.
         habits = known or _UNKNOWN
 
         def fill(room: Intervals) -> int:
@@ -371,6 +372,7 @@ def _append(starts, ends, count, start_hour, end_hour):
 def _append_night(model, device, day, start, end, starts, ends, count, v0, v1):
     """A night from start to end (hours UTC), cut by interruptions: eligible for Exp(on) hours, away
     for Exp(off), and so on; v0 and v1 are the first two words at _INTERRUPTION."""
+    # Interruptions without a length cut nothing, and need no draws.
     if model.interruption_off == 0.0:
         return _append(starts, ends, count, start, end)
     interruption = 0
@@ -646,6 +648,7 @@ def _draw_habits(model, tables, device_ids, words, out):
     propensity, center, length, day_rate, zone = out
     size = device_ids.size
     static = np.full(size, _STATIC)
+    # A single zone needs no draw, as in `clients.population.zone_of`.
     zone[:size] = 0
     if edges.size > 1:
         draw_many(zone_key, device_ids, static, static, size, words)
@@ -671,6 +674,7 @@ def _habits_of(model, tables, device_ids):
     propensity, center, length = np.empty(size), np.empty(size), np.empty(size)
     day_rate, zone = np.empty(size), np.empty(size, np.int32)
     words = np.empty((4, CHUNK), np.uint32)
+    # Devices are taken in chunks, whose draws stay in the cache.
     for begin in range(0, size, CHUNK):
         end = min(begin + CHUNK, size)
         out = KnownHabits(
@@ -701,6 +705,7 @@ def _list_intervals(model, tables, known, device_ids, open_times, from_time, unt
             length[size], day_rate[size] = known_length[place], known_day_rate[place]
             zone[size] = known_zone[place]
         size += open_times[place] < until_time
+        # A chunk is worked on when it is full, and at the end however full it is.
         if size == CHUNK or (size > 0 and place == device_ids.size - 1):
             if not known_zone.size:
                 _draw_habits(model, tables, ids[:size], words, habits)
@@ -711,6 +716,7 @@ def _list_intervals(model, tables, known, device_ids, open_times, from_time, unt
 
 def is_compiled() -> bool:
     """Whether these kernels were compiled before, in this process or in an earlier one."""
+    # numba names the files of a kernel by the line at which it begins.
     line = _list_intervals.py_func.__code__.co_firstlineno
     folder = _list_intervals.stats.cache_path
     # numba has a folder for every kernel that it may keep.
@@ -753,6 +759,7 @@ def _intervals_of_many(model, offsets, room, size, out, total):
     asked, days, nights, sessions = room
     count_of_days = _draw_days(model, offsets, asked, size, days)
     count_of_nights, count_of_sessions = -1, -1
+    # Below 0 the draws of this chunk find no room: then each device draws its own, in the loop.
     if count_of_days >= 0:
         count_of_nights = _draw_nights(model, offsets, asked, days, count_of_days, nights)
         count_of_sessions = _draw_sessions(model, offsets, asked, days, count_of_days, sessions)
@@ -767,6 +774,7 @@ def _intervals_of_many(model, offsets, room, size, out, total):
     for slot in range(size):
         count = np.int64(0)
         if has_room:
+            # Rows are in order of the slots, so that one pass over them serves all devices.
             while night < count_of_nights and night_slots[night] == slot:
                 v0, v1 = night_words[0, night], night_words[1, night]
                 start, end, day = night_starts[night], night_ends[night], night_days[night]
@@ -792,6 +800,7 @@ def _intervals_of_many(model, offsets, room, size, out, total):
         else:
             count = intervals_between(model, habit, device, from_time, until_time, starts, ends)
         for interval in range(count):
+            # What finds no room is counted too, so that `filled` knows how much is needed.
             if total < out_local.size:
                 out_local[total] = local[slot]
                 out_starts[total] = starts[interval]
@@ -817,6 +826,7 @@ def _draw_days(model, offsets, asked, size, drawn):
         offset = offsets[zone[slot]]
         first_day, last_day = _days_between(model, offset, from_hour, until_hour)
         night_reach = _night_reach(model, length[slot])
+        # One row is kept free, because rows are written before it is known whether they count.
         if total + last_day - first_day >= ROOM - 1:
             return -1
         for day in range(first_day, last_day + 1):
@@ -840,7 +850,9 @@ def _draw_nights(model, offsets, asked, days, count_of_days, nights):
     slots, device_ids, night_days, numbers, night_words, starts, ends = nights
     candidates = 0
     for place in range(count_of_days):
+        # Whether there is a night is decided first, because its times cost far more.
         probability = propensity[day_slots[place]] * _weekend(model, day_numbers[place])
+        # The column is free until interruptions are drawn; candidates lie in it until then.
         numbers[candidates] = place
         candidates += (may_have_night[place] > 0.0) & (uniform(words[0, place]) < probability)
     total = np.int64(0)
@@ -894,6 +906,7 @@ def _draw_sessions(model, offsets, asked, days, count_of_days, sessions):
         # Rows move up: `total` is never beyond `place`.
         slots[total], starts[total], words[1, total] = slot, start, v1
         total += (start <= until_hour) & (start + longest >= from_hour)
+    # Lengths come last, because few sessions are left that need the exponential of one.
     reached = total
     total = 0
     for place in range(reached):

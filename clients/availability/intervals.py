@@ -75,6 +75,7 @@ def filled(fill: Callable[[Intervals], int], capacity: int) -> Intervals:
         total = fill(room)
         if total <= capacity:
             return room.take(slice(total))
+        # The next turn finds the same intervals, and has room for all of them.
         capacity = total
 
 

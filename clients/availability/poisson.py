@@ -91,6 +91,7 @@ class PoissonModel(NothingKnown):
             return _list_intervals(self._model, device_ids, open_times, from_time, until_time, room)
 
         days = (until_time - from_time) / DAY
+        # This is more than the mean, because too little room would cost a second listing.
         expected = device_ids.size * (2.0 + self._model.sessions_per_day * days)
         return filled(fill, int(expected + 1024))
 

@@ -155,9 +155,11 @@ def _join(devices, starts, ends, period):
                 ends[kept] = ends[session]
                 kept += 1
             session += 1
+        # The last interval may go on across the wrap, into the first one of the next period.
         first_of_next_period = starts[first] + period
         if first_of_next_period > ends[kept - 1] + JOIN_SECONDS:
             continue
+        # A single interval that reaches its own beginning leaves no gap.
         if kept - first == 1:
             starts[first], ends[first] = 0.0, np.inf
         else:
@@ -240,6 +242,7 @@ def _interval_ends(record, device_ids, times):
             continue
         offset = offsets[zone_of(zone_key, edges, device)]
         shift = _shift_of(shifts, offset, device)
+        # A device that is always on has one interval, and no period to look for.
         if ends[begin] == np.inf:
             out[asked] = np.inf
             continue

@@ -85,5 +85,6 @@ def _first_week(scenario: Scenario, sample: NDArray[np.uint64]) -> Intervals:
 def _at_full_hours(intervals: Intervals) -> NDArray[np.int64]:
     """How many of the first week's intervals go on at each full hour."""
     hours = HOUR * np.arange(7 * 24)
+    # Those that have begun less those that have ended go on, as a device's intervals are apart.
     begun = np.searchsorted(np.sort(intervals.start_times), hours, side="right")
     return begun - np.searchsorted(np.sort(intervals.end_times), hours, side="right")

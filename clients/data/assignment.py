@@ -111,6 +111,7 @@ class Assignment:
         if self._strength:
             draws = _uniforms(self._key, device_ids)
             for_tie, for_place = draws.T
+            # Held-out devices keep the clients that were set apart for them.
             is_tied = (for_tie < self._strength) & ~is_held_out
             places[is_tied] = self._tied_places(device_ids[is_tied], for_place[is_tied])
         return places

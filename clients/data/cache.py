@@ -89,6 +89,7 @@ def delete_content(folder: Path) -> bool:
     """
     try:
         with (folder / "lock").open("rb") as lock:
+            # It does not wait, because whoever holds the lock may make a copy that takes long.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder)
     except BlockingIOError:

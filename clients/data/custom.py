@@ -54,6 +54,7 @@ def custom_source(scenario: Scenario, table: CustomData) -> ExampleSource:
     made = called(f"{told}: {FUNCTION}()", lambda: make(scenario.seed), _PASSED_ON)
     if hasattr(made, "load_partition") and hasattr(made, "num_partitions"):
         reader = _Partitions(made, table.tokens or table.inputs)
+        # There is no digest, because what a user's code gives cannot be told by its content.
         return RecordedExamples(scenario, table, lambda folder: reader, None)
     names = ("fields", "held_out_devices", "optimum", "examples_on", "examples")
     lacking = [name for name in names if not hasattr(made, name)]

@@ -145,6 +145,7 @@ class Form:
         tokens = np.zeros((len(column), size), np.int64)
         for row, text in enumerate(column):
             if self._contents.kind == "words":
+                # A text of `length` words or more has no place left for END, and is cut before it.
                 found = self._numbered(text)[:size]
             else:
                 found = whole_text(text, self._table.tokens)[:size]
@@ -234,6 +235,7 @@ class Counting:
         if self._kind is None:
             self._kind = "words" if _is_words(texts[0]) else "whole"
         if self._kind == "words":
+            # A vocabulary that knew the words of held-out clients would flatter their evaluation.
             if is_trained_on and self.needs_more:
                 words = (words_of(text, self._table) for text in texts)
                 self._words.update(chain.from_iterable(words))
@@ -396,6 +398,7 @@ def _of_shape(found: NDArray, shape: tuple[int, ...], name: str) -> NDArray:
         raise ValueError(
             f"column {name!r} has shape {found.shape[1:]} where other clients have {shape}"
         )
+    # A client without examples has no shape of its own, and is given that of the others.
     return found.reshape(-1, *shape)
 
 

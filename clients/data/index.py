@@ -121,6 +121,7 @@ def indexed(reader: ClientFile, file: Path | None, request: str) -> tuple[Index,
         if gathered is None:
             raise _comes_twice(twice)
         reader = gathered
+        # The mark tells a later run that places are those in the copy.
         index, twice = _built(reader.clients(), {_GATHERED: b""})
         if twice is not None:
             raise _comes_twice(twice)
@@ -152,6 +153,7 @@ def _built(clients: Iterator[Client], metadata: dict[bytes, bytes]) -> tuple[Ind
     index = Index(in_order.replace_schema_metadata(metadata))
     split = plain.column("split").take(order)
     name = plain.column("name").take(order)
+    # In order, a client that comes twice stands beside itself.
     is_again = _COMPUTE.and_(  # pyright: ignore[reportAttributeAccessIssue]
         _COMPUTE.equal(split[1:], split[:-1]),  # pyright: ignore[reportAttributeAccessIssue]
         _COMPUTE.equal(name[1:], name[:-1]),  # pyright: ignore[reportAttributeAccessIssue]
@@ -173,6 +175,7 @@ def _batches(clients: Iterator[Client]) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(rows: list[Client]) -> pa.RecordBatch:
+    # No rows give no columns either, and a batch needs all of them.
     columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
     arrays: list[pa.Array] = []
     try:

@@ -86,6 +86,8 @@ def _sentences(key, device_ids, positions, ranked, successor, zipf_edges):
             # The last edge may be rounded to less than 1.
             topic = min(TOPICS - 1, np.searchsorted(edges, uniform(w0)))
             for place in range(1, LENGTH + 1):
+                # The first word says whether the grammar goes on, the second what a topic would
+                # give.
                 w0, w1, _, _ = draw(key, device, 1 + sentence, place)
                 if place > 1 and uniform(w0) < SUCCESSOR_PROBABILITY:
                     words[place] = successor[words[place - 1]]

@@ -82,6 +82,7 @@ def _points_of(key, device_ids, positions, centers, within):
     noise = np.empty(size)
     for row in range(device_ids.size):
         for column in range(positions.shape[1]):
+            # Address 0 of a device is that of its centre.
             example = 1 + positions[row, column]
             fill_with_normals(noise, key, device_ids[row], example)
             points[row, column] = centers[row] + within * noise

@@ -67,11 +67,13 @@ class RecordedExamples:
         self._table = table
         self._where = f"data ({table.kind})"
         try:
+            # Nothing is kept of such data, because nobody could tell later whether it has changed.
             if digest is None:
                 self._open(make_reader(Path()), None)
             else:
                 with content_cache(digest) as folder:
                     self._open(make_reader(folder), folder)
+        # Mistakes that are told already pass; the others are told together with their table.
         except InputError:
             raise
         except (Damaged, ValueError) as error:
@@ -81,6 +83,7 @@ class RecordedExamples:
         self.fields: Mapping[str, Field] = self._form.fields
         self.words: tuple[str, ...] = self._form.words
         self.optimum: Mapping[str, float] = {}
+        # Held-out clients lie behind the others, because `Assignment` numbers them so.
         self._places = np.concatenate([self._split.trained, self._split.held_out])
         self.held_out_devices = self._split.held_out.size
         counts = self._index.examples[self._split.trained]
@@ -109,6 +112,7 @@ class RecordedExamples:
             kind = np.float32 if field.kind == "real" else np.int64
             found[name] = np.empty((*positions.shape, *field.shape), kind)
         problems: dict[int, str] = {}
+        # Every device is tried, so that one error names all whose data is damaged.
         for row, place in enumerate(places):
             try:
                 client = self._client(int(place))
@@ -143,6 +147,7 @@ class RecordedExamples:
     def _counted(self) -> Contents:
         """What the data has, from as many clients as it takes to know."""
         counting = Counting(self._table)
+        # Words are counted in trained clients alone, but the largest value in all of them.
         splits = ((self._split.trained, True), (self._split.held_out, False))
         count = self._split.trained.size + self._split.held_out.size
         read = 0
@@ -168,6 +173,7 @@ class RecordedExamples:
         """All examples of one client. Raises ValueError."""
         known = self._decoded.get(place)
         if known is not None:
+            # The one that was not used for longest is forgotten first.
             self._decoded.move_to_end(place)
             return known
         client = self._index.client(place)
@@ -235,6 +241,7 @@ def _splits(index: Index, table: AssignedData) -> _Split:
             "several clients"
         )
     chosen = held_out_places(places.size, table.held_out_share)
+    # A mask keeps the clients that are trained on in order of their names.
     is_held_out = np.zeros(places.size, np.bool_)
     is_held_out[chosen] = True
     return _Split(places[~is_held_out], places[chosen])

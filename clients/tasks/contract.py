@@ -97,6 +97,7 @@ def check_gradients_are_slopes(make: MakeTask) -> None:
     start = {name: part.double() for name, part in _start(task, 2).items()}
     _, gradients = _losses_and_gradients(task, start, batch)
     draws = torch.Generator().manual_seed(SEED)
+    # It is small beside the curvature of a loss, and large beside the rounding of float64.
     step = 1e-6
     for name, part in start.items():
         direction = torch.randn(part.shape, generator=draws, dtype=torch.float64)

@@ -48,6 +48,7 @@ class CustomTask:
             self._refuse("`shapes` must have the shape of every parameter by its name")
         self.metrics: tuple[Metric, ...] = tuple(getattr(self._task, "metrics", ()))
         names = {metric.name for metric in self.metrics if isinstance(metric, Metric)}
+        # There are fewer names than metrics where two share a name, or one is no Metric.
         if not names or len(names) < len(self.metrics):
             self._refuse("`metrics` must be fedray.messages.Metric objects of different names")
         self.shapes: dict[str, tuple[int, ...]] = {
@@ -81,6 +82,7 @@ class CustomTask:
             ScenarioError: the user's code fails, or gives something else.
         """
         given = self._called("losses", lambda: self._task.losses(parameters, batch))
+        # Every field has the devices on its first axis, so any of them tells how many there are.
         any_field = next(iter(batch.values()))
         devices = len(any_field)
         if not isinstance(given, Tensor) or given.shape != (devices,):

@@ -118,6 +118,7 @@ def parameters_in(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> NDArray[
             f"training.initial.file={str(file)!r} is the model of another task: it lacks "
             f"{expected} and has {unknown} instead; give one of the same task and sizes"
         )
+    # The order is that of the shapes, which the file need not share.
     parts = [found[name].ravel() for name in shapes]
     flat = np.concatenate(parts).astype(np.float32)
     if not np.isfinite(flat).all():

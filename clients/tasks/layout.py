@@ -29,6 +29,7 @@ def named(parameters_GD: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     parts = parameters_GD.split(sizes, dim=1)
     tensors_by_name: dict[str, Tensor] = {}
     for (name, shape), part in zip(shapes.items(), parts, strict=True):
+        # To split only the last axis of a part copies nothing, so this is a view.
         tensors_by_name[name] = part.reshape(-1, *shape)
     return tensors_by_name
 

@@ -179,6 +179,7 @@ class ModuleTask:
         }
         self.shapes = {name: tuple(part.shape) for name, part in self._initial.items()}
         everything = [*named_parameters, *module.named_buffers()]
+        # Buffers, and parameters without a gradient, are needed by the module and never averaged.
         self._fixed = {
             name: part.detach() for name, part in everything if name not in self._initial
         }

@@ -71,6 +71,7 @@ class NextWord:
             if name.endswith("bias"):
                 part = np.zeros(shape)
                 if name == "gate_bias":
+                    # The gates lie in this order: input, forget, output, candidate.
                     part[HIDDEN : 2 * HIDDEN] = 1.0
             else:
                 fan_in = EMBEDDING if name == "embedding" else shape[0]
@@ -127,6 +128,7 @@ def _logits(parameters: Parameters, tokens: Tensor) -> Tensor:
     # The tables of all devices are rows of one, so that the group is a single look-up.
     first_rows = torch.arange(devices) * (WORDS + 1)
     rows = tokens + first_rows[:, None, None]
+    # Steps come before sentences, so that what one step of the recurrence reads lies together.
     by_step = rows.transpose(1, 2).reshape(devices, -1)
     inputs = functional.embedding(by_step, table.reshape(-1, EMBEDDING))
     gate_bias = parameters["gate_bias"][:, None, :]

@@ -47,6 +47,7 @@ class Quadratic:
             )
         (dimension,) = inputs.shape
         self.shapes: Mapping[str, tuple[int, ...]] = {"w": (dimension,)}
+        # Where there are fewer than dimensions, they repeat from the first one on.
         curvatures = np.resize(table.curvatures, dimension)
         # Roots, because they scale the distance before it is squared.
         self._roots = torch.from_numpy(np.sqrt(curvatures))

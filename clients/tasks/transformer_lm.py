@@ -82,6 +82,7 @@ class TransformerLm(TextModel):
         # One product gives queries, keys and values of all heads.
         attended = _applied(own, "attend", rows)
         by_head = attended.view(-1, words, 3, self._heads, width // self._heads)
+        # The three parts come first, to be taken apart, then heads before words, for the attention.
         query, key, value = by_head.permute(2, 0, 3, 1, 4).unbind()
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         heads_joined = mixed.transpose(1, 2).reshape(rows.shape)

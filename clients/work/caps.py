@@ -72,6 +72,7 @@ def _within(
     """How many of a device's first examples have at most max_tokens together; 1 at least."""
     field = source.fields["tokens"]
     seen = 0
+    # They are read in parts, because the cap is mostly reached long before the last one.
     for first in range(0, usable, READ_AT_ONCE):
         end = min(first + READ_AT_ONCE, usable)
         positions = np.arange(first, end)

@@ -67,9 +67,11 @@ class LocalTraining:
         parameters = repeated(start, devices) if is_copy_needed else start
         # Plain SGD is a single call; torch's optimisers would take longer than a small model.
         optimizer = _optimizer(table, list(parameters.values()))
+        # Examples are read for a few steps at once, because every read has a fixed cost.
         steps_at_once = max(1, MOST_EXAMPLES_HELD // (devices * batch))
         first_losses_G = torch.zeros(devices)
         examples: dict[str, Tensor] = {}
+        # Devices take their steps together, so that a step is one product for the whole group.
         for step in range(most_steps):
             step_in_window = step % steps_at_once
             if step_in_window == 0:
@@ -89,6 +91,7 @@ class LocalTraining:
             if parameters is start:
                 parameters = _first_step(table, start, gradients)
                 continue
+            # Some devices have fewer steps than others, and stay as they are from then on.
             is_training_G = torch.from_numpy(steps_G > step)
             _take_step(table, parameters, gradients, optimizer, is_training_G)
         updates_GD = order.room()
@@ -136,6 +139,7 @@ class OneGradient:
         """
         used_G = usable_examples(self._table, self._source, order.device_ids, order.held)
         start = named(order.start[None, :], self._task.shapes)
+        # The windows' parts are subtracted, so the room must not hold what was there before.
         updates_GD = order.room().zero_()
         losses_G = torch.zeros(used_G.size, dtype=torch.float64)
         for place, used in enumerate(used_G.tolist()):

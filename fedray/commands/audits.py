@@ -89,6 +89,7 @@ def audit(
     """
     from fedray.trace.several_tasks import is_of_tasks
 
+    # A run of several tasks has a trace for each, so options about one trace are refused.
     if is_of_tasks(trace):
         from fedray.commands.several_tasks import audit_run_of_tasks
 
@@ -119,6 +120,8 @@ def audit(
             {
                 **document,
                 "integrity": opened.integrity,
+                # By default only columns that are read are checked, which says nothing of the
+                # others.
                 "digest_verified": verify is True,
                 **written,
             }
@@ -138,6 +141,7 @@ def audit(
 def _opened(trace: Path, verify: bool | None) -> Any:
     from fedray.trace.imported import open_trace
 
+    # By default a column is checked when it is read; --verify checks all of them besides.
     opened = open_trace(trace, verify=verify is not False)
     if verify:
         opened.verify()
@@ -153,6 +157,7 @@ def _write_figures(opened: Any, result: Any, directory: Path) -> str:
 
 
 def _exit_by_claim(result: Any) -> None:
+    # Scripts rely on the exit code.
     if not result.claim_holds:
         raise typer.Exit(1)
 
@@ -214,11 +219,13 @@ def report(
     from fedray.trace.several_tasks import is_of_tasks
 
     if is_trained_run(trace):
+        # What an audit is asked has no meaning for a trained run, so it is refused if it is given.
         options = {
             "claim": claim,
             "mechanism": mechanism,
             "noise_multiplier": noise_multiplier,
             "delta": delta,
+            # A flag that was not given is False, and has to count as not given.
             "show_devices": show_devices or None,
         }
         given = [name for name, value in options.items() if value is not None]

@@ -33,9 +33,11 @@ def cache(
         raise InputError(f"--delete-unused-for={unused_for:g} must be 0 days or more")
     now, kept, deleted = time.time(), [], []
     for each in cached_contents():
+        # A clock that was set back makes files of the future, which count as used now.
         days = max(0.0, (now - each.used_time) / 86_400)
         row = {"folder": str(each.folder), "mebibytes": each.bytes / 2**20, "unused_days": days}
         is_old = unused_for is not None and days >= unused_for
+        # What another process is opening just now stays, and is listed as kept.
         (deleted if is_old and delete_content(each.folder) else kept).append(row)
     entries = [_entries(sort, unused_for, now) for sort in SORTS]
     if as_json:
@@ -48,6 +50,7 @@ def cache(
         if rows:
             print_table(TextTable(title, [["folder", "MiB", "days unused"], *cells]))
     for rows, word in ((deleted, "deleted"), (kept, "kept")):
+        # That nothing is kept is worth a line, and that nothing was deleted is not.
         if rows or word == "kept":
             size = sum(row["mebibytes"] for row in rows)
             typer.echo(f"{size:,.1f} MiB of {len(rows)} data files {word}")
@@ -69,6 +72,7 @@ def _entries(sort: str, unused_for: float | None, now: float) -> dict[str, Any]:
             is_old = unused_for is not None and now - each.used_time >= 86_400 * unused_for
             if is_old:
                 for file in each.files:
+                    # Another process may have deleted it meanwhile.
                     file.unlink(missing_ok=True)
             word = "deleted" if is_old else "kept"
             counts[word] += 1

@@ -45,12 +45,15 @@ def in_flags(message: str, parameters: Iterable[Any]) -> str:
     for each in parameters:
         if each.param_type_name == "option":
             flags[each.name] = each.opts[0], (*each.secondary_opts, each.opts[0])[0]
+    # Arguments that the library calls otherwise lead to the same flags.
     flags |= {name: flags[own] for own, name in OTHER_NAMES.items() if own in flags}
     names = "|".join(map(re.escape, flags))
+    # Names inside paths, quotes and dotted keys are no arguments, hence what may not stand before.
     mention = re.compile(rf"(?<![\w.'/-])({names})(=(?:True|None|False)\b|=)")
 
     def flag(found: re.Match[str]) -> str:
         on, off = flags[found[1]]
+        # A value stays behind its flag; True and None name the flag itself, and False its opposite.
         return {"=False": off, "=": f"{on}="}.get(found[2], on)
 
     of_a_file = _OF_A_FILE.search(message)

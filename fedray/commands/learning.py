@@ -138,6 +138,7 @@ def train(
         aggregator_gpus=aggregator_gpus,
     )
     opened = open_trace(trace)
+    # A file that is named in the command is trusted; code that came with the trace is not.
     if scenario is not None:
         value = Scenario.from_toml(scenario, overrides or (), trust_code=True)
     else:
@@ -152,12 +153,14 @@ def train(
             opened,
             value,
             placement,
+            # A training is resumed in its own directory, so that there is no other --out.
             resume or out,
             on_progress,
             is_resumed=resume is not None,
             trust_code=trust_code,
         )
     privacy = value.privacy
+    # The training may have another mechanism than the run, so that the audit is of this one.
     audit = audit_trace(
         opened,
         privacy.noise_multiplier,
@@ -207,6 +210,7 @@ def pretrain(
     from fedray.scenario.pretraining import Pretraining
     from fedray.table import read_table_file
 
+    # The scenario is read before the public data, because a mistake in it costs no time.
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     table = read_table_file(Pretraining, public, "public data")
     with progress_line("pretraining", quiet) as on_status:
@@ -258,6 +262,7 @@ def compare(
     from fedray.studies.compare_page import comparison_figures, comparison_page
 
     result = compare_runs(runs, trace, delta)
+    # Files are written before anything is printed, because the JSON names them.
     written = _write_shown(
         page, lambda: comparison_page(result), figures, lambda: comparison_figures(result)
     )

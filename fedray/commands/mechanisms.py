@@ -101,6 +101,7 @@ def optimize(
             print_figures(other.to_json())
         if out is not None:
             typer.echo(f"mechanism  {out}")
+    # The mechanism is printed and written by now; the exit code tells that it was interrupted.
     if search.is_interrupted:
         raise KeyboardInterrupt("interrupted; the mechanism is the best that was found so far")
 
@@ -126,11 +127,13 @@ class _Search:
     def _interrupt(self, number: int, frame: Any) -> None:
         del number, frame
         self.is_interrupted = True
+        # From now on an interrupt ends the process, as it does everywhere else.
         signal.signal(signal.SIGINT, self._before)
 
     def __call__(self, line: str) -> None:
         self._tell(line)
         if self.is_interrupted:
+            # The optimisers understand it as the wish to end with the best that was found.
             raise StopIteration
 
 

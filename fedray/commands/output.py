@@ -105,6 +105,7 @@ DeltaOption = Annotated[float, typer.Option("--delta", metavar="D", help="Delta 
 
 
 def print_json(document: dict[str, Any]) -> None:
+    # NaN is no JSON, and would be refused by other programs.
     typer.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
@@ -134,8 +135,10 @@ def print_table(given: TextTable) -> None:
     from rich.text import Text
 
     console = Console(
+        # rich takes 80 columns where there is no terminal, which few of our tables fit in.
         width=None if sys.stdout.isatty() else WIDTH_OF_FILES,
         highlight=False,
+        # Cells may hold brackets and colons, which are no markup and no emoji.
         markup=False,
         emoji=False,
     )
@@ -143,10 +146,12 @@ def print_table(given: TextTable) -> None:
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     if given.title:
         _print_paragraph(Paragraph("", given.title))
+    # The box takes three characters for each column, and one more.
     if sum(widths) + 3 * len(widths) + 1 > console.width:
         _print_records(given)
         return
     table = Table(box=SIMPLE, show_header=given.has_heading)
+    # A cell is never wrapped here: a table that does not fit was printed as records above.
     for head in rows[0]:
         table.add_column(Text(head) if given.has_heading else "", no_wrap=True)
     for row in rows[1:] if given.has_heading else rows:
@@ -235,6 +240,7 @@ def refuse_existing(out: Path | None) -> None:
     Raises:
         InputError: if it exists.
     """
+    # A link that leads nowhere is refused too, because writing would follow it.
     if out is not None and (out.exists() or out.is_symlink()):
         raise InputError(
             f"output {str(out)!r} exists already; name a new directory, or remove it first"

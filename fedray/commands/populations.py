@@ -78,6 +78,7 @@ def fit_log(
     from fedray.trace.log_records import RecordColumns
 
     known = {name: value for name, value in columns.items() if value is not None}
+    # Mistakes in the keys are told before the log is read, which may take long.
     base = base_table(overrides)
     fits_offset = utc_offset == "unknown"
     with progress_line("fitting", quiet) as on_status:
@@ -167,6 +168,7 @@ def population(
         "file": None,
     }
     if sessions is not None:
+        # An unknown format is refused before the sessions are made.
         chosen = form_of(sessions, file_format)
         blocks = population_sessions(value, wanted, days)
         with progress_line("writing sessions", quiet):
@@ -217,6 +219,7 @@ def sessions(
         raise InputError(f"idle={idle!r} is for FLASH; leave it out")
     chosen = form_of(out, file_format)
     found = read_fedscale(trace) if kind == "fedscale" else read_flash(trace, idle or "screen-off")
+    # A recording is replayed over and over, with a period of whole days.
     days = int(-(-found.end.max() // 86_400.0))
     total = write_sessions([found], out, chosen, 86_400.0 * days)
     document = {

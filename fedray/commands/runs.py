@@ -76,6 +76,7 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a scenario, train its model, write its trace, audit it, and write its report."""
+    # Imports are inside the commands, so that those without Ray and torch start at once.
     from fedray.audit.audit import audit_trace
     from fedray.pipeline import resume_run, run_scenario
     from fedray.placement import Placement
@@ -98,6 +99,7 @@ def run(
         worker_timeout_seconds=worker_timeout,
         aggregator_gpus=aggregator_gpus,
     )
+    # An interrupted run knows its scenario, so that none need be given with --resume.
     value = None
     if scenario is not None:
         value = read_scenario(scenario, overrides or (), trust_code=trust_code)
@@ -123,6 +125,7 @@ def run(
     ):
         on_progress = both(show, write)
         if resume is not None:
+            # The directory says what was run, because a scenario may be left out.
             is_of_tasks = is_unfinished_run_of_tasks(resume)
             if value is not None and is_of_tasks != isinstance(value, SeveralTasks):
                 raise CheckpointError(
@@ -136,9 +139,12 @@ def run(
             on_start = None
             if not quiet:
                 _say_compiling()
+                # Whoever reads that the population is too small can end the run before it takes
+                # long.
                 on_start = partial(_say_supply, value)
             start: Any = run_tasks if isinstance(value, SeveralTasks) else run_scenario
             trace = start(value, placement, out, on_progress, on_start)
+    # Runs of several tasks have audits and pages of their own.
     if isinstance(trace, TasksRun):
         print_run_of_tasks(trace, as_json)
         return
@@ -165,8 +171,10 @@ def run(
         driver = f"{trace.run['driver_peak_mebibytes']:,.0f} MiB"
         typer.echo(f"shards  {trace.run['shards']} (peak memory {use}), driver {driver}")
         typer.echo(f"trace   {trace.path}\nreport  {report or '-'}")
+    # It is raised after the printing, so that what was computed is not lost.
     if problem:
         raise RunFailed(problem)
+    # The audit of a starved run holds, but scripts must see that rounds are missing.
     if trace.run["ended"].startswith("starved"):
         typer.echo(f"fedray: {trace.run['ended']}", err=True)
         raise typer.Exit(1)
@@ -301,6 +309,7 @@ def reproduce(
     from fedray.scenarios.gboard import select
     from fedray.studies.reproduce import FIT_NOTE, GAP_NOTE, PACE_NOTE, reproduce_gboard
 
+    # Each kind of reproduction has options of its own, and refuses those of the others.
     if what == "learning":
         if (rows, shards, address) != (None, None, None):
             raise InputError(
@@ -349,11 +358,13 @@ def reproduce(
             f"{what!r} is nothing that can be reproduced; there are gboard, gboard-privacy and "
             "learning"
         )
+    # An output that exists is refused now, because the simulations take long.
     refuse_existing(out)
     placement = Placement(shards=shards, address=address)
     count = len(select(rows))
     documents: list[dict[str, Any]] = []
     table: list[list[str]] = []
+    # Ray tells of its workers on stdout, where JSON may have to stand alone.
     with progress_line("simulating", quiet) as on_status, contextlib.redirect_stdout(sys.stderr):
 
         def keep(results: list[Any]) -> None:
@@ -361,6 +372,7 @@ def reproduce(
             last = results[-1]
             text = f"{last.name} done, min-sep {shown_min_sep(last.min_sep.observed)}"
             on_status(PartDone(text, len(results), count))
+            # The lists are filled in place, because they are printed after the last row.
             documents[:] = [result.to_json() for result in results]
             table[:] = reproduction_rows(documents)
             if out is not None:
@@ -400,6 +412,7 @@ def _reproduce_privacy(rows: str | None, as_json: bool) -> None:
         title = "Privacy of published runs, recomputed (Xu et al. 2023, tables 1 and 2)"
         print_table(TextTable(title, published_privacy_rows(documents)))
         typer.echo(f"{GAP_NOTE}\n{TREE_NOTE}")
+    # Scripts see by the exit code that a recomputed figure is not the printed one.
     if not all(result.agrees for result in results):
         raise typer.Exit(1)
 
@@ -568,6 +581,7 @@ def fit(
     habits.toml --page fit.html
     """
     if min_sep is None and rounds_between is None and file is not None:
+        # No log is TOML: a scenario was given, and what was observed was forgotten.
         if file.suffix.lower() == ".toml":
             raise InputError(
                 f"{str(file)!r} is a scenario; give what was observed, by --min-sep B or "
@@ -603,6 +617,7 @@ def fit(
             as_json=as_json,
         )
         return
+    # What follows is about an observed min-sep, where options of logs would have no effect.
     of_log = {
         "--device-column": device_column,
         "--start-column": start_column,
@@ -628,6 +643,7 @@ def fit(
             "give what was observed: a log, or either --min-sep B, the gap, or --rounds-between "
             "M, as published"
         )
+    # Publications count the rounds between two participations, which are one fewer than the gap.
     gap = min_sep if min_sep is not None else gap_of(rounds_between or 0)
     keys = {"reach": "population.reach", "checkins": "rounds.max_checkins_per_hour"}
     if vary not in keys:
@@ -640,6 +656,7 @@ def fit(
 
         def tell_run(run: Any) -> None:
             text = f"{run.value:g} gives min-sep {fitted_min_sep(run.to_json())}"
+            # The search may need fewer runs, so that the time left is told as an upper bound.
             on_status(PartDone(text, next(counted), MOST_RUNS, is_least=True))
 
         found = fit_min_sep(

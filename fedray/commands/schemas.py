@@ -19,6 +19,7 @@ def _known_names() -> list[str]:
     from fedray.trace.columns import MEANINGS
 
     paths = [each.path or "scenario" for each in tables_of()]
+    # A table of several kinds occurs once for each of them.
     return list(dict.fromkeys([*paths, *MEANINGS]))
 
 
@@ -70,6 +71,7 @@ def _described(name: str) -> list[dict[str, Any]]:
     wanted = "" if name == "scenario" else name
     paths = {each.path for each in tables}
     if wanted not in paths:
+        # The last part of a name is enough where one table alone is least deep.
         same_end = [path for path in paths if path.endswith(f".{wanted}")]
         least = min((path.count(".") for path in same_end), default=0)
         same_end = [path for path in same_end if path.count(".") == least]

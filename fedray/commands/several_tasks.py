@@ -30,6 +30,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         for name, each in audit.audits.items():
             trace = found.traces[name]
             reports[name] = str(write_report(trace, each, trace.path / REPORT_FILE))
+        # The empty name stands for the page of the run as a whole.
         reports[""] = str(write_tasks_report(audit, found.path / REPORT_FILE))
     except InputError as error:  # such as a full disk: the traces are whole all the same
         problem = (
@@ -54,6 +55,7 @@ def print_run_of_tasks(found: Any, as_json: bool) -> None:
         for name, trace in found.traces.items():
             typer.echo(f"trace   {trace.path} (task {name})")
         typer.echo(f"run     {found.path}\nreport  {reports.get('', '-')}")
+    # It is raised after the printing, so that what was computed is not lost.
     if problem:
         raise RunFailed(problem)
     ended = {name: trace.run["ended"] for name, trace in found.traces.items()}
@@ -152,6 +154,7 @@ def _audited(
     from fedray.trace.several_tasks import TasksRun
 
     opened = TasksRun.open(directory, verify is not False)
+    # Flags that were not given are False, and other options None or empty.
     given = [name for name, value in refused.items() if value]
     if given:
         first = next(iter(opened.traces))

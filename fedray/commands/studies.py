@@ -76,6 +76,7 @@ def stress(
             typer.echo(f"{name}  {text}")
         return
     value, scenario = find_sweep(sweep)
+    # An output that exists is refused now, because the sweep takes long.
     refuse_existing(out)
     from fedray.report.files import write_figure_files
     from fedray.report.text import TextTable
@@ -194,11 +195,13 @@ def plan(
             "the fastest pace"
         )
     refuse_existing(out)
+    # Scenarios know a pace as the least time between two rounds, in minutes.
     pace = (
         []
         if rounds_per_day is None
         else [f"rounds.min_minutes_between={1440.0 / rounds_per_day!r}"]
     )
+    # Timer and report goal only make the scenario whole: the plan tries its own.
     value = scenario_to_fit(
         scenario,
         population,
@@ -226,6 +229,7 @@ def plan(
             typer.echo(line)
         if out is not None:
             typer.echo(f"files   {', '.join(sorted(str(each) for each in out.iterdir()))}")
+    # Scripts see by the exit code that no candidate meets the target.
     if found.best is None:
         raise typer.Exit(1)
 
@@ -276,10 +280,12 @@ def reproduce_learning(
         )
     placement, documents = Placement(backend=backend_of(in_process)), []
     with (
+        # Without --out the trained models are needed only until they are compared.
         tempfile.TemporaryDirectory(prefix="fedray-learning-") as folder,
         progress_line("learning", quiet) as on_status,
         contextlib.redirect_stdout(sys.stderr),
     ):
+        # Each study is written as soon as it is done, so that a failure later loses none of it.
         for each in scenarios:
             found = study_learning(
                 each,

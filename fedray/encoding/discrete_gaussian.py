@@ -67,6 +67,7 @@ class DiscreteGaussianEncoding(SecAggEncoding):
                 f"add noise of variance {float(variance):.3g} steps^2, and nothing is proven below "
                 f"{LEAST_DEVICE_VARIANCE:g}; take a scale of at least {math.ceil(finer):,}"
             )
+        # All devices of the sample together then have its share of the cohort's deviation.
         own = variance * setting.sampled / setting.devices
         if own > MOST_DEVIATION**2:
             raise ScenarioError(
@@ -96,5 +97,6 @@ class DiscreteGaussianEncoding(SecAggEncoding):
         device_id: int,
         round_index: int,
     ) -> None:
+        # Noise comes before the modulus, so that nothing leaves a device without it.
         add_noise(steps_P, self._noise_key, device_id, round_index, *self.noise)
         super()._send(total_P, steps_P, device_id, round_index)

@@ -54,6 +54,7 @@ class NoiseScale(NamedTuple):
         q = 1
         while q < MOST_FINENESS and variance * q * q < FINENESS**2:
             q *= 2
+        # Both roundings are upwards, so that there is never less noise than was asked for.
         square = math.ceil(2 * variance * q * q)
         r = math.isqrt(square - 1) + 1
         return cls(r, q, math.isqrt(r * r // (2 * q * q)) + 1)
@@ -86,6 +87,7 @@ def add_noise(steps, key, device_id, round_index, r, q, t):
 def _gaussian(source, key, r, q, t):
     """Algorithm 3."""
     while True:
+        # A discrete Laplace number is kept with the probability that makes those kept Gaussian.
         y = _laplace(source, key, t)
         if _is_exp_of_square(source, key, abs(abs(y) * 2 * q * q * t - r * r), 2 * q * t * r):
             return y
@@ -104,6 +106,7 @@ def _laplace(source, key, t):
             whole += 1
         size = rest + t * whole
         is_negative = _word(source, key) & _ONE
+        # Zero would be drawn with both signs, so one of them is drawn again.
         if is_negative and size == 0:
             continue
         return -size if is_negative else size
@@ -137,6 +140,7 @@ def _is_exp(source, key, a, b):
     k = 1
     while _is_ratio(source, key, a, b) and _is_ratio(source, key, 1, k):
         k += 1
+    # By the series of the exponential, k ends at an odd number with probability exp(-a / b).
     return k % 2 == 1
 
 
@@ -150,6 +154,7 @@ def _is_ratio(source, key, a, b):
     while True:
         word = _word(source, key)
         for digit in (word >> _SHIFT_16, word & _LOW_16):
+            # This is the next digit of a / b in base 2^16, by long division.
             a <<= 16
             expected = a // b
             if np.int64(digit) != expected:
@@ -166,6 +171,7 @@ def _below(source, key, end):
     if bits == 0:
         return 0
     while True:
+        # Numbers beyond the end are drawn again, so that the others stay equally likely.
         number = np.int64(_word(source, key) >> np.uint64(32 - bits))
         if number < end:
             return number

@@ -60,6 +60,7 @@ class FixedPointEncoding:
     ) -> NDArray[np.float32]:
         """See `Encoding`. The sum is rounded once, to float32."""
         decoded_D = np.empty(total_P.size, np.float32)
+        # The division is by a power of two, and therefore exact.
         _decode(total_P, decoded_D, clip_norm / 2.0**FIXED_POINT_BITS)
         return decoded_D
 
@@ -80,6 +81,7 @@ def _encode_into(total, values, factors, steps_per_unit):
         for device in range(devices):
             if factors[device] == 0.0:  # the values may be NaN
                 continue
+            # Factor and unit are one number, so that a coordinate is scaled in one product.
             scale = steps_per_unit * factors[device]
             own = values[device][first : first + _CHUNK]
             for place in range(chunk.size):

@@ -32,6 +32,7 @@ def largest_square(scale: int, coordinates: int) -> int:
         scale: S, steps in a clip norm.
         coordinates: d, a power of two.
     """
+    # The root sqrt(2 ln(1 / alpha)) of the bound is 1, because alpha is exp(-1/2).
     return scale**2 + scale + math.floor(rounding_square(coordinates))
 
 

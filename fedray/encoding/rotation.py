@@ -29,6 +29,7 @@ def _signs(key: Key, round_index: int, coordinates: int):
     signs = np.empty(coordinates)
     words = np.empty(4, np.uint64)
     for coordinate in range(coordinates):
+        # A draw has 128 bits, which are as many signs.
         place = coordinate % 128
         if place == 0:
             words[0], words[1], words[2], words[3] = draw(key, 0, round_index, coordinate // 128)
@@ -42,6 +43,7 @@ def walsh_hadamard(values):
     """Transforms values [P] in place, without normalising: twice gives P times the values."""
     half = 1
     while half < values.size:
+        # Each pass adds and subtracts pairs that lie half a block apart; then blocks double.
         for start in range(0, values.size, 2 * half):
             for place in range(start, start + half):
                 low, high = values[place], values[place + half]

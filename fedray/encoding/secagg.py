@@ -76,6 +76,7 @@ class SecAggEncoding:
         self._rounding_key = stream_key(setting.seed, Stream.ROUNDING)
         self._check_scale()
         self.largest = largest_coordinate(table.scale, self._coordinates)
+        # Sums lie from minus to plus the largest one, and each needs a residue of its own.
         self.modulus = _modulus(table, 2 * self._largest_sum() + 1, setting.devices)
 
     @property
@@ -105,6 +106,8 @@ class SecAggEncoding:
                 self._round(
                     steps_P, value_D, factor, clip_norm, signs_P, device_id, updates.round_index
                 )
+            # A device without a usable update sends all the same: zeros, or noise where devices add
+            # it.
             self._send(total_P, steps_P, device_id, updates.round_index)
 
     def encode_zeros_into(
@@ -114,6 +117,7 @@ class SecAggEncoding:
 
     def add(self, total_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> None:
         """See `Encoding`."""
+        # Both are residues below 2^62, so that their sum fits before it is reduced.
         total_P += other_P
         total_P %= self.modulus
 
@@ -122,10 +126,12 @@ class SecAggEncoding:
     ) -> NDArray[np.float32]:
         """See `Encoding`."""
         signs_P = signs_of(self._setting.seed, round_index, self._coordinates)
+        # Two transforms multiply by P together; each end takes off its root.
         units_per_step = clip_norm / self._scale / math.sqrt(self._coordinates)
         sum_P = _centred(total_P, self.modulus)
         walsh_hadamard(sum_P)
         decoded_P = sum_P * signs_P * units_per_step
+        # The padding stood for zeros, and is dropped.
         return decoded_P[: self._setting.dimension].astype(np.float32)
 
     def contribution_norm(self, clip_norm: float) -> float:
@@ -160,6 +166,7 @@ class SecAggEncoding:
         # The transform is not normalised, so that is done here.
         multiplier = factor * self._scale / clip_norm / math.sqrt(self._coordinates)
         rotated_P = _rotated(value_D, multiplier, signs_P)
+        # The rotation spreads an update so evenly that this hardly ever changes a coordinate.
         np.clip(rotated_P, -self.largest, self.largest, out=rotated_P)
         most = largest_square(self._scale, self._coordinates)
         if not _round(rotated_P, steps_P, self._rounding_key, device_id, round_index, most):
@@ -225,9 +232,12 @@ def _round(rotated, steps, key, device_id, round_index, largest_square):
                     key, address, round_index, coordinate // 4
                 )
             below = math.floor(rotated[coordinate])
+            # It is rounded up with the probability of its fraction, so that the mean of what is
+            # sent is what is meant.
             is_up = uniform(words[place]) < rotated[coordinate] - below
             steps[coordinate] = np.int64(below) + (1 if is_up else 0)
             square += steps[coordinate] ** 2
+            # This attempt has failed, whatever the other coordinates are rounded to.
             if square > largest_square:
                 break
         if square <= largest_square:

@@ -65,6 +65,7 @@ class _Listener:
             for name, words in OF_ROUNDS.items():
                 value = getattr(progress.metrics, name)
                 self._writer.add_scalar(name, value, progress.trained, description=words)
+            # The last evaluation is told with every round until there is another one.
             if progress.evaluation is not None and progress.evaluated > self._evaluated:
                 self._evaluated = progress.evaluated
                 for name, measured in progress.evaluation.metrics.items():

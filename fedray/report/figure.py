@@ -95,6 +95,7 @@ class Series:
         place is the point's in x."""
         assert self.until is not None
         slack = 1e-9 * np.abs(self.until[:-1])
+        # As for the markers, steps that differ by rounding alone leave no gap.
         is_gap = self.x[1:] > self.until[:-1] + slack
         breaks = np.flatnonzero(is_gap) + 1
         # Each step has two corners; a corner more, without y, breaks the line at a gap.
@@ -152,6 +153,7 @@ class Figure:
         values = np.append(np.concatenate(of_series or [np.ones(1)]), of_marks)
         if which == "y" and any(each.kind == "bars" for each in self.series):
             values = np.append(values, 1.0)
+        # Zero and what is below it have no place on a logarithmic axis.
         known = values[values > 0]
         return log_ticks(float(known.min()), float(known.max())) if known.size else []
 
@@ -178,6 +180,7 @@ class Figure:
         for (x, y), label in zip(points, series.labels, strict=True):
             width = CHARACTER[0] * len(label)
             height = CHARACTER[1]
+            # It stays so where a label fits on none of the four sides.
             places.append(None)
             for right, above in ((0, 1), (1, 0), (-1, 0), (0, -1)):
                 left = x + right * (width / 2 + 5.0) - width / 2
@@ -231,6 +234,7 @@ class Plane:
         if the axis is."""
         low = min(self.values.values())
         high = max(self.values.values())
+        # All values are equal, so none of the cells stands out.
         if low == high:
             return 0.0
         if self.z.is_log:
@@ -260,7 +264,9 @@ def log_ticks(low: float, high: float) -> list[float]:
         digits = (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = _decimal_ticks(powers, digits)
+    # An axis reaches a little beyond the data, so numbers just outside are kept.
     ticks = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
+    # The least values need a number near them, though it is none of the series.
     if ticks[0] > 2.0 * low:
         finer = _decimal_ticks(powers, (1, 2, 5))
         ticks.insert(0, next(tick for tick in finer if tick >= low))
@@ -273,6 +279,7 @@ def _linear_ticks(low: float, high: float) -> list[float]:
     # From text, a power of ten is the nearest float64.
     step = float(f"1e{math.floor(math.log10(max(span, 0.1 * low)))}")
     step *= next((each for each in (0.2, 0.5, 1.0) if span <= 6 * each * step), 2.0)
+    # The slack keeps ends that are multiples of the step but for rounding.
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(place * step, 12) for place in range(first, last + 1)]

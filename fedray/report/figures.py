@@ -36,6 +36,7 @@ def trace_figures(trace: Trace) -> list[Figure]:
         stored_uploads,
         staleness,
     ]
+    # Each figure knows by itself whether this trace has anything to show in it.
     figures = [make(trace) for make in of_run]
     return [*(figure for figure in figures if figure is not None), *held_out_metrics(trace)]
 
@@ -43,6 +44,7 @@ def trace_figures(trace: Trace) -> list[Figure]:
 def audit_figures(audit: Audit) -> list[Figure]:
     """Figures of participations; and of privacy, where the `audit` has a mechanism with noise."""
     of_audit: list[Callable[[Audit], Figure | None]] = [participations_per_device, gaps, exclusions]
+    # There is no ledger where no noise is known.
     if audit.ledger:
         of_audit += [epsilon_over_rounds, rho_over_rounds, device_privacy]
     figures = [make(audit) for make in of_audit]
@@ -81,9 +83,12 @@ def staleness(trace: Trace) -> Figure | None:
     counts = np.zeros(0, np.int64)
     for part in trace.accepted():
         assert part.versions is not None
+        # The trace is read part by part, so that its rows are never in memory together.
         found = np.bincount(part.rounds - part.versions, minlength=counts.size)
+        # The new counts may be longer, where this part has the stalest report so far.
         found[: counts.size] += counts
         counts = found
+    # Numbers that do not occur have no bar: a logarithmic axis has no place for zero.
     behind = np.flatnonzero(counts).astype(np.float64)
     y = counts[counts > 0].astype(np.float64)
     return Figure(
@@ -104,6 +109,7 @@ def exclusions(audit: Audit) -> Figure | None:
         return None
     rounds, counts = np.unique(found.rounds, return_counts=True)
     x = rounds.astype(np.float64)
+    # Each step lasts to the next exclusion, and the last one to the end of the run.
     until = np.append(x[1:], np.maximum(x[-1], float(audit.rounds)))
     return Figure(
         "excluded",
@@ -200,6 +206,7 @@ def round_durations(trace: Trace) -> Figure | None:
 
 def _time_axis(end: float) -> tuple[Axis, float]:
     """The axis of simulated time, and how many seconds its unit has."""
+    # In a run of a few days the hours matter, and in a longer one they cannot be read.
     if end > 3 * DAY:
         return Axis("Day of the run"), DAY
     return Axis("Hour of the run"), HOUR
@@ -271,6 +278,7 @@ def _metric_series(metric: Metric, line: MetricLine) -> Series:
     values = np.stack([columns[name] for columns in (line.columns, *line.others)])
     # NaN in rounds without an evaluation, and where a model has diverged.
     is_known = ~np.isnan(values).any(axis=0)
+    # After round t, which counts from 0, the model was trained on t + 1 rounds.
     x = line.columns["round"][is_known] + 1.0
     values = values[:, is_known].astype(np.float64)
     ends = {"low": values.min(axis=0), "high": values.max(axis=0)} if line.others else {}
@@ -332,6 +340,7 @@ def gap_bins(
         return np.array([0, 1]), np.array([0])
     low = int(values.min())
     high = int(values.max())
+    # The width is rounded up, so that no more than so many bins hold all values.
     width = -(-(high - low + 1) // most)
     edges = np.arange(low, high + width + 1, width)
     return edges, np.histogram(values, bins=edges)[0]

@@ -106,6 +106,7 @@ def figure_csv(figure: Shown) -> str:
     for mark in figure.marks:
         at = _plain(mark.at)
         end = "" if mark.until is None else _plain(mark.until)
+        # A mark on one axis has no value on the other.
         cells = [at, *([end] * has_until), ""] if mark.axis == "x" else ["", *no_end, at]
         rest = [""] * len(ends)
         writer.writerow([f"mark: {mark.text}", *no_label, *cells, *rest])
@@ -136,6 +137,7 @@ def figure_svg(figure: Shown) -> str:
     """
     if isinstance(figure, Plane):
         return plane_svg(figure)
+    # Only drawings need matplotlib, which may not be installed.
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
@@ -156,6 +158,7 @@ def figure_svg(figure: Shown) -> str:
         _draw(axes, figure)
         axes.set_title(figure.title, loc="left", fontsize=10, pad=16)
         out = io.StringIO()
+        # A date in the file would make another file of the same figure.
         canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
@@ -166,6 +169,7 @@ def _draw(axes: Any, figure: Figure) -> None:
     _dress(axes.xaxis, axes.set_xscale, figure.x, figure.log_ticks("x"))
     _dress(axes.yaxis, axes.set_yscale, figure.y, figure.log_ticks("y"))
     if any(each.kind == "bars" for each in figure.series):
+        # Bars count whole numbers, between which no number of the axis may stand.
         axes.xaxis.get_major_locator().set_params(integer=True)
         # The axis begins at a half, so that a bar of height one is seen on a logarithmic scale.
         axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
@@ -207,6 +211,7 @@ def _dress(drawn: Any, set_scale: Any, axis: Axis, ticks: list[float]) -> None:
     if axis.is_log:
         set_scale("log")
         drawn.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
+        # matplotlib would put numbers of its own between ours.
         drawn.set_ticks([], minor=True)
 
 
@@ -224,6 +229,7 @@ def _draw_series(axes: Any, figure: Figure, series: Series, place: int) -> None:
     elif series.kind == "bars":
         assert series.until is not None
         middles = (series.x + series.until - 1) / 2
+        # Bars are a little narrower than their bins, as in the page.
         widths = 0.92 * (series.until - series.x)
         axes.bar(middles, series.y, width=widths, color=color, label=label)
     elif series.kind == "steps":

@@ -60,6 +60,7 @@ def write_page(content: str, out: str | Path) -> Path:
     Raises:
         InputError: it cannot be written.
     """
+    # An absolute path can be opened from anywhere once it is printed.
     path = Path(os.path.abspath(out))
     if not path.name or path.is_dir():
         raise InputError(f"report {str(out)!r} is a directory; name a file in it")
@@ -112,6 +113,7 @@ def _about(trace: Trace | ImportedTrace) -> About:
             Path(log).name, description, None, written, packages, {}, {}, None, trace.integrity
         )
     scenario = trace.scenario
+    # A scenario that names no policies has the timer alone.
     policies = scenario["participation"].get("policies", [{"kind": "timer"}])
     kinds = [policy["kind"] for policy in policies]
     run = {
@@ -119,6 +121,7 @@ def _about(trace: Trace | ImportedTrace) -> About:
         "encoding": scenario["privacy"].get("encoding", {}).get("kind", "fixed_point"),
         "report goal (devices in a round)": scenario["rounds"]["report_goal"],
         "policies": ", ".join(kinds) or "none",
+        # A timer that no policy reads has no effect, so it is shown as 0.
         "timer (hours)": scenario["participation"]["timer_hours"] if "timer" in kinds else 0,
         "round separation": scenario["participation"]["round_separation"],
     }
@@ -166,6 +169,7 @@ def render_audit(
     Returns:
         The page as text.
     """
+    # The mechanism of the run, or the one that is claimed, comes first.
     used = audit["mechanisms"][0] if audit["mechanisms"] else None
     shown = []
     if statement:
@@ -336,6 +340,7 @@ def _environment() -> jinja2.Environment:
 def _render(template: str, figures: Sequence[Shown], **values: Any) -> str:
     environment = _environment()
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    # Templates round figures by the functions of the tables, so that both show the same digits.
     used_by_templates = ("epsilon", "fine", "shown_min_sep", "style_of")
     environment.globals |= {name: getattr(tables, name) for name in used_by_templates}
     # NaN is no JSON, and a browser would refuse the whole page's data for one of them.
@@ -368,6 +373,7 @@ def _for_script(figure: Shown) -> dict[str, Any]:
 
 @cache
 def _packed_plotly() -> str:
+    # The library is most of a page and the same in all pages, so it is packed once.
     file = resources.files("fedray.report") / "vendor" / PLOTLY_FILE
     return _packed(file.read_bytes())
 

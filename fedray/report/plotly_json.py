@@ -35,6 +35,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
 
     Colours of text and rules are left out, because the page sets them by its light or dark scheme.
     """
+    # A single series needs no legend, because the title says what it is.
     has_legend = sum(not each.is_reference for each in figure.series) > 1
     data = []
     for place, each in enumerate(figure.series):
@@ -88,6 +89,7 @@ def _bands(series: Series, place: int) -> list[dict[str, Any]]:
 
 def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     color = COLORS[place % len(COLORS)]
+    # When the colours are used up they come again, with the next dash.
     dash = DASHES[place // len(COLORS) % len(DASHES)]
     if series.is_reference:
         points = {
@@ -102,12 +104,15 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
             "showlegend": False,
             **points,
         }
+    # plotly.js reads HTML in names, and users' names may hold anything.
     name = "<br>".join(escape(line) for line in wrap(series.name, LEGEND_CHARACTERS))
     common = {"name": name, "hovertemplate": NAMED_HOVER if len(figure.series) > 1 else HOVER}
     hover = [_hover(figure, series, point) for point in range(series.x.size)]
     if series.kind == "bars":
         assert series.until is not None
+        # A bar counts whole numbers up to until - 1, so it stands around the middle of these.
         middles = (series.x + series.until - 1) / 2
+        # Bars are a little narrower than their bins, so that neighbours are told apart.
         widths = 0.92 * (series.until - series.x)
         bars = {
             "x": _numbers(middles),
@@ -119,6 +124,7 @@ def _trace(figure: Figure, series: Series, place: int) -> dict[str, Any]:
     line = {"color": color, "dash": dash}
     if series.kind == "steps":
         x, y, places = series.path()
+        # A step has two corners, which both tell the values of the step.
         hover = [hover[each] for each in places]
         mode = "lines+markers" if series.has_markers else "lines"
         marker = {"color": color, "size": 3}
@@ -185,6 +191,7 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
     drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
     bars = [each for each in figure.series if each.kind == "bars"]
     if axis.is_log:
+        # plotly.js would choose other numbers than the SVG file has.
         ticks = figure.log_ticks(which)
         drawn |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
         # The axis begins at a half, so that a bar of height one is seen on a logarithmic scale.
@@ -205,6 +212,7 @@ def _shape(mark: Mark) -> dict[str, Any]:
     across = "y" if mark.axis == "x" else "x"
     end = mark.at if mark.until is None else mark.until
     place = {f"{mark.axis}ref": mark.axis, f"{mark.axis}0": mark.at, f"{mark.axis}1": end}
+    # A mark goes across the whole plot, whatever the other axis shows.
     whole = {f"{across}ref": "paper", f"{across}0": 0, f"{across}1": 1}
     if mark.until is None:
         return {
@@ -263,4 +271,5 @@ def _faint(color: str, opacity: float) -> str:
 
 
 def _numbers(values: Any) -> list[float | None]:
+    # JSON has no NaN, and plotly.js leaves a gap at null.
     return [finite_or_none(value) for value in values.tolist()]

@@ -52,9 +52,11 @@ def run_progress(is_shown: bool) -> Iterator[ProgressListener]:
         return
     state = _State()
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("round"), MofNCompleteColumn()]
+    # On a narrow terminal the figures need the room of the bar.
     columns += [BarColumn(bar_width=BAR)] if console.width >= WIDE else []
     columns += [TextColumn("{task.description}"), TimeElapsedColumn()]
     with Progress(*columns, console=console) as bar:
+        # How many rounds there are is told with the first word.
         task = bar.add_task("starting", total=None)
 
         def show(progress: HowFar) -> None:
@@ -95,6 +97,7 @@ def study_progress(title: str, is_shown: bool) -> Iterator[Callable[[str], None]
     if not console.is_terminal:
         yield _StudyLines(title, pace)
         return
+    # Lines of a study hold paths and names, whose brackets are no markup.
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
@@ -172,6 +175,7 @@ class _Lines:
 
     def __call__(self, progress: HowFar | str) -> None:
         text, is_over = self._told(progress)
+        # A notebook's line appears at once, so that the cell shows that something goes on.
         is_first = self._display is not None and self._handle is None
         if not (is_first or is_over or time.monotonic() - self._last >= self._seconds):
             return
@@ -267,6 +271,7 @@ class _State:
     def parts(self) -> list[str]:
         """What is told of a run, the most telling first."""
         parts: list[str] = []
+        # Simulation and training go on side by side, so the slower one decides.
         seconds_left = max(self._seconds_left.values(), default=0.0)
         if seconds_left:
             parts.append(f"{duration(seconds_left)} left")
@@ -278,6 +283,8 @@ class _State:
             parts.append(f"eligible {run.eligible_estimate:,}")
         if training is not None:
             if run is not None and training.trained < run.committed:
+                # It stands right after the time left, because a narrow terminal keeps the first
+                # parts alone.
                 parts.insert(bool(seconds_left), f"trained {training.trained}")
             parts.append(f"train loss {training.metrics.train_loss:.3f}")
             if training.evaluation is not None:
@@ -309,6 +316,7 @@ def estimate_text(estimate: TrainingEstimate) -> str:
 def duration(seconds: float) -> str:
     """A length of time in the unit that suits it."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        # A unit is used from two of it on: "90 min" says more than "2 h".
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(1.0, seconds):.0f} s"

@@ -62,6 +62,7 @@ def tasks_page(audit: TasksAudit) -> str:
 def tasks_figures(audit: TasksAudit) -> list[Shown]:
     """The figures of the page of an `audit`: what the devices got, in each task and over all."""
     curves = audit.composition.curves
+    # The empty name stands for all tasks together.
     steps = len(curves[""])
     shares = np.linspace(0.0, 100.0, steps + 1)
     rhos = {name or "all tasks together": np.array(curve) for name, curve in curves.items()}

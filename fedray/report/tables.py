@@ -51,6 +51,7 @@ class PageTable:
             "number" if all(_NUMBER.fullmatch(cell) for cell in column) else "text"
             for column in columns
         ]
+        # A table without rows has no numbers by which its columns could be told.
         return ["text", *(found or ["text"] * (len(self.rows[0]) - 1))]
 
     @property
@@ -59,6 +60,7 @@ class PageTable:
         screen."""
         columns = len(self.rows[0])
         longest = [max(len(row[place]) for row in self.rows) for place in range(columns)]
+        # A row that is short or has two cells stands on a telephone as it is.
         styles = ["cards"] if columns > 2 and sum(longest) > NARROW else []
         if columns > 9:
             styles.append("wide")
@@ -236,6 +238,7 @@ def _claimed(value: float | str | None) -> str:
 def _found(statement: str, value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or "-"
+    # Counts and rounds are exact, so that nothing needs to be rounded.
     if float(value).is_integer():
         return f"{int(value):,}"
     return down(value, FINE_DECIMALS) if statement in _DOWN else up(value, FINE_DECIMALS)
@@ -327,6 +330,7 @@ def _frontier_cells(entry: dict[str, Any]) -> list[str]:
     participations = str(entry["most"])
     if entry["fewest"] != entry["most"]:
         participations = f"{entry['fewest']} to {entry['most']}"
+    # A cell has room for a dozen; the JSON of the page has all of them.
     spans = ", ".join(map(str, entry["spans"][:12]))
     if len(entry["spans"]) > 12:
         spans += ", ..."
@@ -346,6 +350,7 @@ def outcomes_table(counts: dict[str, int]) -> PageTable:
     Args:
         counts: by outcome.
     """
+    # A run may have selected nobody.
     total = max(1, sum(counts.values()))
     rows = [
         [name, f"{count:,}", f"{100 * count / total:.1f} %"]
@@ -434,6 +439,7 @@ def epsilon(value: float | None) -> str:
 
 def _exactly(value: Any) -> str:
     """A parameter, with every digit that it has."""
+    # It is asked before numbers, because a bool is an int to Python.
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):

@@ -107,6 +107,7 @@ def _clipped_share(columns: dict[str, Any]) -> Figure:
 def _clip_norm(columns: dict[str, Any]) -> Figure | None:
     """The clip norm of each round, beside the estimate that it follows; None where it is fixed."""
     estimates = columns.get("counted_norm", np.array([]))
+    # The column is there, and known, only where the norm follows a quantile.
     is_known = np.isfinite(estimates)
     if not is_known.any():
         return None

@@ -206,6 +206,7 @@ class Runs:
         if level == MOST_LEVELS or (level and _is_of_run(folder)):
             return
         names: list[str] = []
+        # A folder may vanish, or be closed to us, while it is looked into.
         with contextlib.suppress(OSError), os.scandir(folder) as inside:
             names = sorted(
                 each.name
@@ -216,6 +217,7 @@ class Runs:
             yield from self._folders(folder / name, level + 1)
 
     def _entry(self, folder: Path) -> Entry | None:
+        # The entry of its run tells of it, so that it has none of its own.
         if folder.name.endswith(LIVE_TRAINING) and self._belongs(folder):
             return None
         if folder.name.endswith(PARTIAL):
@@ -264,6 +266,7 @@ class Runs:
             # The trace is whole, and its model is still made.
             command = "run --resume"
             entry = self._with_progress(entry, live, read_progress(live), f"{command} {_HERE}")
+            # The trace is that of one task, and only the run of all tasks can be resumed.
             if entry.resume and (folder.parent / TASKS_FILE).is_file():
                 whole = f"fedray {command} {shlex.quote(str(folder.parent))}"
                 entry = replace(entry, resume=whole)
@@ -363,6 +366,7 @@ class Runs:
             state=state,
             resume=resume,
             count=told.count,
+            # The clock may have been set back while the run went on.
             wall_seconds=max(0.0, told.told - told.begun),
             seconds_left=told.seconds_left if state != "interrupted" else None,
             told=max(0.0, now - told.told),
@@ -408,6 +412,7 @@ class Runs:
             begun = time.monotonic()
             privacy = _bound(partial, tables, rounds)
             taken = time.monotonic() - begun
+            # The next bound waits so long that bounds take no more than their share of the time.
             kept = _Bound(privacy, begun + taken / SHARE_FOR_BOUNDS)
             self._bounds[key] = kept
         return kept.privacy
@@ -453,8 +458,10 @@ class Runs:
             # A link may lead out of the directory.
             if not S_ISREG(stat.st_mode):
                 return None
+            # A file that was written anew differs in one of these, and is parsed again.
             form = stat.st_mtime_ns, stat.st_size, stat.st_ino
             known = self._documents.get(file)
+            # A long document could fill the memory, so it is not even read.
             if known is None or known[0] != form:
                 content = read() if stat.st_size <= LONGEST_DOCUMENT else None
                 known = self._documents[file] = form, content
@@ -486,6 +493,7 @@ def _bound(partial: Path, tables: dict[str, Any], columns: dict[str, Any]) -> Pr
             accepted=np.asarray(columns["accepted"], np.int64),
         )
         found = bound_so_far(scenario, rounds)
+    # The files may be of another version, or half written: a watcher tells so and goes on.
     except (FedrayError, ValueError, LookupError, TypeError) as error:
         return Privacy(None, None, 0.0, _length(columns), str(error), {})
     stop_at = scenario.privacy.stop_at
@@ -504,6 +512,7 @@ def _state_of(told: Told | None) -> State:
     if told is None or told.has_ended:
         return "interrupted"
     is_running = None if told.process is None else told.process.is_running()
+    # Only the machine on which a process runs can tell whether it still does.
     if is_running is None:
         return "elsewhere"
     return "running" if is_running else "interrupted"
@@ -531,6 +540,7 @@ def _last_row(file: Path) -> dict[str, Any]:
         raise ValueError(str(error)) from None
     values = {name: table[name].to_pylist() for name in table.column_names}
     prefix = "evaluation_"
+    # Most rounds have no evaluation, so the latest one may lie further back.
     measures = {
         name.removeprefix(prefix): next(
             (each for each in reversed(column) if each is not None), None
@@ -566,6 +576,7 @@ def _text(document: Any, key: str) -> str:
 
 def _number(document: Any, key: str) -> int | None:
     value = document.get(key)
+    # A bool is an int to Python, and yet no count.
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

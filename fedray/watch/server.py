@@ -86,6 +86,7 @@ class WatchServer(socketserver.ThreadingTCPServer):
         with self._lock:
             if self._listing is None or time.monotonic() - self._listed > LEAST_AGE:
                 self._listing = self.runs.list()
+                # The age counts from the end of the look, which may itself have taken long.
                 self._listed = time.monotonic()
             return self._listing
 
@@ -121,6 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
                 page = self._compared(parse_qs(place.query).get("run", []))
                 self._send(page.encode(), "text/html", _REPORT_POLICY)
             elif place.path.startswith("/report/"):
+                # Names of files need not be UTF-8.
                 name = unquote(place.path.removeprefix("/report/"), errors="surrogateescape")
                 self._send(self._report(name), "text/html", _REPORT_POLICY)
             else:
@@ -141,16 +143,19 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_sender(self) -> None:
         """Refuses names that another site may have given this machine (DNS rebinding)."""
         own = {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}
+        # A request with two hosts might be read differently by whoever passed it on.
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].lower() not in own:
             raise _Refused(HTTPStatus.FORBIDDEN, f"go to {self.server.address}")
 
     def _check_same_site(self) -> None:
         """Refuses what a page of another site, or one in a sandbox, asks for."""
+        # Browsers always say where a request comes from, and other programs say nothing.
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             raise _Refused(HTTPStatus.FORBIDDEN, f"go to {self.server.address}")
 
     def _page(self) -> None:
+        # Only scripts that carry this number may run, so that text in the page never does.
         nonce = secrets.token_urlsafe(16)
         policy = (
             f"{_NO_NETWORK}script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
@@ -163,6 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The content of a page below the directory."""
         missing = _Refused(HTTPStatus.NOT_FOUND, f"there is no such {REPORT_FILE} in the directory")
         path = inside(self.server.runs.directory, name)
+        # Of all files below the directory, only pages are shown.
         if path is None or path.name != REPORT_FILE:
             raise missing
         try:
@@ -180,6 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         listing = self.server.listing()
         listed = {entry.model: entry for entry in listing.entries if entry.model}
         directory = self.server.runs.directory
+        # Only runs that are listed are opened, whatever a request names.
         paths = [inside(directory, model) for model in models if model in listed]
         if len(paths) < len(models) or None in paths:
             raise _Refused(HTTPStatus.NOT_FOUND, "there is no such trained run in the directory")
@@ -227,6 +234,7 @@ def inside(directory: Path, name: str) -> Path | None:
     parts = PurePosixPath(name).parts
     if not parts or "\0" in name or name.startswith("/") or ".." in parts:
         return None
+    # Links are followed before the test, because one may lead out of the directory.
     real = Path(os.path.realpath(directory.joinpath(*parts)))
     is_below = real.is_relative_to(os.path.realpath(directory))
     return real if is_below else None

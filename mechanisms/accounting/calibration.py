@@ -111,6 +111,7 @@ def least_noise_multiplier(
             )
         low, high = max(low / 2.0, LEAST_NOISE_MULTIPLIER), low
     z, step = _root(lambda z: epsilon_of(z) - epsilon, low, high), PRECISION / 2
+    # The root may lie just below what is enough, and noise is rounded up alone.
     while z < high and epsilon_of(z) > epsilon:
         z, step = min(high, z * (1.0 + step)), 2.0 * step
     return z

@@ -68,6 +68,7 @@ class _Step(NamedTuple):
         q, y = self.probability, (2.0 * x - 1.0) / (2.0 * self.noise_multiplier**2)
         if q == 1.0:
             return y
+        # Beyond 500 only the exponential counts, and soon it would overflow.
         return np.where(y < 500.0, np.log1p(q * np.expm1(np.minimum(y, 500.0))), math.log(q) + y)
 
     def place(self, loss: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -146,6 +147,7 @@ def _once(probability: float, noise_multiplier: float, delta: float) -> float:
     if delta >= q:
         return 0.0
     of_gaussian = gaussian_epsilon(1.0 / noise_multiplier, delta / q)
+    # Its exponential would overflow soon, and the ones beside it no longer count.
     if of_gaussian > 500.0:
         return (math.log(q) + of_gaussian) * (1.0 + 1e-15)
     return math.log1p(q * math.expm1(of_gaussian)) * (1.0 + 1e-15)
@@ -255,6 +257,7 @@ def _densities(
 def _rounded_losses(step: _Step, interval: float, sign: int) -> _Losses:
     """The losses of one step, removing or, if sign is -1, adding."""
     least, most = (float(each) for each in step.loss(np.array([step.low, step.high])))
+    # A finer grid would have more points than the window holds.
     h = max(interval, (most - least) / MOST_POINTS)
     start, end = math.floor(least / h) - 1, math.ceil(most / h) + 1
     cells = step.place(h * np.arange(start, end + 1, dtype=np.float64))  # their edges, in x
@@ -283,6 +286,7 @@ def _rounded_losses(step: _Step, interval: float, sign: int) -> _Losses:
         to_this, to_next = (kept, raised) if sign > 0 else (raised, kept)
         found += np.bincount(cell, to_this.sum(axis=1), found.size)
         found += np.bincount(cell + 1, to_next.sum(axis=1), found.size)
+    # Losses of adding are those of removing with the other sign, so their order is turned round.
     if sign < 0:
         start, found, variances = -end, found[::-1].copy(), variances[::-1].copy()
     found[2] += step.tail  # what is below the least loss is raised to one that is not below it
@@ -318,6 +322,7 @@ def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> _Bound:
     # In long double, because the power multiplies the relative error by n; see `_fft_error`.
     transform: NDArray[np.clongdouble] = np.asarray(rfft(tilted.astype(np.longdouble)))
     powers: NDArray[np.clongdouble] = transform**count
+    # Each entry is raised by what rounding may have taken from it, and none is below zero.
     sums = np.maximum(np.asarray(irfft(powers, points), np.float64), 0.0) + _fft_error(
         transform, count
     )
@@ -340,6 +345,7 @@ def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> _Bound:
         weighed = float(sums[begin:end] @ np.exp(-(s + 1.0) * (values[begin:end] - epsilon)))
         return count * log_moment - s * epsilon + math.log(weighed + beyond)
 
+    # Each of the losses may be misplaced a little, which adds up over all of them.
     moved = count * h * _PLACE_ERROR
     low, high = -moved, max(top, 0.0)
     # Then delta is met at epsilon 0 already.
@@ -356,6 +362,7 @@ def _epsilon(losses: _Losses, s: float, count: int, delta: float) -> _Bound:
     variance = max(count * float(losses.variances @ tilts), 0.25 * h * h)
     span = 2.0 * h + 0.01 * high
     fall = max((log_slope(high) - log_slope(high + span)) / span, 0.0)
+    # The upper end of the bracket is taken, so that the bound is on the safe side.
     return _Bound(high + moved, 0.5 * variance * (fall + 1.0), points)
 
 

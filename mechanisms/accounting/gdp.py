@@ -128,6 +128,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
             "no guarantee at all; raise the noise multiplier"
         )
     target = math.log(delta) - SLACK
+    # At a = -mu / 2 epsilon is 0, which is where the search begins.
     low, high = max(-mu / 2, _LOWEST), _HIGHEST
     if mu == 0 or log_delta(mu, low) <= target:
         return 0.0
@@ -136,6 +137,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
             low = middle
         else:
             high = middle
+    # The upper end and a slack for rounding keep epsilon from being too small.
     return mu * (high + mu / 2) * (1.0 + 1e-15)
 
 

@@ -36,6 +36,8 @@ def peer_event(event: Event) -> "DpEvent":
 
     match event:
         case GaussianEvent():
+            # Without sensitivity nothing is told, and the noise at unit sensitivity would be
+            # infinite.
             if event.mu == 0.0:
                 return peer.NoOpDpEvent()
             return peer.GaussianDpEvent(event.noise_at_unit_sensitivity)
@@ -116,6 +118,7 @@ def _peer_rho(event: Event) -> float | None:
         return None
     from dp_accounting.rdp import RdpAccountant
 
+    # The peer tells epsilons alone; with one order and delta the divergence follows from it.
     order, log_delta = 2.0, -600.0
     accountant = RdpAccountant(orders=[order]).compose(peer_event(event))
     epsilon = float(accountant.get_epsilon(math.exp(log_delta)))

@@ -79,6 +79,7 @@ def cyclically_sampled(
             "amplification is proven for at "
             "most as many bands as partitions; use more partitions, or account without sampling"
         )
+    # The diagonal of G has the squared norms of C's columns, of which the largest decides.
     columns = strategy.gram_entries(
         np.arange(sampling.rounds), np.arange(sampling.rounds), sampling.rounds
     )

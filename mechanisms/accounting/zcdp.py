@@ -78,6 +78,7 @@ def zcdp_epsilon(event: Event, delta: float) -> float:
     check_delta(delta)
     if rho == 0.0:
         return 0.0
+    # ORDERS are alpha - 1, so that orders near 1 keep their digits.
     given_up = -math.log(delta) - np.log(ORDERS) + (ORDERS + 1.0) * -np.log1p(1.0 / ORDERS)
     bounds = rho * (ORDERS + 1.0) + given_up / ORDERS
     return max(0.0, float(bounds.min())) * (1.0 + ROUNDING)

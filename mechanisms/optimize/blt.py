@@ -71,6 +71,7 @@ def optimize_blt(
 
     with contextlib.suppress(StopIteration):  # of whoever listens
         for number, start in enumerate(_starts(longest, buffers), 1):
+            # A few iterations show which starts are worth following, and most are not.
             found.append(_descend(value_and_gradient, start, iterations=30))
             tell(f"start {number}")
         found.sort(key=lambda each: each[0])

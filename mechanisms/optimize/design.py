@@ -217,6 +217,7 @@ def _best_bands(
         return known[bands]
 
     n = participation.rounds
+    # Many bands differ little from one more, so that few large numbers are tried.
     geometric = {min(n, max(1, round(n ** (place / 23)))) for place in range(24)}
     grid = sorted(geometric | {min(n, participation.min_sep)})
     try:
@@ -228,6 +229,7 @@ def _best_bands(
             if nearer == best:
                 step //= 2
             best = nearer
+    # The search was ended by its listener, so the best that was tried so far is taken.
     except StopIteration:
         best = min(known, key=known.__getitem__)
     return kind(bands=best)
@@ -236,6 +238,7 @@ def _best_bands(
 def _digest(request: MechanismRequest) -> str:
     """Digest of the request, of the code that optimises, and of the libraries it uses."""
     tools = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "jax")}
+    # Other code may find another mechanism, so that entries of older code are not used.
     files = sorted(Path(__file__).parent.glob("*.py"))
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     inputs = {**asdict(request), "objective": request.used_objective, "code": code, "tools": tools}

@@ -70,6 +70,7 @@ def optimize_toeplitz(
         # Held coefficients are searched by the logarithms of their ratios, which are at most 0.
         is_held = bands > participation.min_sep
         start = BandFHU(bands=bands).first_column(bands)
+        # The search begins at the square root of the prefix sum, which is nearly the best.
         first_point = np.diff(np.log(start)) if is_held else start[1:]
         bound = (LEAST_LOG_RATIO, 0.0) if is_held else (None, None)
         result = minimize(
@@ -114,6 +115,7 @@ def _log_loss(p, *, participation: MinSep, objective: Objective):
     n = participation.rounds
     b = participation.min_sep
     k = participation.max_participations
+    # There are p.size + 1 bands, so this is whether they are more than min-sep.
     is_held = p.size >= b
     c = _coefficients(p, is_held)
     starts = b * np.arange(k)
@@ -147,6 +149,7 @@ def _inverse_series(c):
     n = c.size
     g = jnp.ones(1)
     while g.size < n:
+        # Each step of Newton's doubles the coefficients that are correct.
         size = min(2 * g.size, n)
         correction = -_product(c[:size], g, size)
         padded = jnp.concatenate([g, jnp.zeros(size - g.size)])

@@ -134,7 +134,9 @@ class Policies:
             until = absence.until
             if self.clocks.happen and policy.reads_clock:
                 until = reached_by_clock(self.clocks, attempt.device_ids, *absence)
+                # Settlements hold whole seconds in 32 bits, of which NEVER is the largest.
                 until = np.minimum(np.ceil(until), float(NEVER))
+            # A device that has forgotten why it kept away comes again.
             if self.losses.happen and not policy.survives_loss:
                 until = np.minimum(until, self._forget_times(attempt, absence.since))
             np.maximum(times, until, out=times)

@@ -48,4 +48,5 @@ class Timer(ParticipationPolicy):
             case "upload":
                 return attempt.has_uploaded, attempt.upload_times
             case _:
+                # To be selected starts the timer, so it starts for all, when the round does.
                 return np.ones(attempt.size, np.bool_), np.full(attempt.size, attempt.started)

@@ -44,6 +44,7 @@ def read_only_sqlite(path: Path) -> sqlite3.Connection:
         sqlite3.Error: it cannot be opened.
     """
     connection = sqlite3.connect(read_only_uri(path), uri=True, check_same_thread=False)
+    # The file may be a stranger's, whose views and triggers shall call nothing with side effects.
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 

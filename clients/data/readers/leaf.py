@@ -118,6 +118,7 @@ class LeafFiles:
             sizes[column] = len(values)
         if len(set(sizes.values())) > 1:
             raise Damaged(f"{where} has columns of different lengths: {sizes}")
+        # Only the wanted columns are copied, because others may be most of the file.
         kept = {column: content[column] for column in self._columns}
         return sizes[self._columns[0]], json.dumps(kept)
 

@@ -177,6 +177,7 @@ class _Rows:
         for column in columns:
             self.demand(column)
         pieces: list[pa.Table] = []
+        # The rows of a client may begin within a group and go on in the next ones.
         group = bisect.bisect_right(self._starts, client.first) - 1
         while group < len(self._groups) and self._starts[group] < client.end:
             table = self._group(group, tuple(columns))

@@ -31,8 +31,10 @@ class PflHdf5:
 
         self._name = path.name
         self._column = column
+        # h5py is loaded here alone, so its class is kept for the checks below.
         self._groups = h5py.Group
         try:
+            # No lock is taken: nobody writes, and some file systems of clusters have no locks.
             self._file: Any = h5py.File(path, "r", locking=False)
         except (OSError, RuntimeError) as error:
             raise Damaged(f"{self._name}: no HDF5 file that can be read ({error})") from None

@@ -103,6 +103,7 @@ def _located(content, key):
     start, end = _feature_range(content, key)
     if start < 0:
         return start, np.empty((0, 2), np.int64)
+    # Of several lists of a feature the last one counts, as protobuf has it for a `oneof`.
     kind, list_start, list_end = _EMPTY, 0, 0
     while start < end:
         number, wire, first, last, start = _next_field(content, start, end)
@@ -169,6 +170,7 @@ def _feature_range(content, key):
                 elif part == 2:
                     value, value_end = start, end
             if np.array_equal(content[name:name_end], key):
+                # The search goes on: of a key that comes twice, the last one counts.
                 found_start, found_end = value, value_end
     return found_start, found_end
 
@@ -194,6 +196,7 @@ def _next_field(content, place, end):
         size = 4
     else:
         return 0, 0, 0, 0, _MALFORMED
+    # The size is held against what is left, because place + size could overflow.
     if place < 0 or size < 0 or size > end - place:
         return 0, 0, 0, 0, _MALFORMED
     return number, kind, place, place + size, place + size
@@ -207,6 +210,7 @@ def _compiled_varint(content, place, end):
     while place < end and shift < 7 * _MOST_VARINT_BYTES:
         byte = np.int64(content[place])
         place += 1
+        # A byte has seven bits, the lowest ones first; its eighth bit says that more follow.
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, place

@@ -19,6 +19,7 @@ def audit_text(audit: Mapping[str, Any]) -> Iterator[Piece]:
     """
     yield from _left_out(audit)
     yield TextTable(f"Audit of {audit['trace']}", participation_rows(audit), has_heading=False)
+    # How a run ended is worth a line only where it was not as planned.
     if audit["ended"] not in ("completed", "imported"):
         yield Paragraph("ended     ", f"{audit['ended']}.")
     has_claim = bool(audit["findings"])
@@ -122,6 +123,7 @@ def guarantee_rows(mechanism: Mapping[str, Any], has_claim: bool) -> list[list[s
         mechanism: one of `mechanisms` of an audit's document.
         has_claim: whether there is a claim, and so a row for what follows from it.
     """
+    # The document has these three in this order, whether or not there is a claim.
     observed, enforced, claimed = mechanism["guarantees"]
     named = [
         ("observed", observed),
@@ -153,6 +155,7 @@ def release_rows(releases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """
     rows = [[each["query"], each["noise_multiplier"], each["rho"]] for each in releases]
     rho = sum(rho for _, _, rho in rows)
+    # Of Gaussian releases the squared signal-to-noise ratios add up.
     together = sum(z**-2 for _, z, _ in rows) ** -0.5
     return [
         ["release", "noise multiplier", "rho"],

@@ -62,6 +62,7 @@ def statistic_rows(fit: Document) -> list[list[str]]:
     rows = [["statistic", "measured", "simulated", "difference"]]
     for each in fit["statistics"]:
         measured, simulated, error = each["measured"], each["simulated"], each["standard_error"]
+        # Differences are told in standard errors, so that statistics of any unit can be compared.
         apart = f"{(simulated - measured) / error:+.1f}" if error > 0 else "-"
         rows.append([each["name"], f"{measured:.4f}", f"{simulated:.4f}", apart])
     return rows

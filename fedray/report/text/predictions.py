@@ -138,6 +138,7 @@ def _score_cells(score: Document) -> list[str]:
 
 
 def _moved_cells(moved: Document) -> list[str]:
+    # The row without a setting is what the changes of the others refer to.
     is_own = not moved["setting"]
     return [
         moved["setting"] or "as it ships",

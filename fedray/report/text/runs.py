@@ -23,6 +23,7 @@ def status_text(listing: Document) -> list[Piece]:
     if not entries:
         return [Paragraph("", f"There are no runs under {listing['directory']}.")]
     pieces: list[Piece] = []
+    # What another machine wrote last may still be running there, as far as is known here.
     under_way = [each for each in entries if each["state"] in ("running", "elsewhere")]
     if under_way:
         pieces.append(TextTable("Under way", under_way_rows(under_way)))
@@ -93,6 +94,7 @@ def shown_facts(entry: Document) -> dict[str, str]:
         "trainers": _if("{:,}".format, entry["trainers"]),
         _WALL_TIME.get(entry["state"], "running for"): _if(duration, entry["wall_seconds"]),
     }
+    # What is not known has an empty text, and no place in the table.
     return {name: text for name, text in facts.items() if text}
 
 

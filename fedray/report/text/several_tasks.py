@@ -116,6 +116,7 @@ def spending_rows(composition: Mapping[str, Any]) -> list[list[str]]:
     for tasks, devices in enumerate(composition["devices_by_tasks"], 1):
         rows.append([f"in {tasks} task{'s' if tasks > 1 else ''}", f"{devices:,}"])
     for each in composition["quantiles"]:
+        # The document has more shares than a terminal has use for.
         if each["share"] in (0.5, 0.95, 0.99):
             rows.append([f"{100 * each['share']:g} % spent at most rho", up(each["rho"], 6)])
     return [*rows, ["mean rho", up(composition["mean_rho"], 6)]]

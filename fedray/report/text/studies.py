@@ -106,6 +106,7 @@ def sweep_rows(sweep: Document, is_brief: bool = False) -> list[list[str]]:
 def sweep_constants(sweep: Document) -> str:
     """What is the same in all rows of a sweep, as a sentence; empty if nothing is."""
     rows = sweep["rows"]
+    # A single row has all of its columns in the table.
     if len(rows) < 2:
         return ""
     said = [
@@ -295,6 +296,7 @@ def _values_shown(rows: Sequence[Document], name: str) -> set[str]:
 
 def _sweep_cell(row: Document, name: str) -> str:
     value = row[name]
+    # With one participation of a device there is no gap that could be told.
     if name == "min_sep" and row["max_participations"] == 1:
         return shown_min_sep(None)
     if name in ("noise_multiplier", "days") and value is not None:
@@ -324,6 +326,7 @@ def _candidate_cells(plan: Document, candidate: Document) -> list[str]:
 
 
 def _verdict(plan: Document, candidate: Document) -> str:
+    # The best candidate meets the target as well, so it is asked for first.
     if candidate == plan["best"]:
         return "plan"
     if candidate["note"]:
@@ -338,6 +341,7 @@ def _min_seps_of_seeds(min_seps: Sequence[int | None]) -> str:
     # Without a second participation the gap is longer than the run.
     found = sorted(math.inf if value is None else value for value in min_seps)
     ends = [None if value == math.inf else value for value in (found[0], found[-1])]
+    # Equal ends are told once.
     return " to ".join(dict.fromkeys(map(shown_min_sep, ends)))
 
 
@@ -400,6 +404,7 @@ def _difference(figure: Document) -> str:
 
 def _published_cells(run: Document) -> list[str]:
     epsilon = ["-", "-"]
+    # Some publications print rho alone.
     if run["epsilon"] is not None:
         epsilon = [up(run["epsilon"]), f"{run['published_epsilon']:.2f}"]
     return [

@@ -36,6 +36,7 @@ def import_rows(trace: ImportedTrace) -> list[tuple[str, str]]:
     if times is not None:
         form = run["times"]["form"] or run["times"]["rounds_file_form"]
         known = np.concatenate(times)
+        # Times of a trace count from its origin, and readers know those of their log.
         known = run["times"]["origin"] + known[np.isfinite(known)]
         first, end = shown_range(known.min(), known.max())
         rows.append(("times", f"{form}; from {first} to {end}"))

@@ -17,6 +17,7 @@ def comparison_run_rows(comparison: Document) -> list[list[str]]:
     """
     names = [metric["name"] for metric in comparison["metrics"]]
     has_epsilon = any(group["epsilon"] is not None for group in comparison["groups"])
+    # Without noise there is no privacy to be compared.
     kinds = ("observed", "enforced") if has_epsilon else ()
     heading = ["run", "setting", "seed", "rounds"]
     heading += [_heading(metric) for metric in comparison["metrics"]]
@@ -49,6 +50,7 @@ def comparison_mean_tables(comparison: Document) -> list[TextTable]:
             mean = group["means"][metric["name"]]
             cells = [group["label"], str(mean["count"]), _interval(mean, ".4f")]
             found = (group["differences"] or {}).get(metric["name"])
+            # The first setting is what the others are compared with.
             paired = ["", ""] if found is None else [str(found["count"]), _interval(found, "+.4f")]
             rows.append([*cells, *paired])
         title = f"{_heading(metric)}: {metric['better']} is better"
